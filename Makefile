@@ -1,0 +1,63 @@
+# The few commands of quorlock. Each sets up what it needs in $(VENV) by itself (tools/setup), once.
+#
+#   make test ARGS="tests/core -k tally"           arguments for pytest
+#   PYTHON=python3.13 make test VENV=.venv313      another Python, beside the first
+
+VENV ?= .venv
+ARGS ?=
+export VENV PYTHON
+
+python = "$(VENV)/bin/python"
+CHECKS = check-format check-lint check-layers check-mypy check-pyright check-docs
+
+.PHONY: help demo test check format clean ready-demo ready-test ready-dev $(CHECKS)
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: ready-demo ## eight workers, five nodes, three faults: nothing may be lost (ARGS=--no-lock: the contrast)
+	@$(python) -m quorlock demo $(ARGS)
+
+test: ready-test ## run the tests, in random order (ARGS= goes to pytest)
+	@$(python) -m pytest $(ARGS)
+
+check: $(CHECKS) ## format, lint, layers, types, docs: the fast ones first
+	@echo "check: all is well"
+
+format: ready-dev ## write the code the way check wants it
+	@$(python) -m ruff check --quiet --fix-only .
+	@$(python) -m ruff format .
+
+clean: ## remove what the other targets made
+	@[ ! -f "$(VENV)/pyvenv.cfg" ] || rm -rf "$(VENV)"
+	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+check-format: ready-dev
+	@echo "check: format (ruff)"
+	@$(python) -m ruff format --check --output-format concise .
+
+check-lint: ready-dev
+	@echo "check: lint (ruff)"
+	@$(python) -m ruff check --quiet .
+
+check-layers: ready-dev
+	@echo "check: layers"
+	@$(python) -m pytest -q --no-header tests/project/test_layers.py
+
+check-mypy: ready-dev
+	@echo "check: types (mypy)"
+	@$(python) -m mypy --no-error-summary
+
+check-pyright: ready-dev
+	@echo "check: types (pyright)"
+	@$(python) -m pyright --pythonpath $(python)
+
+check-docs: ready-dev
+	@echo "check: docs (every snippet, command and link)"
+	@$(python) -m tools.snippets
+
+ready-demo ready-test ready-dev: ready-%:
+	@tools/setup $*

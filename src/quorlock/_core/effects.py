@@ -1,0 +1,100 @@
+"""What a flow asks of its driver, and what comes back.
+
+A *flow* is a generator: it yields one of the effects below and is sent what it asked for.
+
+    receipt = yield Send(command)          # to all nodes at once; Receipt
+    event = yield Receive(until=instant)   # Replied or Elapsed
+    now = yield Sleep(until=instant)       # the instant at which it went on
+
+What a driver owes is written in `_drivers/contract.py`.  Named tuples here, not dataclasses:
+one is made for every reply, and a frozen dataclass costs three times as much to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from quorlock._core.commands import Command
+from quorlock._core.outcomes import Answer
+from quorlock._core.time import Duration, Instant
+
+T = TypeVar("T")
+
+
+class Receipt(NamedTuple):
+    """What was sent, and when.
+
+    started: read before the first byte left: validity counts from here.
+    sent: read after the last byte left: the nodes' time to answer counts from here.
+    asked: bit i is set if anything was sent to node i.
+    path: the driver's own note of the way the bytes took (see `Send.behind`).
+    """
+
+    round: int
+    started: Instant
+    sent: Instant
+    asked: int
+    path: object = None
+
+
+class Send(NamedTuple):
+    """Ask all nodes at once; a round begins. The driver answers with a Receipt.
+
+    behind: the receipt of the acquire that this command must follow on every node that was
+    asked (rule 3): same connection while the acquire is unanswered there, a debt where the
+    connection is gone; nodes that were never asked are left alone.  None: all nodes.
+    """
+
+    command: Command
+    behind: Receipt | None = None
+
+
+class Receive(NamedTuple):
+    """Wait for the next reply to any of this flow's rounds, until the instant at the most."""
+
+    until: Instant
+
+
+class Sleep(NamedTuple):
+    """Wait until the instant; the driver answers with the instant at which it woke."""
+
+    until: Instant
+
+
+class Replied(NamedTuple):
+    """One node's answer. A reply names its round."""
+
+    round: int
+    node: int
+    answer: Answer
+    at: Instant
+
+
+class Elapsed(NamedTuple):
+    """Nothing (more) came by then."""
+
+    at: Instant
+
+
+Effect: TypeAlias = Send | Receive | Sleep
+Flow: TypeAlias = Generator[Effect, Any, T]
+
+
+class Abandoned(BaseException):
+    """Thrown into a flow whose caller is gone: give back, wait for nothing, come out.
+
+    After it a flow may yield `Send` only.
+    """
+
+
+class Chance(Protocol):
+    """Where tokens and random pauses come from."""
+
+    def token(self) -> bytes:
+        """A fresh proof of ownership: at least 128 random bits, plain ASCII (rule 2)."""
+        ...
+
+    def between(self, shortest: Duration, longest: Duration) -> Duration:
+        """A random duration, both ends included."""
+        ...

@@ -1,0 +1,192 @@
+"""Every number a user may set, validated once and frozen. Leaves their use to the flows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+
+from quorlock._core.quorum import quorum
+from quorlock._core.time import NS_PER_MS, Duration, Instant, drift, from_seconds
+from quorlock.errors import ConfigError
+
+Seconds = float | timedelta
+
+# A lease must outlive at least one round to get it, one to extend it and some use between.
+TTL_PER_NODE_TIMEOUT = 3
+# Long enough for any name, short enough that a thousand of them never fill a socket buffer.
+KEY_BYTES_MAX = 512
+# Our own side keys live under this name (DESIGN section 5): a lock may not take their place.
+SIDE_KEYS = b"quorlock:"
+# Ten years: beyond it a duration is a slip of units, and floats lose their nanoseconds.
+LONGEST = 10 * 365 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The settings of one set of nodes. Durations in ns, the ttl in whole ms as nodes count."""
+
+    addresses: tuple[str, ...]
+    ttl_ms: int
+    max_ttl_ms: int
+    node_timeout: Duration
+    connect_timeout: Duration
+    drift_factor: float
+    retry_delay: tuple[Duration, Duration]
+    outage_timeout: Duration
+    prefix: bytes
+
+    @property
+    def n(self) -> int:
+        """How many nodes are configured; never how many are up."""
+        return len(self.addresses)
+
+    @property
+    def quorum(self) -> int:
+        """How many of them must agree."""
+        return quorum(self.n)
+
+    @property
+    def max_ttl(self) -> Duration:
+        """The longest life that a key of these nodes can have."""
+        return self.max_ttl_ms * NS_PER_MS
+
+    def valid_until(self, started: Instant, ttl_ms: int) -> Instant:
+        """Until when a lease may be trusted whose round began at `started`.
+
+        Redlock page, "The Redlock algorithm", step 4: ttl - elapsed - drift, as an instant.
+        """
+        ttl = ttl_ms * NS_PER_MS
+        return started + ttl - drift(ttl, self.drift_factor)
+
+    def key(self, resource: object) -> bytes:
+        """The Redis key of a resource."""
+        name = _resource_bytes(resource)
+        key = self.prefix + name
+        if len(key) > KEY_BYTES_MAX:
+            fix = f"prefix + resource may have {KEY_BYTES_MAX} bytes, this has {len(key)}"
+            raise ConfigError("resource", resource, fix)
+        if key.startswith(SIDE_KEYS):
+            raise ConfigError("resource", resource, "keys that begin with 'quorlock:' are our own")
+        return key
+
+    def checked_ttl_ms(self, ttl: Seconds | None) -> int:
+        """Milliseconds of a ttl given to one call; None takes the default."""
+        if ttl is None:
+            return self.ttl_ms
+        return _ttl_ms("ttl", ttl, self.node_timeout, self.max_ttl_ms)
+
+
+def policy(
+    addresses: tuple[str, ...],
+    *,
+    ttl: Seconds,
+    max_ttl: Seconds,
+    node_timeout: Seconds,
+    connect_timeout: Seconds,
+    drift_factor: float,
+    retry_delay: tuple[Seconds, Seconds],
+    outage_timeout: Seconds,
+    prefix: str | bytes,
+) -> Policy:
+    """Validate what a user gave. Raises ConfigError naming the argument, value and fix."""
+    per_node = positive("node_timeout", node_timeout)
+    if per_node < NS_PER_MS:
+        raise ConfigError("node_timeout", node_timeout, "give at least 0.001 (1 ms)")
+    max_ttl_ms = _ttl_ms("max_ttl", max_ttl, per_node, None)
+    return Policy(
+        addresses=addresses,
+        ttl_ms=_ttl_ms("ttl", ttl, per_node, max_ttl_ms),
+        max_ttl_ms=max_ttl_ms,
+        node_timeout=per_node,
+        connect_timeout=positive("connect_timeout", connect_timeout),
+        drift_factor=_drift_factor(drift_factor),
+        retry_delay=_retry_delay(retry_delay),
+        outage_timeout=non_negative("outage_timeout", outage_timeout),
+        prefix=_prefix(prefix),
+    )
+
+
+def positive(argument: str, value: object) -> Duration:
+    """A finite duration above zero, in ns."""
+    duration = non_negative(argument, value)
+    if duration == 0:
+        raise ConfigError(argument, value, "give seconds above 0")
+    return duration
+
+
+def non_negative(argument: str, value: object) -> Duration:
+    """A finite duration of zero or more, in ns."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(argument, value, "give seconds as a number or a timedelta")
+    if not math.isfinite(value) or value < 0:
+        raise ConfigError(argument, value, "give a finite number of seconds, 0 or more")
+    if value > LONGEST:
+        raise ConfigError(argument, value, "give seconds: this is more than ten years")
+    return from_seconds(value)
+
+
+def timeout_of(value: Seconds | None) -> Duration | None:
+    """How long to wait for a lock: None is for ever, 0 is one attempt."""
+    return None if value is None else non_negative("timeout", value)
+
+
+def _ttl_ms(argument: str, value: object, node_timeout: Duration, max_ttl_ms: int | None) -> int:
+    # Whole ms, rounded down: the node counts in them, so our validity must as well.
+    ttl_ms = positive(argument, value) // NS_PER_MS
+    floor = TTL_PER_NODE_TIMEOUT * node_timeout
+    if ttl_ms * NS_PER_MS < floor:
+        fix = (
+            f"give at least {floor / 1e9:g} s: a lease must outlive several answers of"
+            f" node_timeout={node_timeout / 1e9:g} s"
+        )
+        raise ConfigError(argument, value, fix)
+    if max_ttl_ms is not None and ttl_ms > max_ttl_ms:
+        fix = f"give at most max_ttl={max_ttl_ms / 1e3:g} s, or raise max_ttl for all clients"
+        raise ConfigError(argument, value, fix)
+    return ttl_ms
+
+
+def _drift_factor(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ConfigError("drift_factor", value, "give a share of the ttl from 0 up to 1 (0.01)")
+    return float(value)
+
+
+def _retry_delay(value: object) -> tuple[Duration, Duration]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:  # noqa: PLR2004 (a pair)
+        raise ConfigError("retry_delay", value, "give (shortest, longest) in seconds")
+    shortest = positive("retry_delay[0]", value[0])
+    longest = positive("retry_delay[1]", value[1])
+    if shortest > longest:
+        raise ConfigError("retry_delay", value, "give the shorter delay first")
+    return shortest, longest
+
+
+def _prefix(value: object) -> bytes:
+    if not isinstance(value, (str, bytes)):
+        raise ConfigError("prefix", value, "give a string, '' for none")
+    return _name_bytes("prefix", value)
+
+
+def _resource_bytes(resource: object) -> bytes:
+    if not isinstance(resource, (str, bytes)):
+        raise ConfigError("resource", resource, "give the resource's name as str or bytes")
+    if not resource:
+        raise ConfigError("resource", resource, "give a name that is not empty")
+    if len(resource) > KEY_BYTES_MAX:
+        fix = f"prefix + resource may have {KEY_BYTES_MAX} bytes"
+        raise ConfigError("resource", resource, fix)
+    return _name_bytes("resource", resource)
+
+
+def _name_bytes(argument: str, value: str | bytes) -> bytes:
+    try:
+        name = value.encode() if isinstance(value, str) else bytes(value)
+    except UnicodeEncodeError as error:
+        raise ConfigError(argument, value, "give text that UTF-8 can encode") from error
+    if b"\0" in name:
+        raise ConfigError(argument, value, "leave out NUL bytes: other clients cut names there")
+    return name

@@ -1,0 +1,43 @@
+"""Instants and durations: whole nanoseconds. Leaves the reading of clocks to the drivers.
+
+An *instant* counts from an arbitrary start on one clock that never steps and that counts
+suspended time; a *duration* is the difference of two.  Whole numbers, since sums of floats
+drift and compare badly.  Seconds (float, timedelta) exist at the public edge only.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+Instant = int
+Duration = int
+
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+# An instant before all others: what `valid_until` drops to when a lease ends.
+PAST: Instant = 0
+# And one after all others: three centuries of nanoseconds.
+FOR_EVER: Instant = 2**63 - 1
+
+# 2 ms: Redis expires keys with a resolution of 1 ms, and we round once more
+# (Redlock page, "Safety arguments": MIN_VALIDITY = TTL-(T2-T1)-CLOCK_DRIFT).
+EXPIRY_RESOLUTION: Duration = 2 * NS_PER_MS
+
+
+def from_seconds(seconds: float | timedelta) -> Duration:
+    """Nanoseconds of a duration given in seconds or as a timedelta."""
+    if isinstance(seconds, timedelta):
+        # Exact: timedelta counts whole microseconds.
+        return (seconds // timedelta(microseconds=1)) * 1_000
+    return round(seconds * NS_PER_S)
+
+
+def to_seconds(nanoseconds: int) -> float:
+    """Seconds of a duration in nanoseconds."""
+    return nanoseconds / NS_PER_S
+
+
+def drift(ttl: Duration, drift_factor: float) -> Duration:
+    """How much earlier than a node we call a lease over: clocks differ, expiry is coarse."""
+    return round(ttl * drift_factor) + EXPIRY_RESOLUTION

@@ -1,0 +1,1 @@
+"""Performs the core's effects in one world each: sockets and poll, or asyncio."""

@@ -1,0 +1,242 @@
+"""Runs flows in tasks. Its contract is in `contract`.
+
+All tasks of a loop share one ordered connection to each node.  A flow is led by the callbacks
+that bring its answers: one future for a flow, none for a node or a round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from quorlock._core.commands import Release
+from quorlock._core.effects import Abandoned, Elapsed, Receive, Replied, Send
+from quorlock._drivers import fork
+from quorlock._drivers.clock import now
+from quorlock._drivers.engine import Engine
+from quorlock._drivers.link import Hears
+from quorlock._drivers.members import Members
+from quorlock.errors import QuorlockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._core.effects import Effect, Flow
+    from quorlock._core.policy import Policy
+    from quorlock._core.time import Instant
+    from quorlock._wire.nodes import Node
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Driver:
+    """See the module. May be used from several event loops, one after the other or at once."""
+
+    def __init__(self, nodes: tuple[Node, ...], policy: Policy) -> None:
+        self._nodes = nodes
+        self._policy = policy
+        self.on_loop_end: Callable[[Engine], None] = lambda engine: None
+        self.closed = False
+        self.forget()
+        fork.register(self)
+
+    def forget(self) -> None:
+        """In a forked child: start afresh; the parent's transports are not to be touched."""
+        self.members = Members(self._nodes, self._policy)
+        self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Lead the flow to its end."""
+        return await self.win(flow, _itself, None)
+
+    async def win(
+        self, flow: Flow[T], claim: Callable[[T], R], undo: Callable[[T], Flow[None]] | None
+    ) -> R:
+        """Lead the flow to its end and make of its outcome what the caller wants.
+
+        claim: makes the lease (or whatever) of the outcome.  undo: the flow that gives an
+        outcome back whose caller was cancelled before it got it.
+        """
+        if self.closed:
+            flow.close()
+            raise QuorlockError("this Redlock is closed")
+        turn = Turn(self._engine(), self.members, flow)
+        try:
+            turn.begin()
+            return claim(await turn.future)
+        except BaseException:
+            turn.abandon(undo)
+            raise
+
+    async def close(self) -> None:
+        """Pay what is owed, as far as it can be in a bounded time, and close everything."""
+        self.closed = True
+        engine = self._engines.pop(asyncio.get_running_loop(), None)
+        if engine is not None:
+            await engine.close()
+        self.end_soon()
+
+    def end_soon(self) -> None:
+        """End the engines of all loops, each in its own; safe from any thread."""
+        for engine in list(self._engines.values()):
+            engine.end_soon()
+
+    def send_only(self, flow: Flow[None], engine: Engine) -> None:
+        """Send what the flow asks for, over that engine, waiting for nothing."""
+        Turn(engine, self.members, flow).carry_out(flow)
+
+    def send_later(self, flow: Flow[None]) -> None:
+        """The same in every loop that is in use, soon; safe from any thread."""
+        for engine in list(self._engines.values()):
+            if not engine.loop.is_closed():
+                engine.loop.call_soon_threadsafe(self.send_only, flow, engine)
+                return
+
+    def _engine(self) -> Engine:
+        loop = asyncio.get_running_loop()
+        engine = self._engines.get(loop)
+        if engine is None or engine.closing:
+            engine = self._engines[loop] = Engine(
+                loop, self.members, self._policy, self.on_loop_end
+            )
+        return engine
+
+
+class Turn(Hears, Generic[T]):
+    """One flow on its way, its letter box and its caller's future."""
+
+    def __init__(self, engine: Engine, members: Members, flow: Flow[T]) -> None:
+        self.over = False
+        self.round = 0
+        self.mail: deque[Replied] = deque()
+        self.future: asyncio.Future[T] = engine.loop.create_future()
+        self._engine = engine
+        self._members = members
+        self._flow = flow
+        self._acquires = False  # what is under way wants something; it is no release
+        self._sleeping = False
+        self._until: Instant | None = None  # set while the flow waits for a reply
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_until: Instant = 0
+
+    def begin(self) -> None:
+        """Lead the flow as far as it goes."""
+        self._engine.turns += 1
+        self._go_on(None)
+
+    def hear(self, reply: Replied) -> None:
+        """A link brings an answer."""
+        if self._until is None:
+            self.mail.append(reply)
+        else:
+            self._until = None
+            self._go_on(reply)
+
+    def abandon(self, undo: Callable[[T], Flow[None]] | None) -> None:
+        """The caller is gone (or was told of an error): let the flow give back."""
+        future = self.future
+        if self.over:
+            # The outcome came, and so did the cancellation: nobody has the lease.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                if undo is not None:
+                    self.carry_out(undo(future.result()))
+            return
+        self._finish()
+        with contextlib.suppress(StopIteration, Abandoned):
+            self._carry_on(self._flow, self._flow.throw(Abandoned()))
+
+    def carry_out(self, flow: Flow[None]) -> None:
+        """Send what the flow asks for, wait for nothing."""
+        self.over = True
+        with contextlib.suppress(StopIteration):
+            self._carry_on(flow, next(flow))
+
+    def _carry_on(self, flow: Flow[Any], effect: Effect) -> None:
+        # An acquire of which nothing was sent leaves nothing to give back.
+        while type(effect) is Send and (self.round or not self._acquires):
+            effect = flow.send(self._engine.send(effect, self))
+        flow.close()
+
+    def _go_on(self, value: Any) -> None:
+        """Give the flow what it asked for, until it has to wait or ends."""
+        try:
+            while True:
+                effect = self._flow.send(value)
+                if type(effect) is Receive:
+                    if not self.mail:
+                        self._listen(effect.until)
+                        return
+                    value = self.mail.popleft()
+                elif type(effect) is Send:
+                    self._acquires = type(effect.command) is not Release
+                    if not self._engine.ready():
+                        self._engine.when_ready(partial(self._send, effect))
+                        return
+                    value = self._engine.send(effect, self)
+                else:
+                    self._sleeping = True
+                    self._set_timer(effect.until)
+                    return
+        except StopIteration as stop:
+            self._finish()
+            if not self.future.done():
+                self.future.set_result(stop.value)
+        except BaseException as error:
+            self._fail(error)
+
+    def _send(self, effect: Send) -> None:
+        """Connections are there now, or will not be."""
+        if self.over:
+            return
+        if self._acquires and self._members.misconfigured is not None:
+            self._flow.close()
+            self._fail(self._members.misconfigured)
+        else:
+            self._go_on(self._engine.send(effect, self))
+
+    def _fail(self, error: BaseException) -> None:
+        self._finish()
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def _finish(self) -> None:
+        if not self.over:
+            self.over = True
+            self._engine.turns -= 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _listen(self, until: Instant) -> None:
+        self._until = until
+        if self._timer is None or self._timer_until != until:
+            self._set_timer(until)
+
+    def _set_timer(self, until: Instant) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_until = until
+        self._timer = self._engine.loop.call_later(max(0, until - now()) / 1e9, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        at = now()
+        if at < self._timer_until:  # the loop's clock is another one than ours
+            self._set_timer(self._timer_until)
+        elif self._sleeping:
+            self._sleeping = False
+            self._go_on(at)
+        elif self._until is not None:
+            self._until = None
+            self._go_on(Elapsed(at))
+
+
+def _itself(outcome: T) -> T:
+    return outcome

@@ -1,0 +1,188 @@
+"""Runs flows in threads: sockets and poll. Its contract is in `contract`.
+
+The calling thread does all the talking, down a bundle of connections that is its own while it
+talks.  `keeper` connects and pays debts, `bundle` sends and hears, this module leads the flow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from quorlock._core.commands import Acquire, Release
+from quorlock._core.effects import Abandoned, Receive, Send
+from quorlock._drivers import fork
+from quorlock._drivers.bundle import Bundle, Pool
+from quorlock._drivers.clock import now
+from quorlock._drivers.connection import Exchange
+from quorlock._drivers.keeper import Keeper
+from quorlock._drivers.members import Members
+from quorlock.errors import QuorlockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._core.effects import Effect, Flow
+    from quorlock._core.policy import Policy
+    from quorlock._core.time import Instant
+    from quorlock._wire.nodes import Node
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# So many threads acquire at once, the others queue: beyond it they only take the interpreter
+# lock from each other in the middle of their rounds.
+BUNDLES_MAX = 8
+
+
+class Driver:
+    """See the module."""
+
+    def __init__(self, nodes: tuple[Node, ...], policy: Policy) -> None:
+        self._nodes = nodes
+        self._policy = policy
+        self._start()
+        fork.register(self)
+
+    def _start(self) -> None:
+        self.members = Members(self._nodes, self._policy)
+        self._closed = threading.Event()
+        changed = threading.Condition()
+        self._keepers = tuple(
+            Keeper(member, self.members, self._policy, changed) for member in self.members.all
+        )
+        keepers, policy = self._keepers, self._policy
+        self._pool = Pool(lambda: Bundle(keepers, policy, changed), BUNDLES_MAX)
+
+    def run(self, flow: Flow[T]) -> T:
+        """Lead the flow to its end."""
+        return self.win(flow, _itself, None)
+
+    def win(
+        self, flow: Flow[T], claim: Callable[[T], R], undo: Callable[[T], Flow[None]] | None
+    ) -> R:
+        """Lead the flow to its end and make of its outcome what the caller wants.
+
+        claim: makes the lease (or whatever) of the outcome.  undo: the flow that gives an
+        outcome back whose caller was interrupted before it got it.
+        """
+        turn = _Turn(self._pool, self.members, self._closed)
+        outcome: list[T] = []
+        try:
+            outcome.append(turn.lead(flow))
+            result = claim(outcome[0])
+            turn.leave()
+            return result
+        except BaseException:
+            turn.abandon(flow)
+            if outcome and undo is not None:
+                turn.carry_out(undo(outcome[0]))
+            turn.leave()
+            raise
+
+    def close(self) -> None:
+        """Pay what is owed, as far as it can be in a bounded time, and close everything."""
+        self._closed.set()
+        until = now() + 2 * self._policy.node_timeout + self._policy.connect_timeout
+        for bundle in self._pool.idle():
+            bundle.drain(now() + 2 * self._policy.node_timeout)
+            bundle.close()
+        for keeper in self._keepers:
+            keeper.close(until)
+
+    @property
+    def closed(self) -> bool:
+        """Nothing can be asked any more."""
+        return self._closed.is_set()
+
+    def forget(self) -> None:
+        """In a forked child: drop the parent's connections without a word, start afresh."""
+        for bundle in self._pool.every():
+            for connection in bundle.connections:
+                if connection is not None:
+                    connection.sock.close()  # our copy of it; the parent's stays open
+        closed = self.closed
+        self._start()
+        if closed:
+            self._closed.set()
+
+
+class _Turn:
+    """One flow on its way: the bundle it has in hand, and its letter box."""
+
+    def __init__(self, pool: Pool, members: Members, closed: threading.Event) -> None:
+        self._pool = pool
+        self._members = members
+        self._closed = closed
+        self._exchange = Exchange()
+        self._bundle: Bundle | None = None
+        self._urgent = False
+
+    def lead(self, flow: Flow[T]) -> T:
+        """Perform what the flow asks for until it ends."""
+        step = flow.send
+        value: Any = None
+        try:
+            while True:
+                value = self._perform(step(value))
+        except StopIteration as stop:
+            outcome: T = stop.value
+            return outcome
+
+    def abandon(self, flow: Flow[Any]) -> None:
+        """Nobody waits for the outcome: let the flow give back, and end it."""
+        with contextlib.suppress(StopIteration, Abandoned):
+            self._carry_on(flow, flow.throw(Abandoned()))
+
+    def carry_out(self, flow: Flow[Any]) -> None:
+        """Send what the flow asks for, wait for nothing."""
+        with contextlib.suppress(StopIteration):
+            self._carry_on(flow, next(flow))
+
+    def _carry_on(self, flow: Flow[Any], effect: Effect) -> None:
+        # An acquire of which nothing was sent leaves nothing to give back.
+        while type(effect) is Send and (self._exchange.round or self._urgent):
+            effect = flow.send(self._in_hand(effect).send(effect, self._exchange))
+        flow.close()
+
+    def leave(self) -> None:
+        """Give the bundle back."""
+        self._exchange.over = True
+        self._put_back()
+
+    def _perform(self, effect: Effect) -> Any:
+        if type(effect) is Receive:
+            assert self._bundle is not None
+            return self._bundle.receive(self._exchange, effect.until)
+        if type(effect) is Send:
+            if self._closed.is_set():
+                raise QuorlockError("this Redlock is closed")
+            bundle = self._in_hand(effect)
+            bundle.refresh()
+            if type(effect.command) is not Release:
+                self._members.check()
+            return bundle.send(effect, self._exchange)
+        self._put_back()
+        return self._sleep(effect.until)
+
+    def _in_hand(self, effect: Send) -> Bundle:
+        if self._bundle is None:
+            self._urgent = type(effect.command) is not Acquire
+            self._bundle = self._pool.take(urgent=self._urgent)
+        return self._bundle
+
+    def _put_back(self) -> None:
+        bundle, self._bundle = self._bundle, None
+        if bundle is not None:
+            self._pool.give(bundle, urgent=self._urgent)
+
+    def _sleep(self, until: Instant) -> Instant:
+        while (left := until - now()) > 0:
+            if self._closed.wait(left / 1e9):
+                raise QuorlockError("this Redlock was closed while somebody waited for a lock")
+        return now()
+
+
+def _itself(outcome: T) -> T:
+    return outcome

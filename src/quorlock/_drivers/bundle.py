@@ -1,0 +1,292 @@
+"""N connections, one to each node, in the hands of one thread at a time; and their pool.
+
+A flow takes a bundle when it first sends, and gives it back when it ends or sleeps.  Bundles
+are taken last in, first out, so that one thread always talks down the same connections.
+Connecting is the keepers' work: a bundle says what it wants and goes on without it.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from quorlock._core.commands import Acquire, Release
+from quorlock._core.effects import Elapsed, Receipt, Replied, Send
+from quorlock._core.outcomes import ABSENT, Answer
+from quorlock._core.time import NS_PER_MS
+from quorlock._drivers.clock import now
+from quorlock._drivers.members import BACKLOG, Standing
+from quorlock._wire.conversation import Question
+from quorlock._wire.packing import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._core.policy import Policy
+    from quorlock._core.time import Instant
+    from quorlock._drivers.connection import Connection, Exchange
+    from quorlock._drivers.keeper import Keeper
+    from quorlock._drivers.members import Member
+
+_POLL_IN = select.POLLIN
+_BUFFER_BYTES = 4096
+# How long a bundle may lie idle before we look whether its nodes have hung up meanwhile.
+_STALE_AFTER = 1_000 * NS_PER_MS
+# A question of ours on another bundle's connection is answered outside of our poll.
+_FOREIGN_POLL = 1 * NS_PER_MS
+
+
+class Bundle:
+    """See the module."""
+
+    def __init__(
+        self, keepers: tuple[Keeper, ...], policy: Policy, changed: threading.Condition
+    ) -> None:
+        self.connections: list[Connection | None] = [None] * len(keepers)
+        self._keepers = keepers
+        self._policy = policy
+        self._changed = changed
+        self._arrivals: deque[Connection] = deque()
+        self._by_fd: dict[int, Connection] = {}
+        self._poll = select.poll()
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._fresh = True
+        self._foreign: list[Connection] = []  # others' connections that carry our questions
+        self._closed = False
+        self._used_at = now()
+        self._missing = True
+
+    # --- connections come and go -------------------------------------------------------------
+
+    def arrive(self, connection: Connection) -> None:
+        """A keeper brings a connection; called from its thread."""
+        if self._closed:
+            connection.close()
+            return
+        self._arrivals.append(connection)
+        with self._changed:
+            self._changed.notify_all()
+
+    def refresh(self) -> None:
+        """Before sending: take in what arrived, drop what broke, wait where there is hope."""
+        at = now()
+        if at - self._used_at > _STALE_AFTER:
+            self._look(0)
+        self._used_at = at
+        if self._arrivals or self._missing:
+            self._take_in()
+            if self._missing:
+                self._await_quorum(at)
+                self._fresh = False
+
+    def _take_in(self) -> None:
+        while self._arrivals:
+            connection = self._arrivals.popleft()
+            self.connections[connection.member.index] = connection
+            self._by_fd[connection.fileno()] = connection
+            self._poll.register(connection.fileno(), _POLL_IN)
+        self._missing = False
+        for index, connection in enumerate(self.connections):
+            if connection is None or connection.lost:
+                self._drop(index)
+                self._keepers[index].want(self)
+
+    def _drop(self, index: int) -> None:
+        self._missing = True
+        connection, self.connections[index] = self.connections[index], None
+        if connection is not None:
+            if self._by_fd.pop(connection.fileno(), None) is not None:
+                self._poll.unregister(connection.fileno())
+            connection.close()
+
+    def _await_quorum(self, began: Instant) -> None:
+        """Wait while a quorum is not connected and may be; for the rest, once, a short while."""
+        give_up = began + self._policy.connect_timeout
+        grace: Instant | None = None
+        with self._changed:
+            while self._hopeful():
+                if self._connected() >= self._policy.quorum:
+                    if not self._fresh:
+                        return
+                    grace = grace or now() + self._policy.node_timeout
+                left = (grace or give_up) - now()
+                if left <= 0:
+                    return
+                self._changed.wait(left / 1e9)
+                self._take_in()
+
+    def _connected(self) -> int:
+        return sum(connection is not None for connection in self.connections)
+
+    def _hopeful(self) -> bool:
+        """Some node is not connected, and nobody has failed to connect to it yet."""
+        return not self._keepers[0].closing and any(
+            connection is None and keeper.member.standing is not Standing.DOWN
+            for connection, keeper in zip(self.connections, self._keepers, strict=True)
+        )
+
+    # --- a round -----------------------------------------------------------------------------
+
+    def send(self, effect: Send, exchange: Exchange) -> Receipt:
+        """Ask all nodes at once, waiting for none."""
+        if self._foreign:
+            self._foreign = []
+        command, behind = effect
+        data = pack(command)
+        exchange.round += 1
+        started = now()
+        question = Question(command, exchange, exchange.round, started)
+        asked = 0
+        for index in range(len(self.connections)):
+            refusal = self._ask(index, data, question, behind)
+            if refusal is None:
+                asked |= 1 << index
+            else:
+                exchange.mail.append(Replied(exchange.round, index, refusal, started))
+        return Receipt(exchange.round, started, now(), asked, self)
+
+    def _ask(
+        self, index: int, data: bytes, question: Question, behind: Receipt | None
+    ) -> Answer | None:
+        """Ask one node; the answer in its name if it can't be asked."""
+        connection = self.connections[index]
+        command = question.command
+        if behind is not None:
+            if not behind.asked >> index & 1:
+                return ABSENT  # it never had our key
+            if behind.path is not self:
+                connection = self._behind(index, command, behind) or connection
+        if connection is not None:
+            if type(command) is Acquire and self._backlogged(connection, question.asked_at):
+                return BACKLOG
+            if connection.ask(data, question):
+                if connection.has_unsent:
+                    self._keepers[index].has_unsent(connection)
+                # An answer that the loss of the connection gave is in the mail already.
+                return None
+        member = self._keepers[index].member
+        if type(command) is Release:
+            member.owe(command, "", now())
+        self._missing = True
+        return member.absence
+
+    def _backlogged(self, connection: Connection, at: Instant) -> bool:
+        conversation = connection.conversation
+        if conversation.backlogged(at):
+            connection.receive(self._buffer)  # unless it is only that nobody has looked
+        return conversation.backlogged(at)
+
+    def _behind(self, index: int, command: object, behind: Receipt) -> Connection | None:
+        """The other bundle's connection on which the acquire is still unanswered (rule 3)."""
+        other = behind.path
+        assert isinstance(other, Bundle)
+        connection = other.connections[index]
+        token: bytes = getattr(command, "token", b"")
+        if connection is None or not connection.conversation.awaits_acquire(token):
+            return None
+        self._foreign.append(connection)
+        return connection
+
+    def receive(self, exchange: Exchange, until: Instant) -> Replied | Elapsed:
+        """The next letter for this flow."""
+        mail = exchange.mail
+        while not mail:
+            at = now()
+            if at >= until:
+                self._look(0)  # one last look: an answer that is there counts
+                return mail.popleft() if mail else Elapsed(now())
+            left = until - at
+            if self._foreign:
+                left = min(left, _FOREIGN_POLL)
+            # Rounded up: a poll that ends early would look, find nothing and poll again.
+            self._look(-(-left // NS_PER_MS))
+        return mail.popleft()
+
+    def _look(self, timeout_ms: int) -> None:
+        for fd, _ in self._poll.poll(timeout_ms):
+            connection = self._by_fd[fd]
+            connection.receive(self._buffer)
+            if connection.lost:
+                self._drop(connection.member.index)
+        for connection in self._foreign:
+            connection.receive(self._buffer)  # its owner may be asleep
+
+    # --- the end -----------------------------------------------------------------------------
+
+    @property
+    def owes(self) -> bool:
+        """Some live node has not answered, or not been sent, everything."""
+        return any(
+            c is not None and not c.lost and (c.conversation.questions or c.has_unsent)
+            for c in self.connections
+        )
+
+    def drain(self, until: Instant) -> None:
+        """Read what is still to come, so that closing cuts nothing off."""
+        while self.owes and (left := until - now()) > 0:
+            self._look(min(-(-left // NS_PER_MS), 5))
+            for connection in self.connections:
+                if connection is not None:
+                    connection.flush()
+
+    def close(self) -> None:
+        """Close all sockets, also those that are still to arrive."""
+        self._closed = True
+        while self._arrivals:
+            self._arrivals.popleft().close()
+        for index in range(len(self.connections)):
+            self._drop(index)
+
+
+class Pool:
+    """The bundles of a driver: idle ones on a stack, a cap on how many acquire at once.
+
+    Extensions and releases pass the cap: who holds a lock must not queue behind those who
+    want it.
+    """
+
+    def __init__(self, make: Callable[[], Bundle], cap: int) -> None:
+        self._make = make
+        self._idle: list[Bundle] = []
+        self._all: set[Bundle] = set()
+        self._lock = threading.Lock()
+        self._places = threading.Semaphore(cap)
+        self._cap = cap
+
+    def take(self, *, urgent: bool) -> Bundle:
+        """The bundle used last, or a new one; waits for a place unless urgent."""
+        if not urgent:
+            self._places.acquire()
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        bundle = self._make()
+        with self._lock:
+            self._all.add(bundle)
+        return bundle
+
+    def give(self, bundle: Bundle, *, urgent: bool) -> None:
+        """Put it back; closed if there are more than enough."""
+        with self._lock:
+            surplus = len(self._idle) >= self._cap and not bundle.owes
+            if not surplus:
+                self._idle.append(bundle)
+            else:
+                self._all.discard(bundle)
+        if not urgent:
+            self._places.release()
+        if surplus:
+            bundle.close()
+
+    def idle(self) -> list[Bundle]:
+        """Take all idle ones out, to close them."""
+        with self._lock:
+            bundles, self._idle = self._idle, []
+            self._all.difference_update(bundles)
+        return bundles
+
+    def every(self) -> list[Bundle]:
+        """All bundles, also those in use."""
+        return list(self._all)

@@ -1,0 +1,197 @@
+"""One event loop's share of the asyncio driver: a way to every node, and rounds over them.
+
+Leaves flows to `asyncio`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from quorlock._core.commands import Acquire, Release
+from quorlock._core.effects import Receipt, Replied, Send
+from quorlock._core.outcomes import ABSENT, Answer
+from quorlock._drivers.clock import now
+from quorlock._drivers.members import BACKLOG
+from quorlock._drivers.way import Way
+from quorlock._wire.conversation import Question
+from quorlock._wire.packing import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._core.policy import Policy
+    from quorlock._core.time import Instant
+    from quorlock._drivers.asyncio import Turn
+    from quorlock._drivers.members import Members
+
+
+class Engine:
+    """See the module."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        members: Members,
+        policy: Policy,
+        on_end: Callable[[Engine], None],
+    ) -> None:
+        self.loop = loop
+        self.closing = False
+        self.turns = 0  # flows under way
+        self.ways = tuple(Way(member, members, policy, self._changed) for member in members.all)
+        self._members = members
+        self._policy = policy
+        self._on_end = on_end
+        self._fresh = True
+        self._grace: Instant | None = None
+        self._give_up: Instant | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self._recheck: asyncio.TimerHandle | None = None
+        self._corked = False
+        self._end: asyncio.Future[None] = loop.create_future()
+        # It is cancelled with all other tasks when asyncio.run ends: our sign to give back
+        # what is still held, as an interpreter's exit is for threads.
+        self.guardian = loop.create_task(self._guard(), name="quorlock guardian")
+        self.guardian._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    # --- a round -----------------------------------------------------------------------------
+
+    def send(self, effect: Send, turn: Turn) -> Receipt:
+        """Ask all nodes at once, waiting for none."""
+        command, behind = effect
+        data = pack(command)
+        turn.round += 1
+        started = now()
+        question = Question(command, turn, turn.round, started)
+        asked = 0
+        for index in range(len(self.ways)):
+            refusal = self._ask(index, data, question, behind)
+            if refusal is None:
+                asked |= 1 << index
+            else:
+                turn.mail.append(Replied(turn.round, index, refusal, started))
+        self._cork()
+        return Receipt(turn.round, started, now(), asked, self)
+
+    def _ask(
+        self, index: int, data: bytes, question: Question, behind: Receipt | None
+    ) -> Answer | None:
+        """Ask one node; the answer in its name if it can't be asked."""
+        if behind is not None and not behind.asked >> index & 1:
+            return ABSENT  # it never had our key
+        way = self.ways[index]
+        link, command = way.link, question.command
+        if link is not None:
+            if type(command) is Acquire and link.conversation.backlogged(question.asked_at):
+                return BACKLOG
+            if link.ask(data, question):
+                return None
+        if type(command) is Release:
+            way.member.owe(command, "", question.asked_at)
+        way.want()
+        return way.member.absence
+
+    def _cork(self) -> None:
+        # The first command of a tick goes out at once, the others together at its end: without
+        # that, a thousand tasks spend their time in send() and miss their deadlines.
+        if not self._corked:
+            self._corked = True
+            for way in self.ways:
+                if way.link is not None:
+                    way.link.corked = True
+            self.loop.call_soon(self._uncork)
+
+    def _uncork(self) -> None:
+        self._corked = False
+        for way in self.ways:
+            if way.link is not None:
+                way.link.uncork()
+
+    # --- connections come and go -------------------------------------------------------------
+
+    def ready(self) -> bool:
+        """A quorum is connected, or there is no hope that it soon will be."""
+        missing = False
+        for way in self.ways:
+            if way.link is None:
+                missing = True
+                way.want()
+        return not missing or self._settled()
+
+    def when_ready(self, go_on: Callable[[], None]) -> None:
+        """Call back when `ready` would say yes."""
+        self._waiting.append(go_on)
+        self._look_again()
+
+    def _settled(self) -> bool:
+        if not any(way.hopeful for way in self.ways):
+            return True
+        at = now()
+        connected = sum(way.link is not None for way in self.ways)
+        if connected < self._policy.quorum:
+            self._give_up = self._give_up or at + self._policy.connect_timeout
+            return at >= self._give_up
+        if not self._fresh:
+            return True
+        # For the rest, once, a short while.
+        self._grace = self._grace or at + self._policy.node_timeout
+        return at >= self._grace
+
+    def _changed(self) -> None:
+        if self._waiting:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        if self._recheck is not None:
+            self._recheck.cancel()
+            self._recheck = None
+        if not self._settled():
+            limit = self._grace or self._give_up or 0
+            self._recheck = self.loop.call_later(max(0, limit - now()) / 1e9, self._look_again)
+            return
+        self._fresh, self._grace, self._give_up = False, None, None
+        waiting, self._waiting = self._waiting, []
+        for go_on in waiting:
+            go_on()
+
+    # --- the end -----------------------------------------------------------------------------
+
+    async def _guard(self) -> None:
+        try:
+            await self._end
+        finally:
+            await self._finish()
+
+    async def close(self) -> None:
+        """Give back, hear what can be heard in a bounded time, close everything."""
+        self.guardian.cancel()
+        await asyncio.gather(self.guardian, return_exceptions=True)
+        await self._finish()  # a task that was cancelled before its first step did nothing
+
+    def end_soon(self) -> None:
+        """The last reference to the Redlock is gone; safe from any thread."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.guardian.cancel)
+
+    async def _finish(self) -> None:
+        if self.closing:
+            return
+        until = now() + 2 * self._policy.node_timeout
+        await self._drained(until)  # others may be giving back at this moment
+        self.closing = True
+        self._on_end(self)
+        await self._drained(until)
+        give_up = (until + self._policy.node_timeout) / 1e9
+        await asyncio.gather(*(way.close(give_up) for way in self.ways))
+        if self._recheck is not None:
+            self._recheck.cancel()
+
+    async def _drained(self, until: Instant) -> None:
+        while now() < until and (self.turns or self._owes()):
+            await asyncio.sleep(0.001)
+
+    def _owes(self) -> bool:
+        return any(
+            (way.link is not None and way.link.owes) or len(way.member.debts) for way in self.ways
+        )

@@ -1,0 +1,193 @@
+"""Keeps the way to one node open, beside everybody's way: connects it, and pays what is owed.
+
+One thread for a node, alive only while there is something to do: in good times there is none.
+Leaves talking about locks to the bundles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import threading
+from typing import TYPE_CHECKING
+
+from quorlock._core.outcomes import Vote
+from quorlock._core.time import NS_PER_MS
+from quorlock._drivers.clock import now
+from quorlock._drivers.connection import Connection, Exchange
+from quorlock._drivers.dial import dial
+from quorlock._wire.conversation import Question
+from quorlock._wire.packing import pack
+from quorlock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._core.commands import Release
+    from quorlock._core.policy import Policy
+    from quorlock._core.time import Instant
+    from quorlock._drivers.bundle import Bundle
+    from quorlock._drivers.members import Member, Members
+
+# A keeper without work ends after this; starting one takes some 0.1 ms.
+_IDLE = 200 * NS_PER_MS
+_FLUSH_EVERY = 5 * NS_PER_MS
+_DEBTS_AT_ONCE = 32
+
+
+class Keeper:
+    """See the module."""
+
+    def __init__(
+        self, member: Member, members: Members, policy: Policy, changed: threading.Condition
+    ) -> None:
+        self.member = member
+        self.closing = False
+        self._members = members
+        self._policy = policy
+        self._changed = changed  # told when a node turns out to be down
+        self._condition = threading.Condition()
+        self._wanting: dict[Bundle, None] = {}
+        self._unsent: dict[Connection, None] = {}
+        self._own: Connection | None = None  # the one on which debts are paid
+        self._thread: threading.Thread | None = None
+        member.on_debt = self._wake
+
+    # --- called from any thread --------------------------------------------------------------
+
+    def want(self, bundle: Bundle) -> None:
+        """Connect this bundle to the node as soon as may be."""
+        if bundle not in self._wanting:
+            self._wanting[bundle] = None
+            self._wake()
+
+    def has_unsent(self, connection: Connection) -> None:
+        """Send what this connection could not, when it can."""
+        self._unsent[connection] = None
+        self._wake()
+
+    def close(self, until: Instant) -> None:
+        """Pay what can be paid until then, and end."""
+        self.closing = True
+        self._wake()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(max(0, until - now()) / 1e9)
+        self._hang_up()
+
+    def _wake(self) -> None:
+        with self._condition:
+            if self._thread is None:
+                name = f"quorlock keeper of {self.member.address}"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+                # Threads cannot be started while the interpreter ends.
+                with contextlib.suppress(RuntimeError):
+                    self._thread.start()
+            self._condition.notify()
+
+    # --- the thread --------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (job := self._next_job()) is not None:
+            job()
+        self._hang_up()
+
+    def _next_job(self) -> Callable[[], None] | None:
+        idle_until = now() + _IDLE
+        with self._condition:
+            while True:
+                at = now()
+                due, job = self._first(at)
+                if job is not None and due <= at:
+                    return job
+                if job is None and (self.closing or at >= idle_until):
+                    self._thread = None
+                    return None
+                self._condition.wait(((due if job else idle_until) - at) / 1e9)
+
+    def _first(self, at: Instant) -> tuple[Instant, Callable[[], None] | None]:
+        """What is to be done first, and when."""
+        if self._unsent:
+            return at, self._flush
+        reachable_at = at if self._own is not None else self.member.retry_at
+        owed_at = self.member.debts.next_due()
+        wanted = bool(self._wanting) and not self.closing
+        if owed_at is not None and (not wanted or owed_at <= at):
+            # Before any bundle gets its connection: a debt is paid first thing (rule 3).
+            return max(owed_at, reachable_at), self._pay
+        if wanted:
+            return self.member.retry_at, self._connect
+        return at, None
+
+    def _flush(self) -> None:
+        for connection in list(self._unsent):
+            connection.flush()
+            if connection.lost or not connection.has_unsent:
+                self._unsent.pop(connection, None)
+        if self._unsent:
+            with self._condition:
+                self._condition.wait(_FLUSH_EVERY / 1e9)
+            if self.closing:
+                self._unsent.clear()
+
+    def _connect(self) -> None:
+        connection = self._dial()
+        if connection is None:
+            return
+        bundle = next(iter(self._wanting), None)
+        if bundle is None:
+            connection.close()
+            return
+        del self._wanting[bundle]
+        bundle.arrive(connection)
+
+    def _pay(self) -> None:
+        if self._own is None or self._own.lost:
+            self._hang_up()
+            self._own = self._dial()
+        owed = self.member.debts.due(now()) if self._own is not None else []
+        for start in range(0, len(owed), _DEBTS_AT_ONCE):
+            if self._own is None or not self._pay_some(self._own, owed[start:][:_DEBTS_AT_ONCE]):
+                self._hang_up()
+                return
+
+    def _pay_some(self, connection: Connection, owed: list[Release]) -> bool:
+        """Send these and hear the answers; False if not all came."""
+        exchange = Exchange()
+        at = now()
+        for number, release in enumerate(owed):
+            connection.ask(pack(release), Question(release, exchange, number, at))
+        _hear(connection, exchange, len(owed), now() + self._policy.connect_timeout)
+        exchange.over = True
+        for reply in exchange.mail:
+            if reply.answer.vote is not Vote.UNKNOWN:
+                deleted = reply.answer.vote is Vote.GRANTED
+                token = owed[reply.round].token
+                self.member.debts.answered(token, connection.run_id, deleted=deleted)
+        return not connection.lost and len(exchange.mail) == len(owed)
+
+    def _dial(self) -> Connection | None:
+        try:
+            return dial(self.member, self._members, now() + self._policy.connect_timeout)
+        except Exception as error:  # noqa: BLE001 (whatever it is, this node does not vote)
+            if isinstance(error, ConfigError):
+                self._members.misconfigured = error
+            self.member.failed(error, now())
+            with self._changed:
+                self._changed.notify_all()
+            return None
+
+    def _hang_up(self) -> None:
+        connection, self._own = self._own, None
+        if connection is not None:
+            connection.close()
+
+
+def _hear(connection: Connection, exchange: Exchange, count: int, until: Instant) -> None:
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    buffer = bytearray(4096)
+    while len(exchange.mail) < count and not connection.lost and (left := until - now()) > 0:
+        connection.flush()
+        poll.poll(-(-left // NS_PER_MS))
+        connection.receive(buffer)

@@ -1,0 +1,187 @@
+"""One connection of the asyncio driver: a protocol with its conversation.
+
+A BufferedProtocol: plain ones make CPython receive into a fresh 256 KiB buffer, which costs
+mmap and munmap for every reply (half of the rate with one task).  Shared by all tasks of its
+loop; commands go out in the order of the asking.  Leaves reconnecting to `way`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, cast
+
+from quorlock._core.effects import Replied
+from quorlock._core.outcomes import Answer, Cause, Vote
+from quorlock._drivers.clock import now
+from quorlock._wire.conversation import Conversation, Nonsense, Question
+from quorlock._wire.handshake import Greeting, Handshake, Unfit
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from quorlock._drivers.members import Member
+
+_BUFFER_BYTES = 16_384
+
+
+class Hears:
+    """Who waits for answers in this loop."""
+
+    over: bool
+
+    def hear(self, reply: Replied) -> None:
+        """Take one answer."""
+        raise NotImplementedError
+
+
+class Link(asyncio.BufferedProtocol):
+    """See the module."""
+
+    def __init__(
+        self, member: Member, handshake: Handshake, secret: str | None, on_lost: Callable[[], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.member = member
+        self.lost = False
+        self.corked = False
+        self.run_id = ""
+        self.conversation = Conversation(secret, member.patience)
+        self.greeted: asyncio.Future[Greeting] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._handshake: Handshake | None = handshake
+        self.on_end: Callable[[], None] = lambda: None
+        self._on_lost = on_lost
+        self._out: list[bytes] = []
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._transport: asyncio.Transport | None = None
+
+    @property
+    def connected(self) -> bool:
+        """It had a socket at some time."""
+        return self._transport is not None
+
+    @property
+    def owes(self) -> bool:
+        """It has not answered everything."""
+        return bool(self.conversation.questions) and not self.lost
+
+    def ask(self, data: bytes, question: Question) -> bool:
+        """Queue a question and send its bytes; False if the connection is lost already."""
+        if self.lost:
+            return False
+        self.conversation.ask(question)
+        self._write(data)
+        return True
+
+    def uncork(self) -> None:
+        """Send what was held back for company."""
+        self.corked = False
+        if self._out:
+            data, self._out = b"".join(self._out), []
+            if self._transport is not None and not self.lost:
+                self._transport.write(data)
+
+    def close(self) -> None:
+        """Close when everything has been sent."""
+        if self._transport is not None:
+            self.uncork()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _write(self, data: bytes) -> None:
+        if self.corked:
+            self._out.append(data)
+        elif self._transport is not None:
+            self._transport.write(data)
+
+    # --- what the event loop calls -----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        assert self._handshake is not None
+        self._write(self._handshake.to_send)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._handshake is None:
+                self.conversation.feed(self._buffer, nbytes)
+                self._deliver()
+            else:
+                self._greet(self._handshake, bytes(self._buffer[:nbytes]))
+        except Nonsense as nonsense:
+            self._give_up(str(nonsense), Cause.NONSENSE)
+        except Unfit as unfit:
+            if not self.greeted.done():
+                self.greeted.set_exception(unfit)
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        words = getattr(exc, "strerror", None) or "closed by the server"
+        self._give_up(f"connection lost: {words.lower()}")
+        if not self.greeted.done():
+            self.greeted.set_exception(Unfit("closes the connection at once", lasting=False))
+        if not self.greeted.cancelled():
+            self.greeted.exception()  # seen: nobody may be left to ask for it
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self.on_end()
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _greet(self, handshake: Handshake, data: bytes) -> None:
+        handshake.to_send = b""
+        handshake.hear(data)
+        if handshake.greeting is None:
+            self._write(handshake.to_send)
+            return
+        self._handshake = None
+        self.run_id = handshake.greeting.run_id
+        if not self.greeted.done():
+            self.greeted.set_result(handshake.greeting)
+
+    def _deliver(self) -> None:
+        at = now()
+        self.conversation.heard(at)
+        member = self.member
+        for question, answer in self.conversation.answers():
+            asker = cast(Hears, question.asker)
+            if asker.over:
+                continue
+            member.latency = at - question.asked_at
+            asker.hear(Replied(question.round, member.index, answer, at))
+        if self.conversation.unsent:
+            data, self.conversation.unsent = self.conversation.unsent, b""
+            self._write(data)
+
+    def _give_up(self, text: str, cause: Cause = Cause.LOST) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        self.abort()
+        at = now()
+        for command in self.conversation.owed_releases():
+            self.member.owe(command, self.run_id, at)
+        self.member.lost(text)
+        self._on_lost()
+        answer = Answer(Vote.UNKNOWN, cause, text)
+        for question in self.conversation.questions:
+            asker = cast(Hears, question.asker)
+            if not asker.over:
+                asker.hear(Replied(question.round, self.member.index, answer, at))
+
+
+def tuned(transport: asyncio.BaseTransport, tune: Callable[[socket.socket], None]) -> None:
+    """Set socket options on a transport's socket, where it has one."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            tune(sock)

@@ -1,0 +1,173 @@
+"""What a driver knows of each node: up or down and why, who it is, when to try it again.
+
+Shared by both drivers; opens no sockets.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from quorlock._core.outcomes import Answer, Cause, Vote
+from quorlock._core.time import NS_PER_MS, to_seconds
+from quorlock._wire.debts import Debts
+from quorlock._wire.handshake import Greeting, Unfit
+from quorlock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._core.commands import Acquire, Release
+    from quorlock._core.policy import Policy
+    from quorlock._core.time import Duration, Instant
+    from quorlock._wire.nodes import Node
+
+BACK_OFF_MIN: Duration = 50 * NS_PER_MS
+BACK_OFF_MAX: Duration = 1_000 * NS_PER_MS
+
+BACKLOG = Answer(Vote.UNKNOWN, Cause.BACKLOG)
+
+
+class Standing(Enum):
+    """What is known of the way to a node."""
+
+    UNTRIED = "untried"  # nobody has failed to connect since it was last up
+    UP = "up"
+    DOWN = "down"  # the last attempt to connect failed
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node as this process sees it now.
+
+    Attributes:
+        address: where it is, without user info.
+        up: the last contact was a good one.
+        why: what is wrong; "" while it is up.
+        latency: seconds that its last answer took; None before the first.
+        version: of the server; "" while not known.
+    """
+
+    address: str
+    up: bool
+    why: str
+    latency: float | None
+    version: str
+
+
+class Member:
+    """One node of the set."""
+
+    def __init__(self, index: int, node: Node, policy: Policy) -> None:
+        self.index = index
+        self.node = node
+        self.address = node.address
+        self.standing = Standing.UNTRIED
+        self.greeting: Greeting | None = None
+        self.latency: Duration | None = None
+        self.max_ttl_ms = policy.max_ttl_ms
+        self.patience: Duration = 2 * policy.node_timeout
+        self.debts = Debts(policy.max_ttl)
+        self.on_debt: Callable[[], None] = lambda: None  # wakes who pays
+        self.retry_at: Instant = 0
+        self._back_off = BACK_OFF_MIN
+        self._unanswered = _down("not connected yet")
+
+    @property
+    def run_id(self) -> str:
+        """Of the process that was last spoken to; "" before that."""
+        return self.greeting.run_id if self.greeting else ""
+
+    @property
+    def absence(self) -> Answer:
+        """The vote of a node to which nothing can be sent."""
+        return self._unanswered
+
+    def met(self, greeting: Greeting) -> None:
+        """Connecting succeeded."""
+        self.greeting = greeting
+        self.standing = Standing.UP
+        self._back_off = BACK_OFF_MIN
+        self.retry_at = 0
+
+    def lost(self, text: str) -> None:
+        """A connection broke; the node may well be there."""
+        if self.standing is Standing.UP:
+            self.standing = Standing.UNTRIED
+        self._unanswered = _down(text)
+
+    def failed(self, error: Exception, now: Instant) -> None:
+        """Connecting failed; the next attempt waits twice as long as this one did."""
+        self.standing = Standing.DOWN
+        self.retry_at = now + self._back_off
+        self._back_off = min(2 * self._back_off, BACK_OFF_MAX)
+        if isinstance(error, Unfit):
+            self._unanswered = _down(error.text, lasting=error.lasting)
+        else:
+            self._unanswered = _down(_os_words(error))
+
+    def owe(self, command: Acquire | Release, run_id: str, at: Instant) -> None:
+        """A release must reach this node some other way (rule 3)."""
+        self.debts.owe(command.key, command.token, run_id, at)
+        self.on_debt()
+
+    def status(self) -> NodeStatus:
+        """For the user."""
+        up = self.standing is Standing.UP
+        return NodeStatus(
+            address=self.address,
+            up=up,
+            why="" if up else self._unanswered.reason,
+            latency=None if self.latency is None else to_seconds(self.latency),
+            version=self.greeting.version if self.greeting else "",
+        )
+
+
+class Members:
+    """All nodes of the set, and the check that they are different servers."""
+
+    def __init__(self, nodes: tuple[Node, ...], policy: Policy) -> None:
+        self.all = tuple(Member(index, node, policy) for index, node in enumerate(nodes))
+        self.misconfigured: ConfigError | None = None
+        self._lock = threading.Lock()  # the blocking driver connects nodes in parallel
+
+    def admit(self, member: Member, greeting: Greeting) -> None:
+        """Let a freshly made connection vote, if its server is no other member's (rule 14).
+
+        Compared on every connection: an address can move to another server at any time.
+        Raises Unfit.
+        """
+        with self._lock:
+            twin = self._twin(member, greeting.run_id)
+            if twin is None:
+                member.met(greeting)
+                return
+        text = f"is the same server as {twin.address} (run_id {greeting.run_id[:8]}…)"
+        if member.greeting is None:
+            # Never seen as anything else: not a moved address but a wrong list.
+            fix = f"it {text}: one crash would cost two votes; list every server once"
+            self.misconfigured = ConfigError(f"nodes[{member.index}]", member.address, fix)
+        raise Unfit(text, lasting=True)
+
+    def check(self) -> None:
+        """Raise what connecting found out about the configuration."""
+        if self.misconfigured is not None:
+            raise self.misconfigured
+
+    def _twin(self, member: Member, run_id: str) -> Member | None:
+        others = (other for other in self.all if other is not member)
+        return next((other for other in others if other.run_id == run_id), None)
+
+
+def _down(text: str, *, lasting: bool = False) -> Answer:
+    return Answer(Vote.UNKNOWN, Cause.FORBIDDEN if lasting else Cause.DOWN, text)
+
+
+def _os_words(error: Exception) -> str:
+    """The operating system's words alone: exception texts may quote a whole address."""
+    if isinstance(error, TimeoutError) and not getattr(error, "strerror", None):
+        return "no answer to connecting"
+    text = getattr(error, "strerror", None) or type(error).__name__
+    return str(text).lower()

@@ -1,0 +1,182 @@
+"""The way to one node in one event loop: its link, connecting again, paying what is owed.
+
+A task does it, alive only while there is something to do.  Leaves rounds to `engine`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from quorlock._core.outcomes import Vote
+from quorlock._drivers.clock import now
+from quorlock._drivers.dial import tls_words, tune
+from quorlock._drivers.link import Hears, Link, tuned
+from quorlock._drivers.members import Standing
+from quorlock._wire.conversation import Question
+from quorlock._wire.handshake import Handshake, Unfit
+from quorlock._wire.packing import pack
+from quorlock.errors import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from quorlock._core.effects import Replied
+    from quorlock._core.policy import Policy
+    from quorlock._drivers.members import Member, Members
+
+
+class Way:
+    """See the module."""
+
+    def __init__(
+        self, member: Member, members: Members, policy: Policy, on_change: Callable[[], None]
+    ) -> None:
+        self.member = member
+        self.link: Link | None = None
+        self._members = members
+        self._connect_timeout = policy.connect_timeout / 1e9
+        self._on_change = on_change
+        self._task: asyncio.Task[None] | None = None
+        self._links: set[Link] = set()
+        member.on_debt = self.want
+
+    @property
+    def hopeful(self) -> bool:
+        """Not connected, and nobody has failed to connect yet."""
+        return self.link is None and self.member.standing is not Standing.DOWN
+
+    def want(self) -> None:
+        """Connect, or pay what is owed, if that is not under way."""
+        if self._task is None or self._task.done():
+            name = f"quorlock way to {self.member.address}"
+            self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
+            # A loop that is closed with us in it would complain; its sockets are gone then.
+            self._task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    async def close(self, give_up: float) -> None:
+        """End the task and close all connections, sending first what was written."""
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        self.link = None
+        waiting = [link.closed for link in self._links]
+        for link in self._links:
+            link.close()
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=max(0.0, give_up - now() / 1e9))
+            if late:
+                for link in self._links:
+                    link.abort()
+                await asyncio.wait(late, timeout=1.0)
+        self._links.clear()
+
+    # --- the task ----------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            if self.link is None:
+                await _sleep_until(self.member.retry_at)
+                await self._connect()
+                continue
+            due = self.member.debts.next_due()
+            if due is None:
+                return
+            await _sleep_until(due)
+            if self.link is not None:
+                self._pay(self.link)
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                link = await self._open()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if isinstance(error, ConfigError):
+                self._members.misconfigured = error
+            self.member.failed(_as_unfit(error), now())
+        else:
+            self._pay(link)  # a debt is paid first thing on the next connection (rule 3)
+            self.link = link
+        self._on_change()
+
+    async def _open(self) -> Link:
+        """A connection whose server may vote."""
+        node = self.member.node
+        username, password = node.authority()
+        handshake = Handshake(node, username, password)
+        link = Link(self.member, handshake, password, self._lost)
+        link.on_end = partial(self._links.discard, link)
+        self._links.add(link)
+        loop = asyncio.get_running_loop()
+        try:
+            if node.path is not None:
+                await loop.create_unix_connection(lambda: link, node.path)
+            else:
+                tls = self._tls()
+                name = node.host if tls is not None else None
+                transport, _ = await loop.create_connection(
+                    lambda: link, node.host, node.port, ssl=tls, server_hostname=name
+                )
+                tuned(transport, partial(tune, max_silence_ms=self.member.max_ttl_ms))
+            began = now()
+            greeting = await link.greeted
+            self.member.latency = now() - began
+            self._members.admit(self.member, greeting)
+        except BaseException:
+            link.abort()
+            if not link.connected:
+                self._links.discard(link)
+            raise
+        if link.lost:
+            raise Unfit("closes the connection at once", lasting=False)
+        return link
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self.member.node.tls is None:
+            return None
+        from quorlock._drivers.tls import context  # imports ssl: only where it is used
+
+        return context(self.member.node.tls)
+
+    def _lost(self) -> None:
+        self.link = None
+        self._on_change()
+
+    def _pay(self, link: Link) -> None:
+        at = now()
+        for release in self.member.debts.due(at):
+            receiver = _Payment(self.member, link, release.token)
+            link.ask(pack(release), Question(release, receiver, 0, at))
+
+
+class _Payment(Hears):
+    """Hears what became of a release that was owed."""
+
+    over = False
+
+    def __init__(self, member: Member, link: Link, token: bytes) -> None:
+        self._member = member
+        self._link = link
+        self._token = token
+
+    def hear(self, reply: Replied) -> None:
+        if reply.answer.vote is not Vote.UNKNOWN:
+            deleted = reply.answer.vote is Vote.GRANTED
+            self._member.debts.answered(self._token, self._link.run_id, deleted=deleted)
+
+
+def _as_unfit(error: Exception) -> Exception:
+    if hasattr(error, "verify_message") or type(error).__name__.startswith("SSL"):
+        return Unfit(f"TLS failed: {tls_words(error)}", lasting=True)
+    return error
+
+
+async def _sleep_until(instant: int) -> None:
+    left = instant - now()
+    if left > 0:
+        await asyncio.sleep(left / 1e9)

@@ -1,0 +1,21 @@
+"""Defaults that signatures share, and the sentinel for "as the lock says"."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, Literal, TypeAlias
+
+from quorlock._core.policy import Seconds
+
+
+class Own(Enum):
+    """The value of an argument that was not given."""
+
+    TIMEOUT = "the lock's own timeout"
+
+    def __repr__(self) -> str:
+        return "OWN_TIMEOUT"
+
+
+OWN_TIMEOUT: Final = Own.TIMEOUT
+Timeout: TypeAlias = Seconds | None | Literal[Own.TIMEOUT]

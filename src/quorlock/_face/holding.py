@@ -1,0 +1,92 @@
+"""The state of one lease, shared by its handle and the Redlock that keeps account of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorlock._core.outcomes import Loss
+from quorlock._core.redlock import Holding as Facts
+from quorlock._core.time import PAST
+from quorlock._drivers import fork
+from quorlock._drivers.clock import now
+
+if TYPE_CHECKING:
+    from quorlock._core.effects import Receipt
+    from quorlock._core.outcomes import Answer
+    from quorlock._core.time import Instant
+
+
+class Holding:
+    """Valid until an instant, or over: and over is for good (rules 4 and 6)."""
+
+    __slots__ = (
+        "_generation",
+        "_over",
+        "_valid_until",
+        "answers",
+        "key",
+        "loss",
+        "lost_event",
+        "receipt",
+        "resource",
+        "token",
+        "ttl_ms",
+    )
+
+    def __init__(
+        self,
+        resource: str,
+        key: bytes,
+        token: bytes,
+        ttl_ms: int,
+        valid_until: Instant,
+        answers: tuple[Answer, ...],
+        receipt: Receipt | None,
+    ) -> None:
+        self.resource = resource
+        self.key = key
+        self.token = token
+        self.ttl_ms = ttl_ms
+        self.answers = answers
+        self.receipt = receipt
+        self.loss: Loss | None = None
+        self.lost_event: object = None  # each face's own kind of event, made when asked for
+        self._valid_until = valid_until
+        self._over = False
+        self._generation = fork.generation
+
+    @property
+    def valid_until(self) -> Instant:
+        """Derived at every look, so that nothing can bring a lease back that is over."""
+        if self._over or self._generation != fork.generation:
+            return PAST
+        return self._valid_until
+
+    @property
+    def held(self) -> bool:
+        """A clock comparison, not a flag."""
+        return now() < self.valid_until
+
+    @property
+    def given_up(self) -> bool:
+        """Released or handed over: over, but not lost."""
+        return self._over and self.loss is None
+
+    @property
+    def foreign(self) -> bool:
+        """Made in another process than this: a fork's parent holds it."""
+        return self._generation != fork.generation
+
+    def end(self, loss: Loss | None = None) -> None:
+        """It is over, before any byte about it is sent. loss: why, unless it was given up."""
+        self.loss = loss
+        self._over = True
+
+    def prolong(self, valid_until: Instant, ttl_ms: int) -> None:
+        """An extension has won: never less than before."""
+        self._valid_until = max(self._valid_until, valid_until)
+        self.ttl_ms = ttl_ms
+
+    def facts(self) -> Facts:
+        """For the core."""
+        return Facts(self.key, self.token, self.valid_until, self.receipt)

@@ -1,0 +1,90 @@
+"""The settings of a Redlock, for both faces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+
+from quorlock._core.policy import Policy, Seconds, policy
+from quorlock._face.session import Session
+from quorlock._wire.nodes import Node, as_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from quorlock._drivers.members import Members, NodeStatus
+
+D = TypeVar("D", bound="HasMembers")
+
+
+class HasMembers:
+    """A driver, as far as both faces look at it alike."""
+
+    members: Members
+
+
+class RedlockBase(Generic[D]):
+    """Distributed locks over N independent Redis or Valkey masters.
+
+    Args:
+        nodes: URLs (redis, rediss, valkey, valkeys, unix), `Node` objects, or redis-py and
+            valkey-py client objects, whose address and credentials are read.  The same list,
+            in any order, in every process.
+        ttl: the default lease time, in seconds as all durations here (or a timedelta).
+        max_ttl: the longest ttl that any client of these nodes uses.
+        node_timeout: how long one node may take to answer one round.
+        connect_timeout: how long connecting to one node may take.
+        drift_factor: how much the clocks of client and nodes may differ in speed, as a share
+            of the ttl.
+        retry_delay: the shortest and the longest random pause between two attempts.
+        outage_timeout: how long acquire keeps trying while no quorum can be reached.
+        prefix: what the Redis key begins with, before the resource's name.
+
+    Raises:
+        ConfigError: an argument that cannot work; nothing has been sent then.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[object],
+        *,
+        ttl: Seconds = 10.0,
+        max_ttl: Seconds = 30.0,
+        node_timeout: Seconds = 0.05,
+        connect_timeout: Seconds = 1.0,
+        drift_factor: float = 0.01,
+        retry_delay: tuple[Seconds, Seconds] = (0.05, 0.2),
+        outage_timeout: Seconds = 5.0,
+        prefix: str | bytes = "",
+    ) -> None:
+        members: tuple[Node, ...] = as_nodes(nodes)
+        checked = policy(
+            tuple(node.address for node in members),
+            ttl=ttl,
+            max_ttl=max_ttl,
+            node_timeout=node_timeout,
+            connect_timeout=connect_timeout,
+            drift_factor=drift_factor,
+            retry_delay=retry_delay,
+            outage_timeout=outage_timeout,
+            prefix=prefix,
+        )
+        self._session: Session[D] = Session(checked, self._driver(members, checked))
+        self._begin(self._session)
+
+    def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> D:
+        raise NotImplementedError  # each face has its own
+
+    def _begin(self, session: Session[D]) -> None:
+        raise NotImplementedError  # and sees to its end
+
+    @property
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """Every node as this process sees it now: address, up or down and why, latency."""
+        return tuple(member.status() for member in self._session.driver.members.all)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} over {', '.join(self._session.policy.addresses)}>"
+
+    def __reduce__(self) -> NoReturn:
+        message = "a Redlock cannot be copied or pickled: make one in each process"
+        raise TypeError(message)

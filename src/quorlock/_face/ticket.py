@@ -1,0 +1,42 @@
+"""A lease on its way to another process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from quorlock.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What `Lease.hand_over` gives and `Redlock.adopt` takes.
+
+    It is the lock itself: whoever has it can extend and release, so treat it as a secret.  It
+    says nothing of how long the lease is valid, since clocks of two machines do not compare.
+
+    Attributes:
+        resource: its name.
+        token: the proof of ownership.
+        ttl: the lease time in seconds.
+    """
+
+    resource: str
+    token: str = field(repr=False)
+    ttl: float
+
+    def to_json(self) -> str:
+        """As text, for a queue or an argument."""
+        return json.dumps({"resource": self.resource, "token": self.token, "ttl": self.ttl})
+
+    @classmethod
+    def from_json(cls, text: str) -> Ticket:
+        """The reverse of `to_json`. Raises ConfigError if it is not such a text."""
+        try:
+            facts = json.loads(text)
+            ticket = cls(facts["resource"], facts["token"], float(facts["ttl"]))
+        except (ValueError, TypeError, KeyError):
+            # Not the text itself: it may hold a token.
+            fix = "give the text that Ticket.to_json made"
+            raise ConfigError("ticket", "(not shown)", fix) from None
+        return ticket

@@ -1,0 +1,134 @@
+"""What one holds after acquiring, and what one can do with it: blocking."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+from quorlock._core import redlock as flows
+from quorlock._core.outcomes import Extended, Loss, Released
+from quorlock._drivers.blocking import Driver
+from quorlock._drivers.clock import now
+from quorlock._face.lease import LeaseBase
+from quorlock._face.ticket import Ticket
+from quorlock._sync.alarm import alarm
+from quorlock.errors import LeaseLost
+
+if TYPE_CHECKING:
+    from quorlock._core.policy import Seconds
+    from quorlock._face.holding import Holding
+    from quorlock._face.session import Session
+
+
+class Lease(LeaseBase[Driver]):
+    """A lock that is held until `valid_until`, unless it is released, extended or lost.
+
+    Raises nothing by itself: look at `held`, call `ensure`, or wait for `lost`.
+    """
+
+    __slots__ = ()
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set when it slipped away: expired, or seen to be gone. Not set by a release."""
+        holding = self._holding
+        if holding.lost_event is None:
+            event = holding.lost_event = threading.Event()
+            if holding.loss is not None:
+                event.set()
+            elif not holding.given_up:
+                alarm.watch(holding, event)
+        assert isinstance(holding.lost_event, threading.Event)
+        return holding.lost_event
+
+    def extend(self, ttl: Seconds | None = None) -> None:
+        """Let it live at least `ttl` seconds from now (default: its own ttl), never less.
+
+        Tries again while validity remains.  Raises LeaseLost when the lease is over or a
+        quorum no longer has its key; it is over for good then, and given back on all nodes.
+        """
+        session, holding = self._session, self._holding
+        if not holding.held:
+            self._slip(Loss.EXPIRED)
+            self._raise_lost()
+        ttl_ms = holding.ttl_ms if ttl is None else session.policy.checked_ttl_ms(ttl)
+        flow = flows.extend(holding.facts(), ttl_ms, now(), session.policy, session.chance)
+        outcome = session.driver.run(flow)
+        if isinstance(outcome, Extended):
+            holding.prolong(outcome.valid_until, ttl_ms)
+        else:
+            self._slip(outcome.loss)
+        if not holding.held:
+            self._raise_lost(outcome.answers)
+
+    def release(self) -> bool:
+        """Give it back on all nodes. True: a quorum still had it; False: it was over or gone.
+
+        It is over here before any byte is sent. Never raises because it was lost.
+        """
+        return self._release().deleted
+
+    def hand_over(self) -> Ticket:
+        """End the lease here without giving it back, to go on in another process.
+
+        Raises LeaseLost if it is not held.
+        """
+        self.ensure()
+        holding = self._holding
+        if not self._session.end(holding):
+            self._raise_lost()
+        return Ticket(holding.resource, holding.token.decode(), holding.ttl_ms / 1000)
+
+    def leave(self, error: BaseException | None) -> None:
+        """Leave a `with` block: release, and tell of a loss without masking the body's error."""
+        was_held, given_up = self.held, self._holding.given_up
+        try:
+            released = self._release()
+        except Exception as trouble:
+            if error is None:
+                raise
+            error.add_note(f"quorlock: releasing {self.resource!r} failed: {trouble}")
+            return
+        if given_up or (was_held and not released.gone):
+            return
+        self._holding.loss = self._holding.loss or Loss.EXPIRED
+        lost = self._loss(released.answers if released.gone else ())
+        if error is None:
+            raise lost
+        if not isinstance(error, LeaseLost):
+            error.add_note(f"quorlock: {lost}")
+
+    def _release(self) -> Released:
+        session, holding = self._session, self._holding
+        if not session.end(holding):
+            return Released(deleted=False, gone=False, answers=(), ended=0)
+        flow = flows.release(holding.key, holding.token, holding.receipt, session.policy)
+        return session.driver.run(flow)
+
+    def _slip(self, loss: Loss) -> None:
+        """Observed to be lost: over for good, told, given back on all nodes."""
+        holding = self._holding
+        if not self._session.end(holding, loss):
+            return
+        if isinstance(holding.lost_event, threading.Event):
+            holding.lost_event.set()
+        self._give_back(holding)
+
+    def _give_back(self, holding: Holding) -> None:
+        flow = flows.give_back(holding.key, holding.token, holding.receipt)
+        self._session.driver.run(flow)
+
+    def __del__(self) -> None:
+        # Nobody can release it any more.  In a thread of its own: this may run anywhere, also
+        # inside our own locks.  Raw, since threading takes locks to start one.
+        with contextlib.suppress(Exception):
+            if self._session.end(self._holding):
+                _thread.start_new_thread(_give_back_quietly, (self._session, self._holding))
+
+
+def _give_back_quietly(session: Session[Driver], holding: Holding) -> None:
+    with contextlib.suppress(Exception):
+        flow = flows.give_back(holding.key, holding.token, holding.receipt)
+        session.driver.run(flow)

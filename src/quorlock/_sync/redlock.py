@@ -1,0 +1,108 @@
+"""The way in: nodes and settings, and what one can do with a resource: blocking."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING
+
+from quorlock._core import redlock as flows
+from quorlock._drivers.blocking import Driver
+from quorlock._face.inspection import Inspection
+from quorlock._face.redlock import RedlockBase
+from quorlock._face.session import Session, token_bytes
+from quorlock._face.ticket import Ticket
+from quorlock._sync.lease import Lease
+from quorlock._sync.lock import Lock
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from quorlock._core.policy import Policy, Seconds
+    from quorlock._face.holding import Holding
+    from quorlock._wire.nodes import Node
+
+
+class Redlock(RedlockBase[Driver]):
+    __doc__ = RedlockBase.__doc__
+
+    def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> Driver:
+        return Driver(nodes, policy)
+
+    def _begin(self, session: Session[Driver]) -> None:
+        # When the last lock and lease are garbage, or the interpreter ends, at the latest.
+        weakref.finalize(session, _close, session.driver, session.holdings)
+
+    def lock(
+        self, resource: str | bytes, *, ttl: Seconds | None = None, timeout: Seconds | None = None
+    ) -> Lock:
+        """A lock on the resource; nothing is asked of the nodes yet.
+
+        ttl: the lease time, seconds; default is the Redlock's.  timeout: how long to wait for
+        it, seconds; None for ever, 0 for one attempt.  Raises ConfigError.
+        """
+        return Lock(self._session, resource, ttl, timeout)
+
+    def adopt(self, ticket: Ticket) -> Lease:
+        """Go on with a lease that another process handed over; held once an extension has won.
+
+        Raises LeaseLost if a quorum no longer has its key, or did not answer while it could.
+        """
+        session, request = self._session, self._session.ticket_request(ticket)
+        token = token_bytes(ticket.token)
+        flow = flows.adopt(request, token, session.policy, session.chance)
+        return session.driver.win(
+            flow, lambda outcome: Lease(session, session.adopted(request, token, outcome)), None
+        )
+
+    def extend(self, resource: str | bytes, token: str, *, ttl: Seconds | None = None) -> bool:
+        """Extend by bare token, in one round. True: a quorum did; False: gone or another's.
+
+        It makes no lease: whoever holds it must know of it.  Raises QuorumUnreachable, NodeError.
+        """
+        session, request = self._session, self._session.by_token(resource, ttl)
+        flow = flows.extend_by_token(request, token_bytes(token), session.policy)
+        return session.driver.run(flow)
+
+    def release(self, resource: str | bytes, token: str) -> bool:
+        """Release by bare token. True: a quorum deleted it; False: gone or another's.
+
+        Raises QuorumUnreachable, NodeError.
+        """
+        session, request = self._session, self._session.by_token(resource)
+        flow = flows.release_by_token(request, token_bytes(token), session.policy)
+        return session.driver.run(flow)
+
+    def inspect(self, resource: str | bytes) -> Inspection:
+        """Who holds the resource, node by node, and what that comes to."""
+        session, request = self._session, self._session.by_token(resource)
+        flow = flows.inspect(request.key, session.policy)
+        return session.inspection(request, session.driver.run(flow))
+
+    def close(self) -> None:
+        """Give back all leases that are held, and close all connections.
+
+        Waits a bounded time for nodes that do not answer.  Closing twice does no harm.
+        """
+        _close(self._session.driver, self._session.holdings)
+
+    def __enter__(self) -> Redlock:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _close(driver: Driver, holdings: dict[bytes, Holding]) -> None:
+    while holdings and not driver.closed:
+        _, holding = holdings.popitem()
+        holding.end()
+        with contextlib.suppress(Exception):
+            driver.run(flows.give_back(holding.key, holding.token, holding.receipt))
+    if not driver.closed:
+        driver.close()

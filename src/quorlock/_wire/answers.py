@@ -1,0 +1,114 @@
+"""Reads replies: what a node's bytes mean for the lock. Leaves counting to the core.
+
+A reply of a shape that the command cannot have is NONSENSE: after it nothing that comes down
+this connection can be trusted to belong to its question.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
+from quorlock._core.outcomes import ABSENT, GRANTED, HELD, Answer, Cause, Vote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NONSENSE = Answer(Vote.UNKNOWN, Cause.NONSENSE)
+
+_TEXT_MAX = 160
+
+# First words (or texts) of errors that the same question will meet again.  Source: the error
+# texts of Redis 7.0 and Valkey 9 (shared/faults.md, rows 21-24).
+_LASTING = (
+    "READONLY",
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPERM",
+    "DENIED",
+    "MOVED",
+    "ASK ",
+    "CROSSSLOT",
+    "ERR unknown command",
+    "ERR DB index",
+    "ERR invalid DB index",
+    "ERR AUTH",
+    "ERR Client sent AUTH",
+    "ERR invalid password",
+    "ERR The user executing the script",
+)
+# The same two from inside a script on servers before 7.0, which put their own words first.
+_LASTING_INSIDE = ("can't run this command", "can't access at least one of the keys")
+
+
+def interpret(command: Command, reply: Any) -> Answer:
+    """What one node's reply to the command means, if it is not an error (`error_answer`)."""
+    return _READERS[type(command)](reply)
+
+
+def error_answer(text: str) -> Answer:
+    """An error reply as a vote: the node did nothing of what it was asked."""
+    cause = Cause.FAILED
+    if "WRONGTYPE" in text:
+        return Answer(Vote.REFUSED, Cause.WRONG_TYPE)
+    if text.startswith(_LASTING) or any(words in text for words in _LASTING_INSIDE):
+        cause = Cause.FORBIDDEN
+    return Answer(Vote.REFUSED, cause, printable(text))
+
+
+def redacted(text: str, secret: str | None) -> str:
+    """A server's words without our password, in case it plays them back."""
+    return text.replace(secret, "***") if secret else text
+
+
+def printable(text: str) -> str:
+    """A server's words, fit for a log: one line, no control characters, not endless."""
+    clean = "".join(c if c.isprintable() else "?" for c in text[: _TEXT_MAX + 1])
+    return clean if len(clean) <= _TEXT_MAX else clean[:_TEXT_MAX] + "…"
+
+
+def _acquired(reply: Any) -> Answer:
+    if reply == b"OK":
+        return GRANTED
+    return HELD if reply is None else NONSENSE
+
+
+def _extended(reply: Any) -> Answer:
+    return {1: GRANTED, 0: HELD, -1: ABSENT}.get(reply, NONSENSE) if _whole(reply) else NONSENSE
+
+
+def _released(reply: Any) -> Answer:
+    if reply == -3 and _whole(reply):  # noqa: PLR2004 (see release.lua)
+        return GRANTED
+    return _found(reply, None)
+
+
+def _inspected(reply: Any) -> Answer:
+    if not isinstance(reply, list) or len(reply) != 2:  # noqa: PLR2004 (see inspect.lua)
+        return NONSENSE
+    holder, ttl_left_ms = reply
+    if holder is None:
+        return ABSENT
+    return _found(ttl_left_ms, holder) if isinstance(holder, bytes) else NONSENSE
+
+
+def _found(ttl_left_ms: Any, holder: bytes | None) -> Answer:
+    """Another's key with the life it has left: PTTL's own numbers."""
+    if not _whole(ttl_left_ms) or ttl_left_ms < -2:  # noqa: PLR2004
+        return NONSENSE
+    if ttl_left_ms == -2:  # noqa: PLR2004
+        return ABSENT
+    text = "held by another, by a key without ttl" if ttl_left_ms == -1 else ""
+    return Answer(Vote.REFUSED, Cause.HELD, text, ttl_left_ms, holder)
+
+
+def _whole(reply: Any) -> bool:
+    return type(reply) is int  # bool is RESP3's true and false, not a number
+
+
+_READERS: dict[type, Callable[[Any], Answer]] = {
+    Acquire: _acquired,
+    Extend: _extended,
+    Release: _released,
+    Inspect: _inspected,
+}

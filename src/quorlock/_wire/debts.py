@@ -1,0 +1,69 @@
+"""What is still owed to one node: releases that it may not have carried out (rule 3).
+
+A connection that breaks with acquires in flight leaves them ambiguous: the node may have set
+the key, may set it in a moment (bytes of a closed connection can still be delivered), or never.
+So their releases are owed: paid on the next connection, and again at growing intervals, until
+the node says that it deleted the key, or it is another process by now, or no key of that time
+can be alive.  Leaves connections and clocks to the drivers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quorlock._core.commands import Release
+from quorlock._core.time import NS_PER_MS
+
+if TYPE_CHECKING:
+    from quorlock._core.time import Duration, Instant
+
+FIRST_PAUSE: Duration = 100 * NS_PER_MS
+
+
+@dataclass(slots=True)
+class _Debt:
+    release: Release
+    until: Instant
+    run_id: str  # of the process that got, or may get, the acquire
+    due: Instant
+    pause: Duration = FIRST_PAUSE
+
+
+class Debts:
+    """Releases owed to one node, by token."""
+
+    def __init__(self, max_ttl: Duration) -> None:
+        self._max_ttl = max_ttl
+        self._by_token: dict[bytes, _Debt] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_token)
+
+    def owe(self, key: bytes, token: bytes, run_id: str, now: Instant) -> None:
+        """Note a release that must reach the node; every key of ours is gone by max_ttl."""
+        debt = _Debt(Release(key, token), now + self._max_ttl, run_id, due=now)
+        self._by_token.setdefault(token, debt)
+
+    def due(self, now: Instant) -> list[Release]:
+        """What to send now; each is due again after a growing pause, until it is settled."""
+        # In place, and over copies: another thread may owe something at this moment.
+        for token, debt in list(self._by_token.items()):
+            if debt.until <= now:
+                self._by_token.pop(token, None)
+        debts = [debt for debt in list(self._by_token.values()) if debt.due <= now]
+        for debt in debts:
+            debt.due = now + debt.pause
+            debt.pause *= 2
+        return [debt.release for debt in debts]
+
+    def next_due(self) -> Instant | None:
+        """When the next one is due; None when nothing is owed."""
+        return min((debt.due for debt in list(self._by_token.values())), default=None)
+
+    def answered(self, token: bytes, run_id: str, *, deleted: bool) -> None:
+        """The node carried the release out; it may be over with that."""
+        debt = self._by_token.get(token)
+        # A new process gets nothing that was meant for the old one, so once is enough there.
+        if debt is not None and (deleted or debt.run_id != run_id):
+            self._by_token.pop(token, None)

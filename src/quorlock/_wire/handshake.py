@@ -1,0 +1,164 @@
+"""The first words on a connection: who we are, who the node is, and whether it is fit to vote.
+
+A generator: it yields packets of commands and is sent their replies, so both drivers run it.
+Needs Redis 5 or later; RESP3 where the server has it.  Leaves sockets and time to the drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from hiredis import HiredisError, PushNotification, Reader, ReplyError
+
+from quorlock._core.outcomes import Cause
+from quorlock._wire.answers import error_answer, printable, redacted
+from quorlock._wire.conversation import REPLY_BYTES_MAX
+from quorlock._wire.packing import pack_words
+
+if TYPE_CHECKING:
+    from quorlock._wire.nodes import Node
+
+CLIENT_NAME = b"quorlock"
+
+Words = tuple[bytes, ...]
+Talk: TypeAlias = Generator[list[Words], list[Any], "Greeting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a node told of itself.
+
+    run_id names the *process*: another one after every restart, the same one behind every
+    address of the same server.
+    """
+
+    run_id: str
+    version: str
+
+
+class Unfit(Exception):
+    """The node may not vote over this connection.
+
+    text: why, fit for an error message.  lasting: trying again will not mend it.
+    """
+
+    def __init__(self, text: str, *, lasting: bool) -> None:
+        super().__init__(text)
+        self.text = text
+        self.lasting = lasting
+
+
+class Handshake:
+    """Drives the talk over bytes: `to_send`, `hear`, and at the end `greeting`."""
+
+    def __init__(self, node: Node, username: str | None, password: str | None) -> None:
+        self.greeting: Greeting | None = None
+        self.to_send = b""
+        self._secret = password
+        self._talk = _talk(node.db, username, password)
+        self._reader = Reader()
+        self._unread = 0
+        self._replies: list[Any] = []
+        self._wanted = 0
+        self._go_on(None)
+
+    def hear(self, data: bytes) -> None:
+        """Take in what came; afterwards `to_send` or `greeting` may be set. Raises Unfit."""
+        self._unread += len(data)
+        if self._unread > REPLY_BYTES_MAX:
+            raise Unfit("sends a reply without an end", lasting=True)
+        self._reader.feed(data)
+        while self.greeting is None and (reply := self._next()) is not False:
+            self._replies.append(reply)
+            if len(self._replies) == self._wanted:
+                self._go_on(self._replies)
+
+    def _next(self) -> Any:
+        try:
+            reply = self._reader.gets()
+        except HiredisError as error:
+            # The bytes are not shown: an echo server sends our password back.
+            raise Unfit("does not speak the Redis protocol", lasting=True) from error
+        return self._next() if isinstance(reply, PushNotification) else reply
+
+    def _go_on(self, replies: list[Any] | None) -> None:
+        try:
+            packet = self._talk.send(replies)  # type: ignore[arg-type] # None starts it
+        except StopIteration as stop:
+            self.greeting = stop.value
+        except Unfit as unfit:
+            raise Unfit(redacted(unfit.text, self._secret), lasting=unfit.lasting) from None
+        else:
+            self.to_send = b"".join(pack_words(*words) for words in packet)
+            self._replies, self._wanted, self._unread = [], len(packet), 0
+
+
+def _talk(db: int, username: str | None, password: str | None) -> Talk:
+    # One packet, so that connecting costs one round trip; what a refused HELLO makes of the
+    # words behind it does not matter.
+    rest = _select(db) + [(b"INFO", b"server"), (b"INFO", b"replication")]
+    hello, *replies = yield [_hello(username, password), *rest]
+    if isinstance(hello, ReplyError) and _knows_no_hello(str(hello)):
+        logged_in, *replies = yield [*_login(username, password), *rest]
+        _check(logged_in)
+    else:
+        _check(hello)
+    if db:
+        _check(replies.pop(0))
+    server, replication = (_info(reply) for reply in replies)
+    return _greeting(server, replication)
+
+
+def _hello(username: str | None, password: str | None) -> Words:
+    name = (b"SETNAME", CLIENT_NAME)
+    if password is None:
+        return (b"HELLO", b"3", *name)
+    return (b"HELLO", b"3", b"AUTH", (username or "default").encode(), password.encode(), *name)
+
+
+def _login(username: str | None, password: str | None) -> list[Words]:
+    """For servers before 6.0, and users who may not say HELLO."""
+    if password is None:
+        return [(b"PING",)]
+    user = (username.encode(),) if username else ()
+    return [(b"AUTH", *user, password.encode())]
+
+
+def _select(db: int) -> list[Words]:
+    return [(b"SELECT", b"%d" % db)] if db else []
+
+
+def _knows_no_hello(error: str) -> bool:
+    return error.startswith(("ERR unknown command", "NOPERM", "NOPROTO"))
+
+
+def _check(reply: Any) -> None:
+    if isinstance(reply, ReplyError):
+        answer = error_answer(str(reply))
+        raise Unfit(answer.reason, lasting=answer.cause is Cause.FORBIDDEN)
+
+
+def _info(reply: Any) -> dict[str, str]:
+    """INFO's `name:value` lines."""
+    if isinstance(reply, ReplyError) and str(reply).startswith("NOPERM"):
+        raise Unfit("may not run INFO, which tells its run_id (grant +info)", lasting=True)
+    _check(reply)
+    if not isinstance(reply, (bytes, str)):
+        raise Unfit("does not speak the Redis protocol: INFO is not a text", lasting=True)
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
+    lines = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}
+
+
+def _greeting(server: dict[str, str], replication: dict[str, str]) -> Greeting:
+    role = replication.get("role", "none")
+    if role != "master":
+        of = f" of {replication['master_host']}" if "master_host" in replication else ""
+        text = f"is not a master (role {printable(role)}{printable(of)})"
+        raise Unfit(text, lasting=True)
+    if not server.get("run_id"):
+        raise Unfit("does not tell its run_id in INFO", lasting=True)
+    version = server.get("valkey_version") or server.get("redis_version") or "unknown"
+    return Greeting(run_id=printable(server["run_id"]), version=printable(version))

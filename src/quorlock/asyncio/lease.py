@@ -1,0 +1,129 @@
+"""What one holds after acquiring, and what one can do with it: asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from quorlock._core import redlock as flows
+from quorlock._core.outcomes import Extended, Loss, Released
+from quorlock._drivers.asyncio import Driver
+from quorlock._drivers.clock import now
+from quorlock._face.lease import LeaseBase
+from quorlock._face.ticket import Ticket
+from quorlock.asyncio.alarm import Alarm
+from quorlock.errors import LeaseLost
+
+if TYPE_CHECKING:
+    from quorlock._core.policy import Seconds
+    from quorlock._face.holding import Holding
+
+
+class Lease(LeaseBase[Driver]):
+    """A lock that is held until `valid_until`, unless it is released, extended or lost.
+
+    Raises nothing by itself: look at `held`, call `ensure`, or wait for `lost`.
+    """
+
+    __slots__ = ()
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when it slipped away: expired, or seen to be gone. Not set by a release."""
+        return self.alarm().event
+
+    async def extend(self, ttl: Seconds | None = None) -> None:
+        """Let it live at least `ttl` seconds from now (default: its own ttl), never less.
+
+        Tries again while validity remains.  Raises LeaseLost when the lease is over or a
+        quorum no longer has its key; it is over for good then, and given back on all nodes.
+        """
+        session, holding = self._session, self._holding
+        if not holding.held:
+            await self._slip(Loss.EXPIRED)
+            self._raise_lost()
+        ttl_ms = holding.ttl_ms if ttl is None else session.policy.checked_ttl_ms(ttl)
+        flow = flows.extend(holding.facts(), ttl_ms, now(), session.policy, session.chance)
+        outcome = await session.driver.run(flow)
+        if isinstance(outcome, Extended):
+            holding.prolong(outcome.valid_until, ttl_ms)
+        else:
+            await self._slip(outcome.loss)
+        if not holding.held:
+            self._raise_lost(outcome.answers)
+
+    async def release(self) -> bool:
+        """Give it back on all nodes. True: a quorum still had it; False: it was over or gone.
+
+        It is over here before any byte is sent. Never raises because it was lost.
+        """
+        return (await self._release()).deleted
+
+    async def hand_over(self) -> Ticket:
+        """End the lease here without giving it back, to go on in another process.
+
+        Raises LeaseLost if it is not held.
+        """
+        self.ensure()
+        holding = self._holding
+        if not self._session.end(holding):
+            self._raise_lost()
+        return Ticket(holding.resource, holding.token.decode(), holding.ttl_ms / 1000)
+
+    async def leave(self, error: BaseException | None, *, slipped: bool) -> None:
+        """Leave an `async with` block: release, tell of a loss, mask no error of the body.
+
+        slipped: the body was cancelled because the lease was lost; that is told in its place.
+        """
+        was_held, given_up = self.held, self._holding.given_up
+        try:
+            released = await self._release()
+        except Exception as trouble:
+            if error is None:
+                raise
+            error.add_note(f"quorlock: releasing {self.resource!r} failed: {trouble}")
+            return
+        if not slipped and (given_up or (was_held and not released.gone)):
+            return
+        self._holding.loss = self._holding.loss or Loss.EXPIRED
+        lost = self._loss(released.answers if released.gone else ())
+        if error is None or slipped:
+            raise lost from error
+        if not isinstance(error, LeaseLost):
+            error.add_note(f"quorlock: {lost}")
+
+    def alarm(self) -> Alarm:
+        """What tells of its loss, in this event loop; made when somebody asks."""
+        if not isinstance(self._holding.lost_event, Alarm):
+            self._holding.lost_event = Alarm(self._holding)
+        return self._holding.lost_event
+
+    async def _release(self) -> Released:
+        session, holding = self._session, self._holding
+        if not session.end(holding):
+            return Released(deleted=False, gone=False, answers=(), ended=0)
+        if isinstance(holding.lost_event, Alarm):
+            holding.lost_event.stop()
+        flow = flows.release(holding.key, holding.token, holding.receipt, session.policy)
+        return await session.driver.run(flow)
+
+    async def _slip(self, loss: Loss) -> None:
+        """Observed to be lost: over for good, told, given back on all nodes."""
+        session, holding = self._session, self._holding
+        if not session.end(holding, loss):
+            return
+        flow = flows.give_back(holding.key, holding.token, holding.receipt)
+        await session.driver.run(flow)
+        if isinstance(holding.lost_event, Alarm):
+            holding.lost_event.look()
+
+    def __del__(self) -> None:
+        # Nobody can release it any more. In its loop, which may run in another thread.
+        with contextlib.suppress(Exception):
+            if self._session.end(self._holding):
+                self._session.driver.send_later(
+                    flows.give_back(
+                        self._holding.key, self._holding.token, self._holding.receipt
+                    )
+                )

@@ -1,0 +1,118 @@
+"""The way in: nodes and settings, and what one can do with a resource: asyncio."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from quorlock._core import redlock as flows
+from quorlock._drivers.asyncio import Driver
+from quorlock._face.inspection import Inspection
+from quorlock._face.redlock import RedlockBase
+from quorlock._face.session import Session, token_bytes
+from quorlock._face.ticket import Ticket
+from quorlock.asyncio.lease import Lease
+from quorlock.asyncio.lock import Lock, OnLost
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from quorlock._core.policy import Policy, Seconds
+    from quorlock._drivers.engine import Engine
+    from quorlock._wire.nodes import Node
+
+
+class Redlock(RedlockBase[Driver]):
+    __doc__ = RedlockBase.__doc__
+
+    def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> Driver:
+        return Driver(nodes, policy)
+
+    def _begin(self, session: Session[Driver]) -> None:
+        driver, holdings = session.driver, session.holdings
+
+        def give_back(engine: Engine) -> None:
+            """Before a loop's connections close: whatever was acquired over them."""
+            for holding in list(holdings.values()):
+                path = holding.receipt.path if holding.receipt is not None else engine
+                if path is engine and holdings.pop(holding.token, None) is not None:
+                    holding.end()
+                    flow = flows.give_back(holding.key, holding.token, holding.receipt)
+                    driver.send_only(flow, engine)
+
+        driver.on_loop_end = give_back
+        # When the last lock and lease are garbage, at the latest.
+        weakref.finalize(session, driver.end_soon)
+
+    def lock(
+        self,
+        resource: str | bytes,
+        *,
+        ttl: Seconds | None = None,
+        timeout: Seconds | None = None,
+        on_lost: OnLost = "cancel",
+    ) -> Lock:
+        """A lock on the resource; nothing is asked of the nodes yet.
+
+        ttl: the lease time, seconds; default is the Redlock's.  timeout: how long to wait for
+        it, seconds; None for ever, 0 for one attempt.  on_lost: "cancel" the body of `async
+        with` when the lease is lost (LeaseLost comes out of the block), or only "flag" it
+        (`lease.lost`).  Raises ConfigError.
+        """
+        return Lock(self._session, resource, ttl, timeout, on_lost)
+
+    async def adopt(self, ticket: Ticket) -> Lease:
+        """Go on with a lease that another process handed over; held once an extension has won.
+
+        Raises LeaseLost if a quorum no longer has its key, or did not answer while it could.
+        """
+        session, request = self._session, self._session.ticket_request(ticket)
+        token = token_bytes(ticket.token)
+        flow = flows.adopt(request, token, session.policy, session.chance)
+        return await session.driver.win(
+            flow, lambda outcome: Lease(session, session.adopted(request, token, outcome)), None
+        )
+
+    async def extend(
+        self, resource: str | bytes, token: str, *, ttl: Seconds | None = None
+    ) -> bool:
+        """Extend by bare token, in one round. True: a quorum did; False: gone or another's.
+
+        It makes no lease: whoever holds it must know of it.  Raises QuorumUnreachable, NodeError.
+        """
+        session, request = self._session, self._session.by_token(resource, ttl)
+        flow = flows.extend_by_token(request, token_bytes(token), session.policy)
+        return await session.driver.run(flow)
+
+    async def release(self, resource: str | bytes, token: str) -> bool:
+        """Release by bare token. True: a quorum deleted it; False: gone or another's.
+
+        Raises QuorumUnreachable, NodeError.
+        """
+        session, request = self._session, self._session.by_token(resource)
+        flow = flows.release_by_token(request, token_bytes(token), session.policy)
+        return await session.driver.run(flow)
+
+    async def inspect(self, resource: str | bytes) -> Inspection:
+        """Who holds the resource, node by node, and what that comes to."""
+        session, request = self._session, self._session.by_token(resource)
+        flow = flows.inspect(request.key, session.policy)
+        return session.inspection(request, await session.driver.run(flow))
+
+    async def close(self) -> None:
+        """Give back all leases that are held, and close all connections.
+
+        Waits a bounded time for nodes that do not answer.  Closing twice does no harm.
+        """
+        await self._session.driver.close()
+
+    async def __aenter__(self) -> Redlock:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

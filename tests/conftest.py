@@ -1,0 +1,39 @@
+"""Real servers for every test that asks, and the guards that watch over all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from quorlock.testing.servers import Servers
+
+pytest_plugins = ["tests.guards"]
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    """Five real servers that live as long as the session. Tests ask for `nodes`."""
+    # Imported here, so that tests of the core run where no server can.
+    from quorlock.testing.servers import Servers
+
+    with Servers(5) as started:
+        yield started
+
+
+@pytest.fixture
+def nodes(servers: Servers) -> Servers:
+    """Five real servers, each alive, running and empty, whatever the test before did to them.
+
+    A test that changes a server's configuration starts servers of its own.
+    """
+    for server in servers:
+        if not server.alive:
+            server.restart()
+        elif server.stopped:
+            server.cont()
+        server.execute("FLUSHALL")
+    return servers

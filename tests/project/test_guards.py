@@ -1,0 +1,160 @@
+"""The guards catch what they are there for: each leak below fails its test, by name."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+linux = pytest.mark.skipif(not Path("/proc").exists(), reason="the guard reads /proc")
+
+
+def run_pytest(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
+    """Run a file of tests under the guards alone, in a process of its own."""
+    (folder / "test_it.py").write_text(dedent(source))
+    command = [sys.executable, "-m", "pytest", "-p", "tests.guards", "-p", "no:cacheprovider", "."]
+    environment = os.environ | {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+        "QUORLOCK_TEST_GRACE": "0.5",
+    }
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+THREAD = """
+    import threading
+    def test_it():
+        threading.Thread(target=threading.Event().wait, name="idler", daemon=True).start()
+"""
+CHILD = """
+    import subprocess
+    def test_it():
+        global child
+        child = subprocess.Popen(["sleep", "60"])
+    def teardown_module():
+        child.kill()
+        child.wait()
+"""
+ZOMBIE = """
+    import os
+    def test_it():
+        if os.fork() == 0:
+            os._exit(0)
+"""
+SOCKET = """
+    import socket
+    def test_it():
+        global left
+        left = socket.socket()
+"""
+PIPE = """
+    import os
+    def test_it():
+        os.pipe()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        pytest.param(THREAD, "thread 'idler'", id="thread"),
+        pytest.param(CHILD, "sleep 60", marks=linux, id="child"),
+        pytest.param(ZOMBIE, "ended, but nobody has waited for it", marks=linux, id="zombie"),
+        pytest.param(SOCKET, ": socket:[", marks=linux, id="socket"),
+        pytest.param(PIPE, ": pipe:[", marks=linux, id="pipe"),
+    ],
+)
+def test_a_leak_fails_its_test(source: str, named: str, tmp_path: Path) -> None:
+    run = run_pytest(tmp_path, source)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "ERROR at teardown of test_it" in run.stdout
+    assert "left behind by this test" in run.stdout
+    assert named in run.stdout
+
+
+@linux
+def test_a_grandchild_fails_the_session(tmp_path: Path) -> None:
+    # Its parent is gone, so no test can be told apart, but the session knows its mark.
+    source = """
+        import subprocess
+        def test_it():
+            subprocess.run(["sh", "-c", "sleep 9 & echo $!"], stdout=open("pid", "w"))
+    """
+    run = run_pytest(tmp_path, source)
+    os.kill(int((tmp_path / "pid").read_text()), 9)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "left behind by this session" in run.stderr
+    assert "sleep 9" in run.stderr
+
+
+def test_a_temporary_file_fails_the_session(tmp_path: Path) -> None:
+    source = """
+        import tempfile
+        def test_it(tmp_path):
+            tempfile.mkdtemp(prefix="forgotten-")
+    """
+    run = run_pytest(tmp_path, source)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "/forgotten-" in run.stderr
+
+
+def test_what_ends_in_time_and_what_is_shared_is_left_alone(tmp_path: Path) -> None:
+    source = """
+        import multiprocessing, subprocess, tempfile, threading, time
+        import pytest
+
+        class Shared:
+            def start(self):
+                group = self.child.pid if hasattr(self, "child") else 0
+                self.other = subprocess.Popen(["sleep", "60"], process_group=group)
+                if not group:
+                    self.child = self.other
+
+        @pytest.fixture(scope="session")
+        def shared():
+            shared = Shared()
+            shared.start()
+            yield shared
+            for child in {shared.child, shared.other}:
+                child.kill()
+                child.wait()
+
+        def test_a_shared_process_may_be_joined_by_another(shared):
+            shared.start()
+
+        def test_a_thread_may_take_a_moment_to_end():
+            threading.Thread(target=time.sleep, args=[0.2]).start()
+
+        def test_multiprocessing_may_keep_its_tracker():
+            multiprocessing.get_context("spawn").Lock()
+
+        def test_what_is_closed_is_gone():
+            with tempfile.TemporaryFile():
+                subprocess.run(["true"])
+    """
+    run = run_pytest(tmp_path, source)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@linux
+def test_the_servers_are_well_again_for_every_test(tmp_path: Path) -> None:
+    # conftest.py's `nodes`, after tests that kill, stop and fill.
+    (tmp_path / "conftest.py").write_text("from tests.conftest import nodes, servers\n")
+    source = """
+        def test_kill(nodes):
+            nodes[0].kill()
+            nodes[1].stop()
+            nodes[2].execute("SET", "k", "v")
+            nodes[3].restart()
+
+        def test_well(nodes):
+            assert [server.execute("DBSIZE") for server in nodes] == [0] * 5
+    """
+    run = run_pytest(tmp_path, source)
+    assert run.returncode == 0, run.stdout + run.stderr

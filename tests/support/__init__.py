@@ -1,0 +1,1 @@
+"""What several tests need and users do not: nodes that misbehave."""
