@@ -14,7 +14,7 @@ reaches this module: addresses come without user info, server texts come redacte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,6 +61,7 @@ class ConfigError(QuorlockError, ValueError):
         super().__init__(f"{argument}={_shortened(value)}: {fix}")
 
     def facts(self) -> dict[str, Any]:
+        """The attributes, as the constructor takes them."""
         return {"argument": self.argument, "value": repr(self.value), "fix": self.fix}
 
 
@@ -77,6 +78,7 @@ class _Voted(QuorlockError):
         self.elapsed = elapsed
 
     def facts(self) -> dict[str, Any]:
+        """The attributes, as the constructor takes them."""
         return {
             "resource": self.resource,
             "votes": self.votes,
@@ -135,6 +137,7 @@ class AcquireTimeout(AcquireError, TimeoutError):
         return f"; the holder's lease ends in at most {_seconds(self.holder_ttl)}"
 
     def facts(self) -> dict[str, Any]:
+        """The attributes, as the constructor takes them."""
         return {**super().facts(), "holder_ttl": self.holder_ttl}
 
 
@@ -177,7 +180,7 @@ class LeaseLost(QuorlockError):
         votes: what the nodes said, where a round found it out.
     """
 
-    _SENTENCES = {
+    _SENTENCES: ClassVar[dict[str, str]] = {
         "expired": "its time ran out or its keys are gone",
         "taken": "somebody else holds it",
         "unreachable": "no quorum of nodes answered before its validity ended",
@@ -202,6 +205,7 @@ class LeaseLost(QuorlockError):
         return f"{self.message}{said}; stop what it protected, then acquire anew"
 
     def facts(self) -> dict[str, Any]:
+        """The attributes, as the constructor takes them."""
         return {"resource": self.resource, "reason": self.reason, "votes": self.votes}
 
 

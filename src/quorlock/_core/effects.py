@@ -13,11 +13,12 @@ one is made for every reply, and a frozen dataclass costs three times as much to
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from quorlock._core.commands import Command
-from quorlock._core.outcomes import Answer
-from quorlock._core.time import Duration, Instant
+if TYPE_CHECKING:
+    from quorlock._core.commands import Command
+    from quorlock._core.outcomes import Answer
+    from quorlock._core.time import Duration, Instant
 
 T = TypeVar("T")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from quorlock._core.quorum import quorum
 from quorlock._core.time import NS_PER_MS, Duration, Instant, drift, from_seconds
@@ -155,7 +156,7 @@ def _drift_factor(value: object) -> float:
     return float(value)
 
 
-def _retry_delay(value: object) -> tuple[Duration, Duration]:
+def _retry_delay(value: Any) -> tuple[Duration, Duration]:
     if not isinstance(value, (tuple, list)) or len(value) != 2:  # noqa: PLR2004 (a pair)
         raise ConfigError("retry_delay", value, "give (shortest, longest) in seconds")
     shortest = positive("retry_delay[0]", value[0])

@@ -92,10 +92,11 @@ def attempt(request: Request, policy: Policy, chance: Chance) -> Flow[Granted | 
     # A fresh token for every attempt: a late release of an older attempt must not be able to
     # delete the key of a newer one (rule 2).
     token = chance.token()
-    receipt: Receipt | None = None
+    behind: Receipt | None = None
     try:
         # Steps 1 and 2: the time first, then all nodes at once; each has little time to answer.
-        receipt = yield Send(Acquire(request.key, token, request.ttl_ms))
+        receipt: Receipt = yield Send(Acquire(request.key, token, request.ttl_ms))
+        behind = receipt
         tally = Tally(policy.n, receipt.round)
         decided_at = yield from _decide(tally, receipt.sent + policy.node_timeout)
         # Step 3: a majority, in less than the validity; step 4: what is left of it.
@@ -109,7 +110,7 @@ def attempt(request: Request, policy: Policy, chance: Chance) -> Flow[Granted | 
         raise
     except BaseException:
         # Cancelled or interrupted anywhere above: give back, wait for nothing, come out.
-        yield Send(Release(request.key, token), behind=receipt)
+        yield Send(Release(request.key, token), behind)
         raise
 
 
@@ -225,15 +226,17 @@ def _fail_unanswered(
 def holder_ttl_ms(answers: tuple[Answer, ...], needed: int) -> int | None:
     """Until a quorum of nodes is free by itself: the quorum-th shortest of the lives left."""
     lives = sorted(
-        0 if answer.cause is not Cause.HELD else answer.ttl_left_ms
-        for answer in answers
-        if answer.is_lock_answer and (answer.cause is not Cause.HELD or _ends(answer))
+        life for answer in answers if answer.is_lock_answer and (life := _life(answer)) is not None
     )
     return lives[needed - 1] if len(lives) >= needed else None
 
 
-def _ends(answer: Answer) -> bool:
-    return answer.ttl_left_ms is not None and answer.ttl_left_ms >= 0
+def _life(answer: Answer) -> int | None:
+    """Milliseconds until the node is free by itself; None: never, or it did not tell."""
+    if answer.cause is not Cause.HELD:
+        return 0
+    left = answer.ttl_left_ms
+    return left if left is not None and left >= 0 else None
 
 
 # --- extend ----------------------------------------------------------------------------------
@@ -285,9 +288,7 @@ def extend_by_token(request: Request, token: bytes, policy: Policy) -> Flow[bool
     _fail_unanswered(outcome.answers, now, request, policy)
 
 
-def adopt(
-    request: Request, token: bytes, policy: Policy, chance: Chance
-) -> Flow[Extended | Lost]:
+def adopt(request: Request, token: bytes, policy: Policy, chance: Chance) -> Flow[Extended | Lost]:
     """Take over a lease that another process handed over: held once an extension has won."""
     # The keys live max_ttl at the most: beyond that there is nothing left to adopt.
     give_up = request.asked_at + policy.max_ttl
@@ -322,7 +323,9 @@ def _extension(
 
 def _loss(answers: tuple[Answer, ...], needed: int) -> Loss | None:
     """Why the lease is lost for good, or None while the silent nodes could still save it."""
-    against = sum(answer.cause in (Cause.HELD, Cause.ABSENT, Cause.WRONG_TYPE) for answer in answers)
+    against = sum(
+        answer.cause in (Cause.HELD, Cause.ABSENT, Cause.WRONG_TYPE) for answer in answers
+    )
     if len(answers) - against >= needed:
         return None
     taken = any(answer.cause in (Cause.HELD, Cause.WRONG_TYPE) for answer in answers)
@@ -332,9 +335,7 @@ def _loss(answers: tuple[Answer, ...], needed: int) -> Loss | None:
 # --- release ---------------------------------------------------------------------------------
 
 
-def release(
-    key: bytes, token: bytes, receipt: Receipt | None, policy: Policy
-) -> Flow[Released]:
+def release(key: bytes, token: bytes, receipt: Receipt | None, policy: Policy) -> Flow[Released]:
     """Compare-and-delete on all nodes that were asked; decided by a quorum of them."""
     try:
         back = yield Send(Release(key, token), behind=receipt)

@@ -40,7 +40,7 @@ class Driver:
     def __init__(self, nodes: tuple[Node, ...], policy: Policy) -> None:
         self._nodes = nodes
         self._policy = policy
-        self.on_loop_end: Callable[[Engine], None] = lambda engine: None
+        self.on_loop_end: Callable[[Engine], None] = _nothing
         self.closed = False
         self.forget()
         fork.register(self)
@@ -144,9 +144,9 @@ class Turn(Hears, Generic[T]):
         future = self.future
         if self.over:
             # The outcome came, and so did the cancellation: nobody has the lease.
-            if future.done() and not future.cancelled() and future.exception() is None:
-                if undo is not None:
-                    self.carry_out(undo(future.result()))
+            came = future.done() and not future.cancelled() and future.exception() is None
+            if came and undo is not None:
+                self.carry_out(undo(future.result()))
             return
         self._finish()
         with contextlib.suppress(StopIteration, Abandoned):
@@ -169,12 +169,12 @@ class Turn(Hears, Generic[T]):
         try:
             while True:
                 effect = self._flow.send(value)
-                if type(effect) is Receive:
+                if isinstance(effect, Receive):
                     if not self.mail:
                         self._listen(effect.until)
                         return
                     value = self.mail.popleft()
-                elif type(effect) is Send:
+                elif isinstance(effect, Send):
                     self._acquires = type(effect.command) is not Release
                     if not self._engine.ready():
                         self._engine.when_ready(partial(self._send, effect))
@@ -188,7 +188,7 @@ class Turn(Hears, Generic[T]):
             self._finish()
             if not self.future.done():
                 self.future.set_result(stop.value)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (the caller gets it)
             self._fail(error)
 
     def _send(self, effect: Send) -> None:
@@ -236,6 +236,10 @@ class Turn(Hears, Generic[T]):
         elif self._until is not None:
             self._until = None
             self._go_on(Elapsed(at))
+
+
+def _nothing(engine: Engine) -> None:
+    del engine
 
 
 def _itself(outcome: T) -> T:

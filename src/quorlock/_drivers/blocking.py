@@ -152,10 +152,10 @@ class _Turn:
         self._put_back()
 
     def _perform(self, effect: Effect) -> Any:
-        if type(effect) is Receive:
+        if isinstance(effect, Receive):
             assert self._bundle is not None
             return self._bundle.receive(self._exchange, effect.until)
-        if type(effect) is Send:
+        if isinstance(effect, Send):
             if self._closed.is_set():
                 raise QuorlockError("this Redlock is closed")
             bundle = self._in_hand(effect)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from quorlock._core.time import Instant
     from quorlock._drivers.connection import Connection, Exchange
     from quorlock._drivers.keeper import Keeper
-    from quorlock._drivers.members import Member
 
 _POLL_IN = select.POLLIN
 _BUFFER_BYTES = 4096
@@ -83,10 +82,10 @@ class Bundle:
 
     def _take_in(self) -> None:
         while self._arrivals:
-            connection = self._arrivals.popleft()
-            self.connections[connection.member.index] = connection
-            self._by_fd[connection.fileno()] = connection
-            self._poll.register(connection.fileno(), _POLL_IN)
+            arrival = self._arrivals.popleft()
+            self.connections[arrival.member.index] = arrival
+            self._by_fd[arrival.fileno()] = arrival
+            self._poll.register(arrival.fileno(), _POLL_IN)
         self._missing = False
         for index, connection in enumerate(self.connections):
             if connection is None or connection.lost:

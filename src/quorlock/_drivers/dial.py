@@ -69,9 +69,7 @@ def _open(node: Node, give_up: Instant, max_silence_ms: int) -> socket.socket:
     return sock
 
 
-def _secured(
-    sock: socket.socket, node: Node
-) -> tuple[socket.socket, tuple[type[Exception], ...]]:
+def _secured(sock: socket.socket, node: Node) -> tuple[socket.socket, tuple[type[Exception], ...]]:
     import ssl  # only where TLS is used: it costs half of our import time
 
     from quorlock._drivers.tls import context

@@ -6,14 +6,14 @@ Leaves flows to `asyncio`.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import Acquire, Release
 from quorlock._core.effects import Receipt, Replied, Send
 from quorlock._core.outcomes import ABSENT, Answer
 from quorlock._drivers.clock import now
 from quorlock._drivers.members import BACKLOG
-from quorlock._drivers.way import Way
+from quorlock._drivers.way import Way, silence
 from quorlock._wire.conversation import Question
 from quorlock._wire.packing import pack
 
@@ -53,11 +53,11 @@ class Engine:
         # It is cancelled with all other tasks when asyncio.run ends: our sign to give back
         # what is still held, as an interpreter's exit is for threads.
         self.guardian = loop.create_task(self._guard(), name="quorlock guardian")
-        self.guardian._log_destroy_pending = False  # type: ignore[attr-defined]
+        silence(self.guardian)
 
     # --- a round -----------------------------------------------------------------------------
 
-    def send(self, effect: Send, turn: Turn) -> Receipt:
+    def send(self, effect: Send, turn: Turn[Any]) -> Receipt:
         """Ask all nodes at once, waiting for none."""
         command, behind = effect
         data = pack(command)
@@ -188,7 +188,7 @@ class Engine:
             self._recheck.cancel()
 
     async def _drained(self, until: Instant) -> None:
-        while now() < until and (self.turns or self._owes()):
+        while now() < until and (self.turns or self._owes()):  # noqa: ASYNC110 (rare, bounded)
             await asyncio.sleep(0.001)
 
     def _owes(self) -> bool:

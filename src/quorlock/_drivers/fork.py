@@ -18,7 +18,7 @@ class Forgets(Protocol):
 
 
 # How many forks this process is away from the first; a lease remembers the one it was made in.
-generation = 0
+generation: int = 0
 
 _forgetful: weakref.WeakSet[Forgets] = weakref.WeakSet()
 

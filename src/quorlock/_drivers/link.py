@@ -103,11 +103,12 @@ class Link(asyncio.BufferedProtocol):
     # --- what the event loop calls -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         assert self._handshake is not None
         self._write(self._handshake.to_send)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -153,7 +154,7 @@ class Link(asyncio.BufferedProtocol):
         self.conversation.heard(at)
         member = self.member
         for question, answer in self.conversation.answers():
-            asker = cast(Hears, question.asker)
+            asker = cast("Hears", question.asker)
             if asker.over:
                 continue
             member.latency = at - question.asked_at
@@ -174,7 +175,7 @@ class Link(asyncio.BufferedProtocol):
         self._on_lost()
         answer = Answer(Vote.UNKNOWN, cause, text)
         for question in self.conversation.questions:
-            asker = cast(Hears, question.asker)
+            asker = cast("Hears", question.asker)
             if not asker.over:
                 asker.hear(Replied(question.round, self.member.index, answer, at))
 

@@ -18,4 +18,4 @@ class Own(Enum):
 
 
 OWN_TIMEOUT: Final = Own.TIMEOUT
-Timeout: TypeAlias = Seconds | None | Literal[Own.TIMEOUT]
+Timeout: TypeAlias = Seconds | Literal[Own.TIMEOUT] | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock._core.outcomes import Loss
 from quorlock._core.redlock import Holding as Facts
 from quorlock._core.time import PAST
 from quorlock._drivers import fork
@@ -12,7 +11,7 @@ from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
     from quorlock._core.effects import Receipt
-    from quorlock._core.outcomes import Answer
+    from quorlock._core.outcomes import Answer, Loss
     from quorlock._core.time import Instant
 
 

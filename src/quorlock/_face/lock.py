@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 from quorlock._core.policy import Seconds, timeout_of
 from quorlock._face.arguments import OWN_TIMEOUT, Timeout
 from quorlock._face.entered import Entered
-
 from quorlock._face.session import Session, shown
 
 if TYPE_CHECKING:

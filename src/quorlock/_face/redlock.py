@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from quorlock._core.policy import Policy, Seconds, policy
 from quorlock._face.session import Session
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 D = TypeVar("D", bound="HasMembers")
 
 
-class HasMembers:
+class HasMembers(Protocol):
     """A driver, as far as both faces look at it alike."""
 
     members: Members

@@ -33,9 +33,7 @@ class Session(Generic[D]):
         self.holdings: dict[bytes, Holding] = {}
         fork.register(self)
 
-    def request(
-        self, resource: str, key: bytes, ttl_ms: int, timeout: Seconds | None
-    ) -> Request:
+    def request(self, resource: str, key: bytes, ttl_ms: int, timeout: Seconds | None) -> Request:
         """One call to acquire, stamped with the time."""
         return Request(resource, key, ttl_ms, now(), timeout_of(timeout))
 

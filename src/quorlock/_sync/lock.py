@@ -8,7 +8,6 @@ import threading
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from quorlock._core import redlock as flows
-from quorlock._core.outcomes import Granted
 from quorlock._drivers.blocking import Driver
 from quorlock._face.arguments import OWN_TIMEOUT, Timeout
 from quorlock._face.lock import LockBase
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from quorlock._core.effects import Flow
+    from quorlock._core.outcomes import Granted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,7 +78,8 @@ class Lock(LockBase[Driver, Lease]):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: every call of it runs under the lock."""
-        if not callable(function) or inspect.iscoroutinefunction(function):
+        wrong = not callable(function)  # whatever the annotation says
+        if wrong or inspect.iscoroutinefunction(function):
             fix = "decorate a function; for a coroutine function take quorlock.asyncio"
             raise ConfigError("function", function, fix)
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
 from quorlock._drivers.blocking import Driver
-from quorlock._face.inspection import Inspection
 from quorlock._face.redlock import RedlockBase
 from quorlock._face.session import Session, token_bytes
-from quorlock._face.ticket import Ticket
 from quorlock._sync.lease import Lease
 from quorlock._sync.lock import Lock
 
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
 
     from quorlock._core.policy import Policy, Seconds
     from quorlock._face.holding import Holding
+    from quorlock._face.inspection import Inspection
+    from quorlock._face.ticket import Ticket
     from quorlock._wire.nodes import Node
 
 

@@ -84,9 +84,10 @@ def _released(reply: Any) -> Answer:
 
 
 def _inspected(reply: Any) -> Answer:
-    if not isinstance(reply, list) or len(reply) != 2:  # noqa: PLR2004 (see inspect.lua)
+    pair: list[Any] = reply if isinstance(reply, list) else []
+    if len(pair) != 2:  # noqa: PLR2004 (see inspect.lua)
         return NONSENSE
-    holder, ttl_left_ms = reply
+    holder, ttl_left_ms = pair
     if holder is None:
         return ABSENT
     return _found(ttl_left_ms, holder) if isinstance(holder, bytes) else NONSENSE

@@ -56,7 +56,15 @@ class Question(NamedTuple):
 class Conversation:
     """The queue of questions on one connection, and the reader of its replies."""
 
-    __slots__ = ("_patience", "_reader", "_secret", "_silent_since", "_unread", "questions", "unsent")
+    __slots__ = (
+        "_patience",
+        "_reader",
+        "_secret",
+        "_silent_since",
+        "_unread",
+        "questions",
+        "unsent",
+    )
 
     def __init__(self, secret: str | None, patience: Duration) -> None:
         self._secret = secret  # taken out of whatever words the server sends
@@ -75,20 +83,18 @@ class Conversation:
 
     def backlogged(self, at: Instant) -> bool:
         """The node owes many answers and has given none for a while."""
-        return (
-            len(self.questions) >= ANSWERS_OWED_MAX and at - self._silent_since > self._patience
-        )
+        return len(self.questions) >= ANSWERS_OWED_MAX and at - self._silent_since > self._patience
 
     def heard(self, at: Instant) -> None:
         """Something came."""
         self._silent_since = at
 
-    def feed(self, data: bytearray | bytes, size: int) -> None:
+    def feed(self, data: bytearray | memoryview, size: int) -> None:
         """Take in the first `size` bytes of what came."""
         self._unread += size
         if self._unread > REPLY_BYTES_MAX:
             raise Nonsense("sends a reply without an end")
-        self._reader.feed(data, 0, size)
+        self._reader.feed(data, 0, size)  # type: ignore[arg-type] # any buffer will do
 
     def answers(self) -> Iterator[tuple[Question, Answer]]:
         """The questions that have their answers now. Raises Nonsense."""
@@ -141,4 +147,3 @@ class Conversation:
         self.unsent += pack_in_full(question.command)
         self.questions.append(question)
         return True
-

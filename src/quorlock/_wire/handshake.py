@@ -98,7 +98,7 @@ class Handshake:
 def _talk(db: int, username: str | None, password: str | None) -> Talk:
     # One packet, so that connecting costs one round trip; what a refused HELLO makes of the
     # words behind it does not matter.
-    rest = _select(db) + [(b"INFO", b"server"), (b"INFO", b"replication")]
+    rest = [*_select(db), (b"INFO", b"server"), (b"INFO", b"replication")]
     hello, *replies = yield [_hello(username, password), *rest]
     if isinstance(hello, ReplyError) and _knows_no_hello(str(hello)):
         logged_in, *replies = yield [*_login(username, password), *rest]

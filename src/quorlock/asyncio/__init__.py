@@ -1,6 +1,6 @@
 """quorlock for asyncio: the same names as in `quorlock`, with `await`.
 
-    from quorlock.asyncio import Redlock
+from quorlock.asyncio import Redlock
 """
 
 from __future__ import annotations

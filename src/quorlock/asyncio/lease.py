@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,9 @@ from quorlock.asyncio.alarm import Alarm
 from quorlock.errors import LeaseLost
 
 if TYPE_CHECKING:
+    import asyncio
+
     from quorlock._core.policy import Seconds
-    from quorlock._face.holding import Holding
 
 
 class Lease(LeaseBase[Driver]):
@@ -123,7 +123,5 @@ class Lease(LeaseBase[Driver]):
         with contextlib.suppress(Exception):
             if self._session.end(self._holding):
                 self._session.driver.send_later(
-                    flows.give_back(
-                        self._holding.key, self._holding.token, self._holding.receipt
-                    )
+                    flows.give_back(self._holding.key, self._holding.token, self._holding.receipt)
                 )

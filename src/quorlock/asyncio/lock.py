@@ -8,7 +8,6 @@ import inspect
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from quorlock._core import redlock as flows
-from quorlock._core.outcomes import Granted
 from quorlock._drivers.asyncio import Driver
 from quorlock._face.arguments import OWN_TIMEOUT, Timeout
 from quorlock._face.lock import LockBase
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from quorlock._core.effects import Flow
+    from quorlock._core.outcomes import Granted
     from quorlock._core.policy import Seconds
     from quorlock._face.session import Session
 
@@ -51,7 +51,7 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
             raise ConfigError("on_lost", on_lost, "give 'cancel' (the block) or 'flag' (only tell)")
         self._on_lost = on_lost
 
-    async def acquire(self, timeout: Timeout = OWN_TIMEOUT) -> Lease:
+    async def acquire(self, timeout: Timeout = OWN_TIMEOUT) -> Lease:  # noqa: ASYNC109
         """Wait for the lock: a new Lease.
 
         timeout: seconds, None for ever, 0 for one attempt; default is the lock's own.

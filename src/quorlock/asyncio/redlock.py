@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
 from quorlock._drivers.asyncio import Driver
-from quorlock._face.inspection import Inspection
 from quorlock._face.redlock import RedlockBase
 from quorlock._face.session import Session, token_bytes
-from quorlock._face.ticket import Ticket
 from quorlock.asyncio.lease import Lease
 from quorlock.asyncio.lock import Lock, OnLost
 
@@ -19,10 +17,12 @@ if TYPE_CHECKING:
 
     from quorlock._core.policy import Policy, Seconds
     from quorlock._drivers.engine import Engine
+    from quorlock._face.inspection import Inspection
+    from quorlock._face.ticket import Ticket
     from quorlock._wire.nodes import Node
 
 
-class Redlock(RedlockBase[Driver]):
+class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
     __doc__ = RedlockBase.__doc__
 
     def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> Driver:
