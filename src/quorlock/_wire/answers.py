@@ -84,10 +84,10 @@ def _released(reply: Any) -> Answer:
 
 
 def _inspected(reply: Any) -> Answer:
-    pair: list[Any] = reply if isinstance(reply, list) else []
-    if len(pair) != 2:  # noqa: PLR2004 (see inspect.lua)
+    try:
+        holder, ttl_left_ms = reply
+    except (TypeError, ValueError):
         return NONSENSE
-    holder, ttl_left_ms = pair
     if holder is None:
         return ABSENT
     return _found(ttl_left_ms, holder) if isinstance(holder, bytes) else NONSENSE
