@@ -62,7 +62,11 @@ class ConfigError(QuorlockError, ValueError):
 
     def facts(self) -> dict[str, Any]:
         """The attributes, as the constructor takes them."""
-        return {"argument": self.argument, "value": repr(self.value), "fix": self.fix}
+        return {
+            "argument": self.argument,
+            "value": _Quoted(_shortened(self.value)),
+            "fix": self.fix,
+        }
 
 
 class _Voted(QuorlockError):
@@ -126,12 +130,16 @@ class AcquireTimeout(AcquireError, TimeoutError):
 
     def _why(self) -> str:
         n = len(self.votes)
+        granted = sum(vote.vote == "granted" for vote in self.votes)
+        if granted > n // 2:
+            return f"was granted by {granted} of {n} nodes, but too late to be valid"
         refused = [vote.node for vote in self.votes if vote.vote == "refused"]
-        if n - len(refused) > n // 2 and not any(v.vote == "unknown" for v in self.votes):
-            return f"was granted by {n - len(refused)} of {n} nodes, but too late to be valid"
         return f"is held by another: {len(refused)} of {n} nodes refused ({', '.join(refused)})"
 
     def _hint(self) -> str:
+        stuck = sum("without ttl" in vote.cause for vote in self.votes)
+        if len(self.votes) - stuck <= len(self.votes) // 2:
+            return "; the key there has no ttl and is no lock of ours: delete it if nobody needs it"
         if self.holder_ttl is None:
             return ""
         return f"; the holder's lease ends in at most {_seconds(self.holder_ttl)}"
@@ -175,7 +183,7 @@ class LeaseLost(QuorlockError):
     Attributes:
         lease: the lease, or None where the error crossed to another process.
         reason: "expired" (its time ran out or its keys are gone), "taken" (a node holds
-            another's key), "unreachable" (no quorum answered while it was still valid).
+            another's key), "unreachable" (no quorum confirmed it while it was valid).
         resource: its name.
         votes: what the nodes said, where a round found it out.
     """
@@ -183,7 +191,7 @@ class LeaseLost(QuorlockError):
     _SENTENCES: ClassVar[dict[str, str]] = {
         "expired": "its time ran out or its keys are gone",
         "taken": "somebody else holds it",
-        "unreachable": "no quorum of nodes answered before its validity ended",
+        "unreachable": "no quorum of nodes confirmed it before its validity ended",
     }
 
     def __init__(
@@ -213,11 +221,24 @@ def _causes(votes: Sequence[NodeVote]) -> str:
     return ", ".join(f"{vote.node}: {vote.cause}" for vote in votes)
 
 
+class _Quoted:
+    """A value that is known by its repr alone, in another process."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
 def _shortened(value: object, limit: int = 80) -> str:
     # Sliced before repr: a 10 MB value must not be copied several times to be shown.
     if isinstance(value, (str, bytes, bytearray)) and len(value) > limit:
         return f"{value[:limit]!r}… ({len(value)} long)"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 (integers too long to print, objects with a broken repr)
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 2 * limit else f"{text[: 2 * limit]}…"
 
 

@@ -8,7 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 from quorlock._core.quorum import quorum
-from quorlock._core.time import NS_PER_MS, Duration, Instant, drift, from_seconds
+from quorlock._core.time import (
+    EXPIRY_RESOLUTION,
+    NS_PER_MS,
+    NS_PER_S,
+    Duration,
+    Instant,
+    drift,
+    from_seconds,
+)
 from quorlock.errors import ConfigError
 
 Seconds = float | timedelta
@@ -75,7 +83,7 @@ class Policy:
         """Milliseconds of a ttl given to one call; None takes the default."""
         if ttl is None:
             return self.ttl_ms
-        return _ttl_ms("ttl", ttl, self.node_timeout, self.max_ttl_ms)
+        return _ttl_ms("ttl", ttl, self.node_timeout, self.drift_factor, self.max_ttl_ms)
 
 
 def policy(
@@ -94,14 +102,15 @@ def policy(
     per_node = positive("node_timeout", node_timeout)
     if per_node < NS_PER_MS:
         raise ConfigError("node_timeout", node_timeout, "give at least 0.001 (1 ms)")
-    max_ttl_ms = _ttl_ms("max_ttl", max_ttl, per_node, None)
+    drift_share = _drift_factor(drift_factor)
+    max_ttl_ms = _ttl_ms("max_ttl", max_ttl, per_node, drift_share)
     return Policy(
         addresses=addresses,
-        ttl_ms=_ttl_ms("ttl", ttl, per_node, max_ttl_ms),
+        ttl_ms=_ttl_ms("ttl", ttl, per_node, drift_share, max_ttl_ms),
         max_ttl_ms=max_ttl_ms,
         node_timeout=per_node,
         connect_timeout=positive("connect_timeout", connect_timeout),
-        drift_factor=_drift_factor(drift_factor),
+        drift_factor=drift_share,
         retry_delay=_retry_delay(retry_delay),
         outage_timeout=non_negative("outage_timeout", outage_timeout),
         prefix=_prefix(prefix),
@@ -122,7 +131,7 @@ def non_negative(argument: str, value: object) -> Duration:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(argument, value, "give seconds as a number or a timedelta")
-    if not math.isfinite(value) or value < 0:
+    if not value >= 0 or value == math.inf:  # NaN is not >= 0 either
         raise ConfigError(argument, value, "give a finite number of seconds, 0 or more")
     if value > LONGEST:
         raise ConfigError(argument, value, "give seconds: this is more than ten years")
@@ -134,20 +143,37 @@ def timeout_of(value: Seconds | None) -> Duration | None:
     return None if value is None else non_negative("timeout", value)
 
 
-def _ttl_ms(argument: str, value: object, node_timeout: Duration, max_ttl_ms: int | None) -> int:
+def _ttl_ms(
+    argument: str,
+    value: object,
+    node_timeout: Duration,
+    drift_factor: float,
+    max_ttl_ms: int | None = None,
+) -> int:
     # Whole ms, rounded down: the node counts in them, so our validity must as well.
     ttl_ms = positive(argument, value) // NS_PER_MS
-    floor = TTL_PER_NODE_TIMEOUT * node_timeout
-    if ttl_ms * NS_PER_MS < floor:
+    floor_ms = _shortest_ttl_ms(node_timeout, drift_factor)
+    if ttl_ms < floor_ms:
         fix = (
-            f"give at least {floor / 1e9:g} s: a lease must outlive several answers of"
-            f" node_timeout={node_timeout / 1e9:g} s"
+            f"give at least {_in_seconds(floor_ms)} s: a lease must outlive several answers of"
+            f" node_timeout={node_timeout / NS_PER_S:g} s, and the drift"
         )
         raise ConfigError(argument, value, fix)
     if max_ttl_ms is not None and ttl_ms > max_ttl_ms:
-        fix = f"give at most max_ttl={max_ttl_ms / 1e3:g} s, or raise max_ttl for all clients"
+        fix = f"give at most max_ttl={_in_seconds(max_ttl_ms)} s, or raise it for all clients"
         raise ConfigError(argument, value, fix)
     return ttl_ms
+
+
+def _shortest_ttl_ms(node_timeout: Duration, drift_factor: float) -> int:
+    """Three answers must fit into a ttl, and two into what the drift leaves of it."""
+    validity = 2 * node_timeout + EXPIRY_RESOLUTION
+    floor = max(TTL_PER_NODE_TIMEOUT * node_timeout, validity / (1 - drift_factor))
+    return math.ceil(floor / NS_PER_MS)
+
+
+def _in_seconds(ms: int) -> str:
+    return f"{ms / 1000:.3f}".rstrip("0").rstrip(".")
 
 
 def _drift_factor(value: object) -> float:
@@ -187,7 +213,7 @@ def _resource_bytes(resource: object) -> bytes:
 
 def _name_bytes(argument: str, value: str | bytes) -> bytes:
     try:
-        name = value.encode() if isinstance(value, str) else bytes(value)
+        name = value.encode(errors="surrogateescape") if isinstance(value, str) else bytes(value)
     except UnicodeEncodeError as error:
         raise ConfigError(argument, value, "give text that UTF-8 can encode") from error
     if b"\0" in name:

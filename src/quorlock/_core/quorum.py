@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from quorlock._core.outcomes import SILENT, Answer, Vote
+from quorlock._core.outcomes import SILENT, UNHEARD, Answer, Vote
 
 if TYPE_CHECKING:
     from quorlock._core.effects import Replied
@@ -59,6 +59,11 @@ class Tally:
             return Verdict.LOST
         return Verdict.PENDING
 
-    def closed(self, rest: Answer = SILENT) -> tuple[Answer, ...]:
-        """All answers; `rest` for the nodes that have said nothing so far."""
-        return tuple(rest if answer is None else answer for answer in self.answers)
+    def silence(self) -> None:
+        """The time is up: who has not answered is silent, and does not count any more."""
+        self.pending = 0
+        self.answers = [SILENT if answer is None else answer for answer in self.answers]
+
+    def closed(self) -> tuple[Answer, ...]:
+        """All answers; nodes that the verdict did not wait for are not accused of silence."""
+        return tuple(UNHEARD if answer is None else answer for answer in self.answers)

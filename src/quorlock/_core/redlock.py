@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, NoReturn
 from quorlock._core.commands import Acquire, Extend, Inspect, Release
 from quorlock._core.effects import Elapsed, Receipt, Receive, Send, Sleep
 from quorlock._core.outcomes import (
-    SILENT,
-    UNHEARD,
     Answer,
     Cause,
     Extended,
@@ -102,7 +100,7 @@ def attempt(request: Request, policy: Policy, chance: Chance) -> Flow[Granted | 
         # Step 3: a majority, in less than the validity; step 4: what is left of it.
         valid_until = policy.valid_until(receipt.started, request.ttl_ms)
         if tally.verdict is Verdict.WON and decided_at < valid_until:
-            answers = tally.closed(UNHEARD)
+            answers = tally.closed()
             return Granted(request.key, token, request.ttl_ms, valid_until, answers, receipt)
         # Step 5: unlock all nodes, also those that refused or did not answer (rule 5).
         return (yield from _give_back(request.key, token, tally, receipt, policy))
@@ -131,6 +129,7 @@ def _give_back(
         event = yield Receive(until)
         ended = event.at
         if isinstance(event, Elapsed):
+            tally.silence()
             break
         # Stragglers of the acquire round still count for the report; the verdict stands, since
         # "lost" means that not even all of them could have turned it.
@@ -213,13 +212,17 @@ def _fail(last: Refused, request: Request, policy: Policy, attempts: int) -> NoR
     raise error(request.resource, votes, attempts, elapsed)
 
 
-def _fail_unanswered(
+def is_faulty(answers: tuple[Answer, ...], policy: Policy) -> bool:
+    """So many nodes answered with errors that no quorum is left without them."""
+    return policy.n - sum(answer.is_fault for answer in answers) < policy.quorum
+
+
+def fail_unanswered(
     answers: tuple[Answer, ...], ended: Instant, request: Request, policy: Policy
 ) -> NoReturn:
-    """A round by bare token that was neither for nor against."""
+    """A round in which no quorum said anything about the lock."""
     votes = node_votes(policy.addresses, answers)
-    faulty = policy.n - sum(answer.is_fault for answer in answers) < policy.quorum
-    error = NodeError if faulty else QuorumUnreachable
+    error = NodeError if is_faulty(answers, policy) else QuorumUnreachable
     raise error(request.resource, votes, 1, to_seconds(ended - request.asked_at))
 
 
@@ -246,6 +249,7 @@ def _life(answer: Answer) -> int | None:
 class Holding:
     """What is known of a lease that is to be extended."""
 
+    resource: str
     key: bytes
     token: bytes
     valid_until: Instant
@@ -259,8 +263,10 @@ def extend(
 
     Redlock page, "Making the algorithm more reliable: Extending the lock": a compare-and-expire
     on a majority, within the validity that is being extended.  What ends later does not count
-    (rule 6): somebody else may have held the lock in between.
+    (rule 6): somebody else may have held the lock in between.  Raises NodeError when so many
+    nodes refuse for good that trying again cannot help; the lease goes on until it ends.
     """
+    began = now
     answers: tuple[Answer, ...] = ()
     loss = Loss.EXPIRED
     while now < holding.valid_until:
@@ -268,6 +274,7 @@ def extend(
         if isinstance(outcome, Extended) or outcome.loss is not Loss.UNREACHABLE:
             return outcome
         answers, loss = outcome.answers, outcome.loss
+        _stop_if_forbidden(answers, holding.resource, to_seconds(now - began), policy)
         now = yield Sleep(min(now + chance.between(*policy.retry_delay), holding.valid_until))
     return Lost(loss, answers)
 
@@ -279,20 +286,20 @@ def extend_by_token(request: Request, token: bytes, policy: Policy) -> Flow[bool
     token's without a break since it was acquired, so nobody else can have had a quorum since.
     Raises QuorumUnreachable, NodeError.
     """
-    holding = Holding(request.key, token, FOR_EVER, None)
+    holding = Holding(request.resource, request.key, token, FOR_EVER, None)
     outcome, now = yield from _extension(holding, request.ttl_ms, policy)
     if isinstance(outcome, Extended):
         return True
     if outcome.loss is not Loss.UNREACHABLE:
         return False
-    _fail_unanswered(outcome.answers, now, request, policy)
+    fail_unanswered(outcome.answers, now, request, policy)
 
 
 def adopt(request: Request, token: bytes, policy: Policy, chance: Chance) -> Flow[Extended | Lost]:
     """Take over a lease that another process handed over: held once an extension has won."""
     # The keys live max_ttl at the most: beyond that there is nothing left to adopt.
     give_up = request.asked_at + policy.max_ttl
-    holding = Holding(request.key, token, FOR_EVER, None)
+    holding = Holding(request.resource, request.key, token, FOR_EVER, None)
     while True:
         outcome, now = yield from _extension(holding, request.ttl_ms, policy)
         wake = now + chance.between(*policy.retry_delay)
@@ -301,6 +308,9 @@ def adopt(request: Request, token: bytes, policy: Policy, chance: Chance) -> Flo
         if outcome.loss is not Loss.UNREACHABLE:
             yield from give_back(request.key, token, None)
             return outcome
+        _stop_if_forbidden(
+            outcome.answers, request.resource, to_seconds(now - request.asked_at), policy
+        )
         if wake >= give_up:
             return outcome
         yield Sleep(wake)
@@ -314,22 +324,32 @@ def _extension(
     tally = Tally(policy.n, receipt.round)
     until = min(receipt.sent + policy.node_timeout, holding.valid_until)
     decided_at = yield from _decide(tally, until)
-    answers = tally.closed()
     valid_until = policy.valid_until(receipt.started, ttl_ms)
     if tally.verdict is Verdict.WON and decided_at < min(holding.valid_until, valid_until):
-        return Extended(valid_until, answers), decided_at
-    return Lost(_loss(answers, policy.quorum) or Loss.UNREACHABLE, answers), decided_at
+        return Extended(valid_until, tally.closed()), decided_at
+    ended = yield from _hear_why(tally, until, decided_at)
+    answers = tally.closed()
+    return Lost(_loss(answers, policy.quorum) or Loss.UNREACHABLE, answers), ended
+
+
+def _stop_if_forbidden(
+    answers: tuple[Answer, ...], resource: str, elapsed: float, policy: Policy
+) -> None:
+    if policy.n - sum(answer.is_lasting for answer in answers) < policy.quorum:
+        raise NodeError(resource, node_votes(policy.addresses, answers), 1, elapsed)
 
 
 def _loss(answers: tuple[Answer, ...], needed: int) -> Loss | None:
     """Why the lease is lost for good, or None while the silent nodes could still save it."""
-    against = sum(
-        answer.cause in (Cause.HELD, Cause.ABSENT, Cause.WRONG_TYPE) for answer in answers
-    )
-    if len(answers) - against >= needed:
+    if len(answers) - sum(map(_is_against, answers)) >= needed:
         return None
     taken = any(answer.cause in (Cause.HELD, Cause.WRONG_TYPE) for answer in answers)
     return Loss.TAKEN if taken else Loss.EXPIRED
+
+
+def _is_against(answer: Answer) -> bool:
+    """The node told that the key there is not ours."""
+    return answer.cause in (Cause.HELD, Cause.ABSENT, Cause.WRONG_TYPE)
 
 
 # --- release ---------------------------------------------------------------------------------
@@ -340,14 +360,16 @@ def release(key: bytes, token: bytes, receipt: Receipt | None, policy: Policy) -
     try:
         back = yield Send(Release(key, token), behind=receipt)
         tally = Tally(policy.n, back.round)
-        ended = yield from _decide(tally, back.sent + policy.node_timeout)
+        until = back.sent + policy.node_timeout
+        ended = yield from _decide(tally, until)
+        ended = yield from _hear_why(tally, until, ended)
     except GeneratorExit:
         raise
     except BaseException:
         # Interrupted, perhaps before all nodes were asked: asking twice does no harm.
         yield Send(Release(key, token), behind=receipt)
         raise
-    answers = tally.closed(UNHEARD if tally.verdict is not Verdict.PENDING else SILENT)
+    answers = tally.closed()
     return Released(
         deleted=tally.verdict is Verdict.WON,
         gone=_loss(answers, policy.quorum) is not None,
@@ -364,7 +386,7 @@ def release_by_token(request: Request, token: bytes, policy: Policy) -> Flow[boo
     released = yield from release(request.key, token, None, policy)
     if released.deleted or released.gone:
         return released.deleted
-    _fail_unanswered(released.answers, released.ended, request, policy)
+    fail_unanswered(released.answers, released.ended, request, policy)
 
 
 # --- inspect ---------------------------------------------------------------------------------
@@ -378,8 +400,9 @@ def inspect(key: bytes, policy: Policy) -> Flow[tuple[Answer, ...]]:
     while tally.pending:
         event = yield Receive(until)
         if isinstance(event, Elapsed):
-            break
-        tally.count(event)
+            tally.silence()
+        else:
+            tally.count(event)
     return tally.closed()
 
 
@@ -395,6 +418,29 @@ def _decide(tally: Tally, until: Instant) -> Flow[Instant]:
     while True:
         event: Replied | Elapsed = yield Receive(until)
         if isinstance(event, Elapsed):
+            tally.silence()
             return event.at
         if tally.count(event) is not Verdict.PENDING:
             return event.at
+
+
+def _hear_why(tally: Tally, until: Instant, now: Instant) -> Flow[Instant]:
+    """After a lost round about a key of ours: is it gone, or can the nodes not be reached?
+
+    Lost may be decided while that is still open: dead nodes count against at once.  So go on
+    hearing while the nodes that have not answered could still tell that it is gone.
+    """
+    while tally.verdict is Verdict.LOST and _why_is_open(tally):
+        event: Replied | Elapsed = yield Receive(until)
+        now = event.at
+        if isinstance(event, Elapsed):
+            tally.silence()
+            break
+        tally.count(event)
+    return now
+
+
+def _why_is_open(tally: Tally) -> bool:
+    against = sum(answer is not None and _is_against(answer) for answer in tally.answers)
+    enough = tally.n - tally.quorum + 1
+    return against < enough <= against + tally.pending

@@ -19,7 +19,7 @@ from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 from quorlock._drivers.engine import Engine
 from quorlock._drivers.link import Hears
-from quorlock._drivers.members import Members
+from quorlock._drivers.members import Member, Members
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from quorlock._core.effects import Effect, Flow
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
+    from quorlock._drivers.members import NodeStatus
     from quorlock._wire.nodes import Node
 
 T = TypeVar("T")
@@ -74,6 +75,17 @@ class Driver:
         except BaseException:
             turn.abandon(undo)
             raise
+
+    def statuses(self) -> tuple[NodeStatus, ...]:
+        """Every node as this process sees it now; asks nobody."""
+        at = now()
+        silent_for = [0] * len(self.members.all)
+        for engine in list(self._engines.values()):
+            for index, way in enumerate(engine.ways):
+                if way.link is not None:
+                    waiting = at - way.link.conversation.oldest(at)
+                    silent_for[index] = max(silent_for[index], waiting)
+        return tuple(map(Member.status, self.members.all, silent_for))
 
     async def close(self) -> None:
         """Pay what is owed, as far as it can be in a bounded time, and close everything."""
@@ -179,6 +191,8 @@ class Turn(Hears, Generic[T]):
                     if not self._engine.ready():
                         self._engine.when_ready(partial(self._send, effect))
                         return
+                    if self._acquires:
+                        self._members.check()
                     value = self._engine.send(effect, self)
                 else:
                     self._sleeping = True
@@ -195,14 +209,17 @@ class Turn(Hears, Generic[T]):
         """Connections are there now, or will not be."""
         if self.over:
             return
-        if self._acquires and self._members.misconfigured is not None:
-            self._flow.close()
-            self._fail(self._members.misconfigured)
+        try:
+            if self._acquires:
+                self._members.check()
+        except QuorlockError as error:
+            self._fail(error)
         else:
             self._go_on(self._engine.send(effect, self))
 
     def _fail(self, error: BaseException) -> None:
         self._finish()
+        self._flow.close()
         if not self.future.done():
             self.future.set_exception(error)
 

@@ -17,7 +17,7 @@ from quorlock._drivers.bundle import Bundle, Pool
 from quorlock._drivers.clock import now
 from quorlock._drivers.connection import Exchange
 from quorlock._drivers.keeper import Keeper
-from quorlock._drivers.members import Members
+from quorlock._drivers.members import Member, Members
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from quorlock._core.effects import Effect, Flow
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
+    from quorlock._drivers.members import NodeStatus
     from quorlock._wire.nodes import Node
 
 T = TypeVar("T")
@@ -90,6 +91,20 @@ class Driver:
             bundle.close()
         for keeper in self._keepers:
             keeper.close(until)
+
+    def statuses(self) -> tuple[NodeStatus, ...]:
+        """Every node as this process sees it now; asks nobody."""
+        at, buffer = now(), bytearray(4096)
+        silent_for = [0] * len(self.members.all)
+        for bundle in self._pool.every():
+            for connection in bundle.connections:
+                if connection is not None:
+                    # What lies unread because nobody waits for it is no silence.
+                    connection.receive(buffer)
+                    index = connection.member.index
+                    waiting = at - connection.conversation.oldest(at)
+                    silent_for[index] = max(silent_for[index], waiting)
+        return tuple(map(Member.status, self.members.all, silent_for))
 
     @property
     def closed(self) -> bool:

@@ -102,7 +102,8 @@ class Bundle:
 
     def _await_quorum(self, began: Instant) -> None:
         """Wait while a quorum is not connected and may be; for the rest, once, a short while."""
-        give_up = began + self._policy.connect_timeout
+        # A little longer than connecting may take, so as to learn why it failed.
+        give_up = began + self._policy.connect_timeout + self._policy.node_timeout
         grace: Instant | None = None
         with self._changed:
             while self._hopeful():

@@ -153,7 +153,7 @@ class Connection:
         for question, answer in self.conversation.answers():
             asker = question.asker
             assert isinstance(asker, Exchange)
-            member.latency = at - question.asked_at
+            member.answered(answer, at - question.asked_at)
             asker.deliver(question, member.index, answer, at)
 
     def _broken(self, error: BaseException) -> None:
@@ -172,7 +172,7 @@ class Connection:
             self.sock.shutdown(socket.SHUT_RDWR)
         at = now()
         self._leave_debts(at)
-        self.member.lost(text)
+        self.member.lost(text, cause)
         answer = Answer(Vote.UNKNOWN, cause, text)
         for question in self.conversation.questions:
             asker = question.asker

@@ -5,12 +5,13 @@ Runs in a keeper's thread, beside everybody's way.  Leaves back-off to `keeper`.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import TYPE_CHECKING
 
 from quorlock._drivers.clock import now
 from quorlock._drivers.connection import Connection
-from quorlock._wire.handshake import Greeting, Handshake, Unfit
+from quorlock._wire.handshake import HANGS_UP, Greeting, Handshake, Unfit
 
 if TYPE_CHECKING:
     from quorlock._core.time import Instant
@@ -93,11 +94,17 @@ def _talk(sock: socket.socket, handshake: Handshake, give_up: Instant) -> Greeti
     while handshake.greeting is None:
         sock.settimeout(_left(give_up))
         if handshake.to_send:
-            sock.sendall(handshake.to_send)
+            # A server may refuse us in one line and hang up before it has read a word of ours:
+            # what it said is still there to be read.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                sock.sendall(handshake.to_send)
             handshake.to_send = b""
-        data = sock.recv(16_384)
+        try:
+            data = sock.recv(16_384)
+        except ConnectionResetError:
+            data = b""
         if not data:
-            raise Unfit("closes the connection at once", lasting=False)
+            raise Unfit(HANGS_UP, lasting=False)
         handshake.hear(data)
     return handshake.greeting
 

@@ -130,7 +130,9 @@ class Engine:
         at = now()
         connected = sum(way.link is not None for way in self.ways)
         if connected < self._policy.quorum:
-            self._give_up = self._give_up or at + self._policy.connect_timeout
+            # A little longer than connecting may take, so as to learn why it failed.
+            patience = self._policy.connect_timeout + self._policy.node_timeout
+            self._give_up = self._give_up or at + patience
             return at >= self._give_up
         if not self._fresh:
             return True

@@ -18,7 +18,6 @@ from quorlock._drivers.connection import Connection, Exchange
 from quorlock._drivers.dial import dial
 from quorlock._wire.conversation import Question
 from quorlock._wire.packing import pack
-from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,8 +169,6 @@ class Keeper:
         try:
             return dial(self.member, self._members, now() + self._policy.connect_timeout)
         except Exception as error:  # noqa: BLE001 (whatever it is, this node does not vote)
-            if isinstance(error, ConfigError):
-                self._members.misconfigured = error
             self.member.failed(error, now())
             with self._changed:
                 self._changed.notify_all()

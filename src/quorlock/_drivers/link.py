@@ -15,7 +15,7 @@ from quorlock._core.effects import Replied
 from quorlock._core.outcomes import Answer, Cause, Vote
 from quorlock._drivers.clock import now
 from quorlock._wire.conversation import Conversation, Nonsense, Question
-from quorlock._wire.handshake import Greeting, Handshake, Unfit
+from quorlock._wire.handshake import HANGS_UP, Greeting, Handshake, Unfit
 
 if TYPE_CHECKING:
     import socket
@@ -40,11 +40,16 @@ class Link(asyncio.BufferedProtocol):
     """See the module."""
 
     def __init__(
-        self, member: Member, handshake: Handshake, secret: str | None, on_lost: Callable[[], None]
+        self,
+        member: Member,
+        handshake: Handshake,
+        secret: str | None,
+        on_lost: Callable[[Link], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         self.member = member
         self.lost = False
+        self.admitted = False  # its server may vote
         self.corked = False
         self.run_id = ""
         self.conversation = Conversation(secret, member.patience)
@@ -129,7 +134,7 @@ class Link(asyncio.BufferedProtocol):
         words = getattr(exc, "strerror", None) or "closed by the server"
         self._give_up(f"connection lost: {words.lower()}")
         if not self.greeted.done():
-            self.greeted.set_exception(Unfit("closes the connection at once", lasting=False))
+            self.greeted.set_exception(Unfit(HANGS_UP, lasting=False))
         if not self.greeted.cancelled():
             self.greeted.exception()  # seen: nobody may be left to ask for it
         if not self.closed.done():
@@ -155,9 +160,9 @@ class Link(asyncio.BufferedProtocol):
         member = self.member
         for question, answer in self.conversation.answers():
             asker = cast("Hears", question.asker)
+            member.answered(answer, at - question.asked_at)
             if asker.over:
                 continue
-            member.latency = at - question.asked_at
             asker.hear(Replied(question.round, member.index, answer, at))
         if self.conversation.unsent:
             data, self.conversation.unsent = self.conversation.unsent, b""
@@ -168,11 +173,13 @@ class Link(asyncio.BufferedProtocol):
             return
         self.lost = True
         self.abort()
+        if not self.admitted:
+            return  # who connects tells the reason
         at = now()
         for command in self.conversation.owed_releases():
             self.member.owe(command, self.run_id, at)
-        self.member.lost(text)
-        self._on_lost()
+        self.member.lost(text, cause)
+        self._on_lost(self)
         answer = Answer(Vote.UNKNOWN, cause, text)
         for question in self.conversation.questions:
             asker = cast("Hears", question.asker)

@@ -67,6 +67,7 @@ class Member:
         self.standing = Standing.UNTRIED
         self.greeting: Greeting | None = None
         self.latency: Duration | None = None
+        self.misconfigured: ConfigError | None = None
         self.max_ttl_ms = policy.max_ttl_ms
         self.patience: Duration = 2 * policy.node_timeout
         self.debts = Debts(policy.max_ttl)
@@ -74,6 +75,7 @@ class Member:
         self.retry_at: Instant = 0
         self._back_off = BACK_OFF_MIN
         self._unanswered = _down("not connected yet")
+        self._trouble = ""  # an error that it last answered with
 
     @property
     def run_id(self) -> str:
@@ -88,22 +90,37 @@ class Member:
     def met(self, greeting: Greeting) -> None:
         """Connecting succeeded."""
         self.greeting = greeting
+        self.misconfigured = None
         self.standing = Standing.UP
         self._back_off = BACK_OFF_MIN
         self.retry_at = 0
 
-    def lost(self, text: str) -> None:
+    def lost(self, text: str, cause: Cause) -> None:
         """A connection broke; the node may well be there."""
         if self.standing is Standing.UP:
             self.standing = Standing.UNTRIED
         self._unanswered = _down(text)
+        if cause is Cause.NONSENSE:
+            self._trouble = text  # connecting again does not show that it is mended
+
+    def answered(self, answer: Answer, latency: Duration) -> None:
+        """A connection brought an answer."""
+        self.latency = latency
+        if answer.cause is Cause.FAILED or answer.cause is Cause.FORBIDDEN:
+            self._trouble = answer.reason
+        elif self._trouble:
+            self._trouble = ""
 
     def failed(self, error: Exception, now: Instant) -> None:
         """Connecting failed; the next attempt waits twice as long as this one did."""
         self.standing = Standing.DOWN
         self.retry_at = now + self._back_off
         self._back_off = min(2 * self._back_off, BACK_OFF_MAX)
-        if isinstance(error, Unfit):
+        if isinstance(error, ConfigError):
+            name = f"nodes[{self.index}].{error.argument}"
+            self.misconfigured = ConfigError(name, error.value, error.fix)
+            self._unanswered = _down(str(error), lasting=True)
+        elif isinstance(error, Unfit):
             self._unanswered = _down(error.text, lasting=error.lasting)
         else:
             self._unanswered = _down(_os_words(error))
@@ -113,13 +130,17 @@ class Member:
         self.debts.owe(command.key, command.token, run_id, at)
         self.on_debt()
 
-    def status(self) -> NodeStatus:
-        """For the user."""
-        up = self.standing is Standing.UP
+    def status(self, silent_for: Duration) -> NodeStatus:
+        """For the user. silent_for: how long its oldest open question has been waiting."""
+        why = self._trouble
+        if self.standing is not Standing.UP:
+            why = self._unanswered.reason
+        elif silent_for > self.patience:
+            why = f"no answer for {to_seconds(silent_for):.1f} s"
         return NodeStatus(
             address=self.address,
-            up=up,
-            why="" if up else self._unanswered.reason,
+            up=not why,
+            why=why,
             latency=None if self.latency is None else to_seconds(self.latency),
             version=self.greeting.version if self.greeting else "",
         )
@@ -130,7 +151,6 @@ class Members:
 
     def __init__(self, nodes: tuple[Node, ...], policy: Policy) -> None:
         self.all = tuple(Member(index, node, policy) for index, node in enumerate(nodes))
-        self.misconfigured: ConfigError | None = None
         self._lock = threading.Lock()  # the blocking driver connects nodes in parallel
 
     def admit(self, member: Member, greeting: Greeting) -> None:
@@ -148,13 +168,14 @@ class Members:
         if member.greeting is None:
             # Never seen as anything else: not a moved address but a wrong list.
             fix = f"it {text}: one crash would cost two votes; list every server once"
-            self.misconfigured = ConfigError(f"nodes[{member.index}]", member.address, fix)
+            member.misconfigured = ConfigError(f"nodes[{member.index}]", member.address, fix)
         raise Unfit(text, lasting=True)
 
     def check(self) -> None:
         """Raise what connecting found out about the configuration."""
-        if self.misconfigured is not None:
-            raise self.misconfigured
+        for member in self.all:
+            if member.misconfigured is not None:
+                raise member.misconfigured
 
     def _twin(self, member: Member, run_id: str) -> Member | None:
         others = (other for other in self.all if other is not member)

@@ -15,9 +15,8 @@ from quorlock._drivers.dial import tls_words, tune
 from quorlock._drivers.link import Hears, Link, tuned
 from quorlock._drivers.members import Standing
 from quorlock._wire.conversation import Question
-from quorlock._wire.handshake import Handshake, Unfit
+from quorlock._wire.handshake import HANGS_UP, Handshake, Unfit
 from quorlock._wire.packing import pack
-from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     import ssl
@@ -102,8 +101,6 @@ class Way:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, this node does not vote)
-            if isinstance(error, ConfigError):
-                self._members.misconfigured = error
             self.member.failed(_as_unfit(error), now())
         else:
             self.link = link
@@ -139,7 +136,8 @@ class Way:
                 self._links.discard(link)
             raise
         if link.lost:
-            raise Unfit("closes the connection at once", lasting=False)
+            raise Unfit(HANGS_UP, lasting=False)
+        link.admitted = True
         return link
 
     def _tls(self) -> ssl.SSLContext | None:
@@ -149,9 +147,10 @@ class Way:
 
         return context(self.member.node.tls)
 
-    def _lost(self) -> None:
-        self.link = None
-        self._on_change()
+    def _lost(self, link: Link) -> None:
+        if link is self.link:
+            self.link = None
+            self._on_change()
 
     def _pay(self) -> None:
         link, at = self.link, now()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from quorlock._core.redlock import Holding as Facts
 from quorlock._core.time import PAST
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from quorlock._core.time import Instant
 
 
+class Bell(Protocol):
+    """Each face's own way of telling that a lease was lost."""
+
+    def ended(self) -> None:
+        """The holding is over, lost or given up; safe from any thread."""
+        ...
+
+
 class Holding:
     """Valid until an instant, or over: and over is for good (rules 4 and 6)."""
 
@@ -23,9 +31,9 @@ class Holding:
         "_over",
         "_valid_until",
         "answers",
+        "bell",
         "key",
         "loss",
-        "lost_event",
         "receipt",
         "resource",
         "token",
@@ -49,7 +57,7 @@ class Holding:
         self.answers = answers
         self.receipt = receipt
         self.loss: Loss | None = None
-        self.lost_event: object = None  # each face's own kind of event, made when asked for
+        self.bell: Bell | None = None  # tells of a loss; made when somebody asks for it
         self._valid_until = valid_until
         self._over = False
         self._generation = fork.generation
@@ -80,6 +88,8 @@ class Holding:
         """It is over, before any byte about it is sent. loss: why, unless it was given up."""
         self.loss = loss
         self._over = True
+        if self.bell is not None:
+            self.bell.ended()
 
     def prolong(self, valid_until: Instant, ttl_ms: int) -> None:
         """An extension has won: never less than before."""
@@ -88,4 +98,4 @@ class Holding:
 
     def facts(self) -> Facts:
         """For the core."""
-        return Facts(self.key, self.token, self.valid_until, self.receipt)
+        return Facts(self.resource, self.key, self.token, self.valid_until, self.receipt)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 from quorlock._core.policy import Seconds, timeout_of
 from quorlock._face.arguments import OWN_TIMEOUT, Timeout
 from quorlock._face.entered import Entered
-from quorlock._face.session import Session, shown
+from quorlock._face.session import Session, name_of
 
 if TYPE_CHECKING:
     from quorlock._core.redlock import Request
@@ -31,7 +31,7 @@ class LockBase(Generic[D, L]):
         timeout_of(timeout)  # a wrong one is told here, not at the first acquire
         self._session = session
         self._key = session.policy.key(resource)
-        self._resource = shown(resource)
+        self._resource = name_of(resource)
         self._ttl_ms = session.policy.checked_ttl_ms(ttl)
         self._timeout = timeout
         self._entered: Entered[L] = Entered()

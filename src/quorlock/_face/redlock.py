@@ -11,15 +11,15 @@ from quorlock._wire.nodes import Node, as_nodes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from quorlock._drivers.members import Members, NodeStatus
+    from quorlock._drivers.members import NodeStatus
 
-D = TypeVar("D", bound="HasMembers")
+D = TypeVar("D", bound="Looks")
 
 
-class HasMembers(Protocol):
+class Looks(Protocol):
     """A driver, as far as both faces look at it alike."""
 
-    members: Members
+    def statuses(self) -> tuple[NodeStatus, ...]: ...
 
 
 class RedlockBase(Generic[D]):
@@ -80,7 +80,7 @@ class RedlockBase(Generic[D]):
     @property
     def nodes(self) -> tuple[NodeStatus, ...]:
         """Every node as this process sees it now: address, up or down and why, latency."""
-        return tuple(member.status() for member in self._session.driver.members.all)
+        return self._session.driver.statuses()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} over {', '.join(self._session.policy.addresses)}>"

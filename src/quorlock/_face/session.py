@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from quorlock._core.outcomes import Lost, node_votes
 from quorlock._core.policy import Policy, Seconds, timeout_of
-from quorlock._core.redlock import Request, holder_ttl_ms
+from quorlock._core.redlock import Request, fail_unanswered, holder_ttl_ms, is_faulty
 from quorlock._core.time import to_seconds
 from quorlock._drivers import fork
 from quorlock._drivers.chance import SystemChance
@@ -14,10 +15,13 @@ from quorlock._drivers.clock import now
 from quorlock._face.holding import Holding
 from quorlock._face.inspection import Inspection, inspection
 from quorlock._face.ticket import Ticket
-from quorlock.errors import ConfigError, LeaseLost, QuorumUnreachable
+from quorlock.errors import ConfigError, LeaseLost, NodeError
 
 if TYPE_CHECKING:
-    from quorlock._core.outcomes import Answer, Extended, Granted, Loss
+    from collections.abc import Generator
+
+    from quorlock._core.outcomes import Answer, Extended, Granted, Loss, Released
+    from quorlock._core.time import Instant
 
 D = TypeVar("D")
 
@@ -31,6 +35,7 @@ class Session(Generic[D]):
         self.chance = SystemChance()
         # Every lease that is not over, by token: whoever takes it out of here may end it.
         self.holdings: dict[bytes, Holding] = {}
+        self._adopting: dict[bytes, object] = {}
         fork.register(self)
 
     def request(self, resource: str, key: bytes, ttl_ms: int, timeout: Seconds | None) -> Request:
@@ -70,16 +75,27 @@ class Session(Generic[D]):
     def by_token(self, resource: str | bytes, ttl: Seconds | None = None) -> Request:
         """One call about a resource that makes no lease."""
         ttl_ms = self.policy.checked_ttl_ms(ttl)
-        return self.request(shown(resource), self.policy.key(resource), ttl_ms, 0)
+        return self.request(name_of(resource), self.policy.key(resource), ttl_ms, 0)
 
-    def ticket_request(self, ticket: Ticket) -> Request:
-        """What a ticket asks for. Raises ConfigError if its lease is held here already."""
+    @contextlib.contextmanager
+    def adopting(self, ticket: Ticket) -> Generator[tuple[Request, bytes]]:
+        """What a ticket asks for; nobody else adopts the same lease here meanwhile.
+
+        Raises ConfigError.
+        """
         if not isinstance(ticket, Ticket):
             raise ConfigError("ticket", type(ticket).__name__, "give what hand_over() returned")
-        if token_bytes(ticket.token) in self.holdings:
-            fix = "this lease is held here already: a ticket moves a lease, it does not copy it"
-            raise ConfigError("ticket", ticket, fix)
-        return self.by_token(ticket.resource, ticket.ttl)
+        request, token = self.by_token(ticket.resource, ticket.ttl), token_bytes(ticket.token)
+        mark = object()
+        first = self._adopting.setdefault(token, mark) is mark
+        try:
+            if not first or token in self.holdings:
+                fix = "this lease is held here already: a ticket moves a lease, it never copies it"
+                raise ConfigError("ticket", ticket, fix)
+            yield request, token
+        finally:
+            if first:
+                del self._adopting[token]
 
     def adopted(self, request: Request, token: bytes, outcome: Extended | Lost) -> Holding:
         """Keep account of a lease that another process handed over. Raises LeaseLost."""
@@ -98,28 +114,41 @@ class Session(Generic[D]):
             )
         )
 
+    def settled(self, holding: Holding, released: Released, asked_at: Instant) -> Released:
+        """The outcome of a release, unless the nodes' faults kept it from being carried out."""
+        done = released.deleted or released.gone
+        if not done and is_faulty(released.answers, self.policy):
+            votes = node_votes(self.policy.addresses, released.answers)
+            elapsed = to_seconds(released.ended - asked_at)
+            raise NodeError(holding.resource, votes, 1, elapsed)
+        return released
+
     def inspection(self, request: Request, answers: tuple[Answer, ...]) -> Inspection:
         """The report of a round of Inspect."""
         left = holder_ttl_ms(answers, self.policy.quorum)
         return inspection(request.resource, self.policy.addresses, answers, left)
 
     def locked(self, request: Request, answers: tuple[Answer, ...]) -> bool:
-        """Whether the report says held. Raises QuorumUnreachable."""
+        """Whether the report says held. Raises QuorumUnreachable, NodeError."""
         report = self.inspection(request, answers)
         if report.verdict == "unreachable":
-            votes = node_votes(self.policy.addresses, answers)
-            elapsed = to_seconds(now() - request.asked_at)
-            raise QuorumUnreachable(request.resource, votes, 1, elapsed)
+            fail_unanswered(answers, now(), request, self.policy)
         return report.verdict == "held"
+
+    def end_by_token(self, token: bytes) -> None:
+        """A release by bare token ends the lease, if it is one of ours."""
+        holding = self.holdings.get(token)
+        if holding is not None:
+            self.end(holding)
 
     def forget(self) -> None:
         """In a forked child: the leases are the parent's."""
         self.holdings.clear()
 
 
-def shown(resource: str | bytes) -> str:
-    """A resource's name for people."""
-    return resource.decode(errors="backslashreplace") if isinstance(resource, bytes) else resource
+def name_of(resource: str | bytes) -> str:
+    """A resource's name as text; bytes that are no UTF-8 survive it (as in os.fsdecode)."""
+    return resource.decode(errors="surrogateescape") if isinstance(resource, bytes) else resource
 
 
 def token_bytes(token: object) -> bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-import weakref
 from typing import TYPE_CHECKING
 
 from quorlock._drivers import fork
@@ -17,6 +16,25 @@ from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
     from quorlock._face.holding import Holding
+
+
+class Bell:
+    """The event of one holding, and its place in the alarm."""
+
+    def __init__(self, holding: Holding) -> None:
+        self.event = threading.Event()
+        self.holding = holding
+        self.ended()
+
+    def ended(self) -> None:
+        """The holding may be over: lost is told, given up is forgotten."""
+        if self.holding.given_up:
+            alarm.drop(self)
+        elif self.holding.held:
+            alarm.watch(self)
+        else:
+            alarm.drop(self)
+            self.event.set()
 
 
 class Alarm:
@@ -28,43 +46,48 @@ class Alarm:
 
     def forget(self) -> None:
         """In a forked child: the leases are the parent's, the thread is not here."""
-        self._due: list[tuple[int, int, weakref.ref[threading.Event], Holding]] = []
+        self._due: list[tuple[int, int, Bell]] = []
         self._number = itertools.count()
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def watch(self, holding: Holding, event: threading.Event) -> None:
-        """Set the event when the holding's validity has ended."""
+    def bell(self, holding: Holding) -> Bell:
+        """The holding's bell, one for all threads that ask."""
         with self._condition:
-            entry = (holding.valid_until, next(self._number), weakref.ref(event), holding)
-            heapq.heappush(self._due, entry)
+            if not isinstance(holding.bell, Bell):
+                holding.bell = Bell(holding)
+            return holding.bell
+
+    def watch(self, bell: Bell) -> None:
+        """Ring when the holding's validity has ended."""
+        with self._condition:
+            heapq.heappush(self._due, (bell.holding.valid_until, next(self._number), bell))
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="quorlock alarm", daemon=True
-                )
+                name = "quorlock alarm"
+                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._thread.start()
             self._condition.notify()
 
+    def drop(self, bell: Bell) -> None:
+        """There is nothing to ring for any more."""
+        with self._condition:
+            self._due = [entry for entry in self._due if entry[2] is not bell]
+            heapq.heapify(self._due)
+            self._condition.notify()
+
     def _work(self) -> None:
+        while (bell := self._next()) is not None:
+            bell.ended()  # rings, or watches on if it was extended meanwhile
+
+    def _next(self) -> Bell | None:
         with self._condition:
             while self._due:
                 left = self._due[0][0] - now()
-                if left > 0:
-                    self._condition.wait(left / 1e9)
-                else:
-                    self._ring()
+                if left <= 0:
+                    return heapq.heappop(self._due)[2]
+                self._condition.wait(left / 1e9)
             self._thread = None
-
-    def _ring(self) -> None:
-        _, _, reference, holding = heapq.heappop(self._due)
-        event = reference()
-        if event is None or holding.given_up:
-            return
-        if holding.held:  # extended meanwhile
-            entry = (holding.valid_until, next(self._number), reference, holding)
-            heapq.heappush(self._due, entry)
-        else:
-            event.set()
+            return None
 
 
 alarm = Alarm()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import threading
 from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
@@ -17,6 +16,8 @@ from quorlock._sync.alarm import alarm
 from quorlock.errors import LeaseLost
 
 if TYPE_CHECKING:
+    import threading
+
     from quorlock._core.policy import Seconds
     from quorlock._face.holding import Holding
     from quorlock._face.session import Session
@@ -33,21 +34,14 @@ class Lease(LeaseBase[Driver]):
     @property
     def lost(self) -> threading.Event:
         """Set when it slipped away: expired, or seen to be gone. Not set by a release."""
-        holding = self._holding
-        if holding.lost_event is None:
-            event = holding.lost_event = threading.Event()
-            if holding.loss is not None:
-                event.set()
-            elif not holding.given_up:
-                alarm.watch(holding, event)
-        assert isinstance(holding.lost_event, threading.Event)
-        return holding.lost_event
+        return alarm.bell(self._holding).event
 
     def extend(self, ttl: Seconds | None = None) -> None:
         """Let it live at least `ttl` seconds from now (default: its own ttl), never less.
 
         Tries again while validity remains.  Raises LeaseLost when the lease is over or a
         quorum no longer has its key; it is over for good then, and given back on all nodes.
+        NodeError when the nodes refuse for good; the lease goes on until it ends then.
         """
         session, holding = self._session, self._holding
         if not holding.held:
@@ -66,7 +60,8 @@ class Lease(LeaseBase[Driver]):
     def release(self) -> bool:
         """Give it back on all nodes. True: a quorum still had it; False: it was over or gone.
 
-        It is over here before any byte is sent. Never raises because it was lost.
+        It is over here before any byte is sent.  Never raises because it was lost; NodeError
+        if the nodes refuse to carry it out (permission, read-only): the keys live on then.
         """
         return self._release().deleted
 
@@ -104,17 +99,15 @@ class Lease(LeaseBase[Driver]):
         session, holding = self._session, self._holding
         if not session.end(holding):
             return Released(deleted=False, gone=False, answers=(), ended=0)
+        asked_at = now()
         flow = flows.release(holding.key, holding.token, holding.receipt, session.policy)
-        return session.driver.run(flow)
+        return session.settled(holding, session.driver.run(flow), asked_at)
 
     def _slip(self, loss: Loss) -> None:
         """Observed to be lost: over for good, told, given back on all nodes."""
         holding = self._holding
-        if not self._session.end(holding, loss):
-            return
-        if isinstance(holding.lost_event, threading.Event):
-            holding.lost_event.set()
-        self._give_back(holding)
+        if self._session.end(holding, loss):
+            self._give_back(holding)
 
     def _give_back(self, holding: Holding) -> None:
         flow = flows.give_back(holding.key, holding.token, holding.receipt)

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Calling one of these runs nothing of its body yet: the lock would be gone when it does.
+_NOT_DONE_ON_RETURN = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
+
 
 class Lock(LockBase[Driver, Lease]):
     """A resource and how to acquire it. Immutable: share it between threads as you like.
@@ -53,7 +60,10 @@ class Lock(LockBase[Driver, Lease]):
         return session.driver.win(flow, self._lease_or_none, _undo)
 
     def locked(self) -> bool:
-        """Does anybody hold it: the same token on a quorum of nodes. Raises QuorumUnreachable."""
+        """Does anybody hold it: the same token on a quorum of nodes.
+
+        Raises QuorumUnreachable, NodeError.
+        """
         session, request = self._session, self._request(0)
         return session.locked(request, session.driver.run(flows.inspect(self._key, session.policy)))
 
@@ -78,9 +88,9 @@ class Lock(LockBase[Driver, Lease]):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: every call of it runs under the lock."""
-        wrong = not callable(function)  # whatever the annotation says
-        if wrong or inspect.iscoroutinefunction(function):
-            fix = "decorate a function; for a coroutine function take quorlock.asyncio"
+        works: object = callable(function)  # whatever the annotation says
+        if not works or any(is_kind(function) for is_kind in _NOT_DONE_ON_RETURN):
+            fix = "decorate a plain function; for a coroutine function take quorlock.asyncio"
             raise ConfigError("function", function, fix)
 
         @functools.wraps(function)

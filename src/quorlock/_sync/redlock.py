@@ -48,12 +48,12 @@ class Redlock(RedlockBase[Driver]):
 
         Raises LeaseLost if a quorum no longer has its key, or did not answer while it could.
         """
-        session, request = self._session, self._session.ticket_request(ticket)
-        token = token_bytes(ticket.token)
-        flow = flows.adopt(request, token, session.policy, session.chance)
-        return session.driver.win(
-            flow, lambda outcome: Lease(session, session.adopted(request, token, outcome)), None
-        )
+        session = self._session
+        with session.adopting(ticket) as (request, token):
+            flow = flows.adopt(request, token, session.policy, session.chance)
+            return session.driver.win(
+                flow, lambda outcome: Lease(session, session.adopted(request, token, outcome)), None
+            )
 
     def extend(self, resource: str | bytes, token: str, *, ttl: Seconds | None = None) -> bool:
         """Extend by bare token, in one round. True: a quorum did; False: gone or another's.
@@ -71,6 +71,7 @@ class Redlock(RedlockBase[Driver]):
         """
         session, request = self._session, self._session.by_token(resource)
         flow = flows.release_by_token(request, token_bytes(token), session.policy)
+        session.end_by_token(token_bytes(token))
         return session.driver.run(flow)
 
     def inspect(self, resource: str | bytes) -> Inspection:

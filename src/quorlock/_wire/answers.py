@@ -36,9 +36,18 @@ _LASTING = (
     "ERR Client sent AUTH",
     "ERR invalid password",
     "ERR The user executing the script",
+    "ERR ACL failure in script",
 )
 # The same two from inside a script on servers before 7.0, which put their own words first.
-_LASTING_INSIDE = ("can't run this command", "can't access at least one of the keys")
+_LASTING_INSIDE = (
+    "can't run this command",
+    "can't access at least one of the keys",
+    "has no permissions",
+)
+    "can't run this command",
+    "has no permissions",
+    "can't access at least one of the keys",
+)
 
 
 def interpret(command: Command, reply: Any) -> Answer:

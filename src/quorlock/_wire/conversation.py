@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from hiredis import HiredisError, PushNotification, Reader, ReplyError
+from hiredis import PushNotification, Reader, ReplyError
 
 from quorlock._core.commands import Acquire, Command, Release
 from quorlock._core.outcomes import Cause
@@ -51,6 +51,7 @@ class Question(NamedTuple):
     asker: Asker
     round: int
     asked_at: Instant
+    in_full: bool = False  # the script's text was sent, not its name
 
 
 class Conversation:
@@ -84,6 +85,11 @@ class Conversation:
     def backlogged(self, at: Instant) -> bool:
         """The node owes many answers and has given none for a while."""
         return len(self.questions) >= ANSWERS_OWED_MAX and at - self._silent_since > self._patience
+
+    def oldest(self, at: Instant) -> Instant:
+        """When the oldest open question was asked; `at` if there is none."""
+        questions = tuple(self.questions)
+        return questions[0].asked_at if questions else at
 
     def heard(self, at: Instant) -> None:
         """Something came."""
@@ -127,23 +133,25 @@ class Conversation:
     def _next(self) -> Any:
         try:
             reply = self._reader.gets()
-        except HiredisError as error:
-            # Its text quotes bytes that came, and an echo server sends back our password.
+        except Exception as error:
+            # Whatever the parser makes of a stranger's bytes.  Its words are not ours: they
+            # quote bytes that came, and an echo server sends back our password.
             raise Nonsense("does not speak the Redis protocol") from error
-        if reply is not _NOTHING_YET or not self._reader.has_data():
+        if reply is not _NOTHING_YET:
             self._unread = 0
         return reply
 
     def _asks_again(self, question: Question, error: str) -> bool:
-        """Send a script in full that the node has forgotten, at the end of the queue.
+        """Send a script in full that the node has forgotten, at the end of the queue; once.
 
         Releases always; anything else only while somebody waits for it: an acquire whose round
         is over would be a key that nobody gives back.
         """
-        if not error.startswith("NOSCRIPT"):
+        command = question.command
+        if not error.startswith("NOSCRIPT") or question.in_full or isinstance(command, Acquire):
             return False
-        if question.asker.over and type(question.command) is not Release:
+        if question.asker.over and not isinstance(command, Release):
             return False
-        self.unsent += pack_in_full(question.command)
-        self.questions.append(question)
+        self.unsent += pack_in_full(command)
+        self.questions.append(question._replace(in_full=True))
         return True

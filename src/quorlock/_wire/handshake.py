@@ -10,7 +10,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hiredis import HiredisError, PushNotification, Reader, ReplyError
+from hiredis import PushNotification, Reader, ReplyError
 
 from quorlock._core.outcomes import Cause
 from quorlock._wire.answers import error_answer, printable, redacted
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from quorlock._wire.nodes import Node
 
 CLIENT_NAME = b"quorlock"
+HANGS_UP = "closes the connection at once"
+_NOTHING_YET = object()  # not hiredis' own False, which is a reply as well (RESP3's #f)
 
 Words = tuple[bytes, ...]
 Talk: TypeAlias = Generator[list[Words], list[Any], "Greeting"]
@@ -58,7 +60,7 @@ class Handshake:
         self.to_send = b""
         self._secret = password
         self._talk = _talk(node.db, username, password)
-        self._reader = Reader()
+        self._reader = Reader(notEnoughData=_NOTHING_YET)
         self._unread = 0
         self._replies: list[Any] = []
         self._wanted = 0
@@ -70,26 +72,30 @@ class Handshake:
         if self._unread > REPLY_BYTES_MAX:
             raise Unfit("sends a reply without an end", lasting=True)
         self._reader.feed(data)
-        while self.greeting is None and (reply := self._next()) is not False:
+        while self.greeting is None and (reply := self._next()) is not _NOTHING_YET:
             self._replies.append(reply)
+            if len(self._replies) == 1 and not _knows_no_hello(reply):
+                # A server that refuses us may say so and hang up: its words are the reason.
+                _check(reply, self._secret)
             if len(self._replies) == self._wanted:
                 self._go_on(self._replies)
 
     def _next(self) -> Any:
-        try:
-            reply = self._reader.gets()
-        except HiredisError as error:
-            # The bytes are not shown: an echo server sends our password back.
-            raise Unfit("does not speak the Redis protocol", lasting=True) from error
-        return self._next() if isinstance(reply, PushNotification) else reply
+        while True:
+            try:
+                reply = self._reader.gets()
+            except Exception as error:
+                # Whatever the parser makes of a stranger's bytes.  They are not shown: an echo
+                # server sends our password back.
+                raise Unfit("does not speak the Redis protocol", lasting=True) from error
+            if not isinstance(reply, PushNotification):
+                return reply
 
     def _go_on(self, replies: list[Any] | None) -> None:
         try:
             packet = self._talk.send(replies)  # type: ignore[arg-type] # None starts it
         except StopIteration as stop:
             self.greeting = stop.value
-        except Unfit as unfit:
-            raise Unfit(redacted(unfit.text, self._secret), lasting=unfit.lasting) from None
         else:
             self.to_send = b"".join(pack_words(*words) for words in packet)
             self._replies, self._wanted, self._unread = [], len(packet), 0
@@ -100,15 +106,15 @@ def _talk(db: int, username: str | None, password: str | None) -> Talk:
     # words behind it does not matter.
     rest = [*_select(db), (b"INFO", b"server"), (b"INFO", b"replication")]
     hello, *replies = yield [_hello(username, password), *rest]
-    if isinstance(hello, ReplyError) and _knows_no_hello(str(hello)):
+    if _knows_no_hello(hello):
         logged_in, *replies = yield [*_login(username, password), *rest]
-        _check(logged_in)
+        _check(logged_in, password)
     else:
-        _check(hello)
+        _check(hello, password)
     if db:
-        _check(replies.pop(0))
-    server, replication = (_info(reply) for reply in replies)
-    return _greeting(server, replication)
+        _check(replies.pop(0), password)
+    server, replication = (_info(reply, password) for reply in replies)
+    return _greeting(server, replication, password)
 
 
 def _hello(username: str | None, password: str | None) -> Words:
@@ -130,21 +136,22 @@ def _select(db: int) -> list[Words]:
     return [(b"SELECT", b"%d" % db)] if db else []
 
 
-def _knows_no_hello(error: str) -> bool:
-    return error.startswith(("ERR unknown command", "NOPERM", "NOPROTO"))
+def _knows_no_hello(reply: Any) -> bool:
+    refusals = ("ERR unknown command", "NOPERM", "NOPROTO")
+    return isinstance(reply, ReplyError) and str(reply).startswith(refusals)
 
 
-def _check(reply: Any) -> None:
+def _check(reply: Any, secret: str | None) -> None:
     if isinstance(reply, ReplyError):
-        answer = error_answer(str(reply))
+        answer = error_answer(redacted(str(reply), secret))
         raise Unfit(answer.reason, lasting=answer.cause is Cause.FORBIDDEN)
 
 
-def _info(reply: Any) -> dict[str, str]:
+def _info(reply: Any, secret: str | None) -> dict[str, str]:
     """INFO's `name:value` lines."""
     if isinstance(reply, ReplyError) and str(reply).startswith("NOPERM"):
         raise Unfit("may not run INFO, which tells its run_id (grant +info)", lasting=True)
-    _check(reply)
+    _check(reply, secret)
     if not isinstance(reply, (bytes, str)):
         raise Unfit("does not speak the Redis protocol: INFO is not a text", lasting=True)
     text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
@@ -152,11 +159,11 @@ def _info(reply: Any) -> dict[str, str]:
     return {name: value for name, _, value in lines}
 
 
-def _greeting(server: dict[str, str], replication: dict[str, str]) -> Greeting:
+def _greeting(server: dict[str, str], replication: dict[str, str], secret: str | None) -> Greeting:
     role = replication.get("role", "none")
     if role != "master":
         of = f" of {replication['master_host']}" if "master_host" in replication else ""
-        text = f"is not a master (role {printable(role)}{printable(of)})"
+        text = printable(redacted(f"is not a master (role {role}{of})", secret))
         raise Unfit(text, lasting=True)
     if not server.get("run_id"):
         raise Unfit("does not tell its run_id in INFO", lasting=True)

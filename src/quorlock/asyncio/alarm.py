@@ -39,19 +39,21 @@ class Alarm:
         if listener in self._listeners:
             self._listeners.remove(listener)
 
-    def look(self) -> None:
-        """The holding may be over."""
-        self.stop()
-        self._look()
+    def ended(self) -> None:
+        """The holding is over, lost or given up."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            self._look()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._look)
 
-    def stop(self) -> None:
-        """Nobody needs it any more."""
+    def _look(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _look(self) -> None:
-        self._timer = None
         if self._holding.given_up or self.event.is_set():
             return
         if self._holding.held:
@@ -74,15 +76,26 @@ class Cancellation:
         self._requests_before = task.cancelling()
         self._alarm = alarm
         self._fired = False
+        self._soon: asyncio.Handle | None = None
         alarm.add(self._fire)
 
     def _fire(self) -> None:
+        if asyncio.current_task() is not self._task:
+            self._cancel()
+            return
+        # The body itself saw the loss.  A task that cancels itself is cancelled at its next
+        # await, which may come after the block: so not before the body waits for something.
+        self._soon = asyncio.get_running_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
         self._fired = True
         self._task.cancel()
 
     def explains(self, error: BaseException | None) -> bool:
         """The block was left because of us alone: by our cancelling and nobody else's."""
         self._alarm.remove(self._fire)
+        if self._soon is not None:
+            self._soon.cancel()
         if not self._fired:
             return False
         ours_alone = self._task.uncancel() <= self._requests_before

@@ -38,6 +38,7 @@ class Lease(LeaseBase[Driver]):
 
         Tries again while validity remains.  Raises LeaseLost when the lease is over or a
         quorum no longer has its key; it is over for good then, and given back on all nodes.
+        NodeError when the nodes refuse for good; the lease goes on until it ends then.
         """
         session, holding = self._session, self._holding
         if not holding.held:
@@ -56,7 +57,8 @@ class Lease(LeaseBase[Driver]):
     async def release(self) -> bool:
         """Give it back on all nodes. True: a quorum still had it; False: it was over or gone.
 
-        It is over here before any byte is sent. Never raises because it was lost.
+        It is over here before any byte is sent.  Never raises because it was lost; NodeError
+        if the nodes refuse to carry it out (permission, read-only): the keys live on then.
         """
         return (await self._release()).deleted
 
@@ -95,18 +97,17 @@ class Lease(LeaseBase[Driver]):
 
     def alarm(self) -> Alarm:
         """What tells of its loss, in this event loop; made when somebody asks."""
-        if not isinstance(self._holding.lost_event, Alarm):
-            self._holding.lost_event = Alarm(self._holding)
-        return self._holding.lost_event
+        if not isinstance(self._holding.bell, Alarm):
+            self._holding.bell = Alarm(self._holding)
+        return self._holding.bell
 
     async def _release(self) -> Released:
         session, holding = self._session, self._holding
         if not session.end(holding):
             return Released(deleted=False, gone=False, answers=(), ended=0)
-        if isinstance(holding.lost_event, Alarm):
-            holding.lost_event.stop()
+        asked_at = now()
         flow = flows.release(holding.key, holding.token, holding.receipt, session.policy)
-        return await session.driver.run(flow)
+        return session.settled(holding, await session.driver.run(flow), asked_at)
 
     async def _slip(self, loss: Loss) -> None:
         """Observed to be lost: over for good, told, given back on all nodes."""
@@ -115,8 +116,6 @@ class Lease(LeaseBase[Driver]):
             return
         flow = flows.give_back(holding.key, holding.token, holding.receipt)
         await session.driver.run(flow)
-        if isinstance(holding.lost_event, Alarm):
-            holding.lost_event.look()
 
     def __del__(self) -> None:
         # Nobody can release it any more. In its loop, which may run in another thread.

@@ -71,7 +71,10 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
         return await session.driver.win(flow, self._lease_or_none, _undo)
 
     async def locked(self) -> bool:
-        """Does anybody hold it: the same token on a quorum of nodes. Raises QuorumUnreachable."""
+        """Does anybody hold it: the same token on a quorum of nodes.
+
+        Raises QuorumUnreachable, NodeError.
+        """
         session, request = self._session, self._request(0)
         flow = flows.inspect(self._key, session.policy)
         return session.locked(request, await session.driver.run(flow))

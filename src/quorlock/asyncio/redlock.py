@@ -66,12 +66,12 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
 
         Raises LeaseLost if a quorum no longer has its key, or did not answer while it could.
         """
-        session, request = self._session, self._session.ticket_request(ticket)
-        token = token_bytes(ticket.token)
-        flow = flows.adopt(request, token, session.policy, session.chance)
-        return await session.driver.win(
-            flow, lambda outcome: Lease(session, session.adopted(request, token, outcome)), None
-        )
+        session = self._session
+        with session.adopting(ticket) as (request, token):
+            flow = flows.adopt(request, token, session.policy, session.chance)
+            return await session.driver.win(
+                flow, lambda outcome: Lease(session, session.adopted(request, token, outcome)), None
+            )
 
     async def extend(
         self, resource: str | bytes, token: str, *, ttl: Seconds | None = None
@@ -91,6 +91,7 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         """
         session, request = self._session, self._session.by_token(resource)
         flow = flows.release_by_token(request, token_bytes(token), session.policy)
+        session.end_by_token(token_bytes(token))
         return await session.driver.run(flow)
 
     async def inspect(self, resource: str | bytes) -> Inspection:

@@ -1,0 +1,199 @@
+"""What one sees: lines as things happen, a live picture where there is a terminal, tables at the
+end. Words only in ASCII, so that every terminal and pipe can show them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Self
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from quorlock.demo.crew import Crew
+    from quorlock.demo.scenario import Fates, Settings
+    from quorlock.demo.witness import Judgement
+
+_STYLES = {"up": "green", "killed": "bold red", "stopped": "bold yellow"}
+_REFRESH = 0.12  # seconds
+_ROW_MAX = 8  # workers in one row
+_TROUBLES_MAX = 3
+_NAME_WIDTH = 16
+_WHOLE_MS = 10
+
+
+class Screen:
+    """Where the demo is shown."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._console = Console(highlight=False)
+        self._settings = settings
+        live = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._live = (
+            Live(console=self._console, auto_refresh=False, transient=True) if live else None
+        )
+        self._shown_at = 0.0
+        self._rate = Rate()
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line of its own."""
+        self._print(Text(text, style))
+
+    def tell(self, seconds: float, text: str, style: str = "") -> None:
+        """Something happened, so many seconds after the start."""
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(justify="right", style="dim", min_width=6, no_wrap=True)
+        grid.add_column()
+        grid.add_row(f"{seconds:.1f} s", Text(text, style))
+        self._print(grid)
+
+    def show(self, seconds: float, crew: Crew, fates: Fates) -> None:
+        """The picture of this moment; not more often than eyes can follow."""
+        now = time.monotonic()
+        if self._live is None or now - self._shown_at < _REFRESH:
+            return
+        self._shown_at = now
+        turns = crew.turns
+        rate = self._rate.of(sum(turns), now)
+        head = f"{seconds:.1f} of {self._settings.seconds:g} s   {sum(turns):,} turns"
+        parts: list[RenderableType] = [Text(f"\n{head}   {rate:,.0f} per second", "bold")]
+        if self._settings.locking:
+            states = [fates.state(node) for node in range(self._settings.nodes)]
+            parts.append(nodes_table(crew, "state", [Text(s, _STYLES[s]) for s in states]))
+        parts.append(workers_table(turns))
+        self._live.update(Group(*parts), refresh=True)
+
+    def conclude(self, seconds: float, crew: Crew, fates: Fates, judgement: Judgement) -> None:
+        """The tables of the end."""
+        for text in crew.troubles[:_TROUBLES_MAX]:
+            self.say(text, "yellow")
+        if len(crew.troubles) > _TROUBLES_MAX:
+            self.say(f"and {len(crew.troubles) - _TROUBLES_MAX:,} more of that kind", "yellow")
+        self._print(Text())
+        if self._settings.locking:
+            stories = [Text(fates.story(node)) for node in range(self._settings.nodes)]
+            self._print(nodes_table(crew, "what happened to it", stories))
+            self._print(Text())
+            self._print(times_table(crew))
+            self._print(Text())
+        self._print(summary(seconds, crew, judgement))
+
+    def _print(self, what: RenderableType) -> None:
+        if self._console.is_terminal:
+            self._console.print(what)
+            return
+        # Tables fill their lines with blanks, which nobody wants in a file.
+        with self._console.capture() as captured:
+            self._console.print(what)
+        for line in captured.get().splitlines():
+            self._console.out(line.rstrip(), highlight=False)
+
+
+class Rate:
+    """Turns per second, over about the last second."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []
+
+    def of(self, turns: int, now: float) -> float:
+        """The rate, so many turns having been made by now."""
+        self._seen = [(at, count) for at, count in self._seen if at > now - 1.0]
+        self._seen.append((now, turns))
+        at, count = self._seen[0]
+        return (turns - count) / (now - at) if now > at else 0.0
+
+
+def nodes_table(crew: Crew, header: str, last: Sequence[Text]) -> Table:
+    """What every node voted in the attempts that won, and what is to say about it."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    for name in ("node", "granted", "refused", "unknown", "not waited for"):
+        table.add_column(name, justify="right")
+    table.add_column(header, no_wrap=True)
+    for number, (votes, text) in enumerate(zip(crew.votes, last, strict=True), 1):
+        table.add_row(str(number), *(f"{count:,}" for count in votes), text)
+    return table
+
+
+def times_table(crew: Crew) -> Table:
+    """How long acquiring and releasing took."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table.add_column("", min_width=_NAME_WIDTH)
+    for name in ("p50", "p99"):
+        table.add_column(name, justify="right", min_width=9)
+    table.add_column("")
+    turns = [turn for member in crew.members for turn in member.turns]
+    for index, (name, note) in enumerate(_TIMES):
+        times = sorted(turn[index] for turn in turns)
+        table.add_row(name, _ms(percentile(times, 50)), _ms(percentile(times, 99)), note)
+    return table
+
+
+_TIMES = (
+    ("acquire", "from asking to holding, waiting for the others included"),
+    ("its last attempt", "the one that won"),
+    ("release", ""),
+)
+
+
+def summary(seconds: float, crew: Crew, judgement: Judgement) -> Table:
+    """What was done and what was lost."""
+    table = Table.grid(padding=(0, 1, 0, 1))
+    table.add_column(min_width=_NAME_WIDTH)
+    table.add_column(justify="right", style="bold", min_width=9)
+    table.add_column()
+    turns = crew.turns
+    row = table.add_row
+    row(
+        "acquisitions" if crew.votes else "turns",
+        f"{sum(turns):,}",
+        f"{sum(turns) / seconds:,.0f} per second",
+    )
+    row("turns per worker", f"{min(turns):,}", f"the fewest; the most: {max(turns):,}")
+    row("longest pause", _ms(judgement.longest_pause), "with nobody inside")
+    made = f"{judgement.additions:,} made, the counter says {judgement.counter:,}"
+    row("additions lost", _fault(judgement.lost), made)
+    row("overlaps seen", _fault(judgement.overlaps), "by the witness, in its log")
+    return table
+
+
+def workers_table(turns: Sequence[int]) -> Table:
+    """How many turns every worker has had."""
+    table = Table.grid(padding=(0, 2))
+    for first in range(0, len(turns), _ROW_MAX):
+        row = turns[first : first + _ROW_MAX]
+        numbers = (str(number) for number in range(first + 1, first + len(row) + 1))
+        table.add_row(" worker", *numbers, style="dim")
+        table.add_row(" turns", *(f"{count:,}" for count in row))
+    return table
+
+
+def percentile(ordered: Sequence[float], share: int) -> float:
+    """By nearest rank: the smallest value that is not below so many per cent of them."""
+    return ordered[math.ceil(len(ordered) * share / 100) - 1] if ordered else 0.0
+
+
+def _fault(count: int) -> Text:
+    return Text(f"{count:,}", "red" if count else "green")
+
+
+def _ms(seconds: float) -> str:
+    ms = seconds * 1e3
+    return f"{ms:.0f} ms" if ms >= _WHOLE_MS else f"{ms:.2f} ms"

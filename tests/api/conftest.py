@@ -1,0 +1,39 @@
+"""Coroutine tests, and the two faces for those that ask for `face`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+
+import pytest
+
+from quorlock.testing.servers import Servers
+from tests.api.faces import FACES, Face
+
+
+@pytest.fixture(params=FACES, ids=repr)
+def face(request: pytest.FixtureRequest) -> Face:
+    """The blocking face, then asyncio's."""
+    chosen = request.param
+    assert isinstance(chosen, Face)
+    return chosen
+
+
+@pytest.fixture
+def mortal_nodes(nodes: Servers) -> Iterator[Servers]:
+    """The same five servers, for tests that stop or kill: all run again afterwards."""
+    yield nodes
+    for node in nodes:
+        if node.stopped:
+            node.cont()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine test to its end, in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted}))
+    return True

@@ -1,0 +1,1099 @@
+"""What can be wrong, and what quorlock says to it: four tables, run through both faces.
+
+CALLS      arguments and uses that cannot work; found out without any server
+FAULTS     nodes that are at fault: all three of them, or one of three
+SPOILED    keys that are in the way: on a quorum, or on one node of three
+DOCUMENTED (at the end) ties docs/errors.md to what is said here
+
+In the sentences `…` stands for anything. Every row also proves that nothing hangs and that no
+password comes out: not by an error, its chain, notes or traceback, not by a repr, a log line, a
+warning or the terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import itertools
+import re
+import socket
+import time
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+import hiredis
+import pytest
+
+import quorlock
+import quorlock.asyncio
+from quorlock import (
+    AcquireTimeout,
+    ConfigError,
+    Node,
+    NodeError,
+    QuorlockError,
+    QuorumUnreachable,
+    Ticket,
+)
+from quorlock.testing.servers import Servers
+from tests.support.impostors import (
+    Behaviour,
+    Caller,
+    Impostor,
+    TlsFront,
+    answers,
+    closes_at_once,
+    deaf,
+    echo,
+    endless_bulk,
+    garbage,
+    greets,
+    half_reply,
+    http_400,
+    silent,
+)
+
+CANARY = "canary-p@ss/w:rd#?%41é"
+QUOTED = quote(CANARY, safe="")
+# Short, so that the suite is; with room for a machine that does other things too.
+SETTINGS: dict[str, Any] = {
+    "ttl": 1.0,
+    "max_ttl": 2.0,
+    "node_timeout": 0.2,
+    "connect_timeout": 0.5,
+    "outage_timeout": 0.8,
+    "retry_delay": (0.02, 0.05),
+}
+SOON = 2.0  # seconds; at once, on a busy machine
+HANGS = 20.0
+URLS = ["redis://a:6379", "redis://b:6379", "redis://c:6379"]
+
+
+class Face:
+    """One of the two APIs; `do` ends what a call of the asyncio one only begins."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.module: Any = quorlock if name == "blocking" else quorlock.asyncio
+        self._runner = asyncio.Runner() if name == "asyncio" else None
+        self._made: list[Any] = []
+
+    def redlock(self, nodes: object = URLS, **settings: object) -> Any:
+        made = self.module.Redlock(nodes, **(SETTINGS | settings))
+        self._made.append(made)
+        return made
+
+    def do(self, work: Any) -> Any:
+        if self._runner is None or not inspect.isawaitable(work):
+            return work
+        return self._runner.run(_ended(work))
+
+    def pause(self, seconds: float) -> None:
+        if self._runner is None:
+            time.sleep(seconds)
+        else:
+            self._runner.run(asyncio.sleep(seconds))
+
+    def close(self) -> None:
+        for redlock in self._made:
+            self.do(redlock.close())
+        if self._runner is not None:
+            self._runner.close()
+
+
+async def _ended(work: Any) -> Any:
+    async with asyncio.timeout(HANGS):
+        return await work
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    with closing(Face(request.param)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Servers]:
+    """Three servers of this module alone: it gives them users."""
+    with Servers(3, tcp=True) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_betrayed(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> Iterator[None]:
+    """Warnings are errors already (pyproject.toml); this is for what is logged and printed."""
+    caplog.set_level(1)
+    yield
+    printed = capfd.readouterr()
+    assert_no_secret(caplog.text, printed.out, printed.err)
+
+
+def assert_no_secret(*texts: str) -> None:
+    for text in texts:
+        assert "canary" not in text.lower(), "a secret came out"
+        assert QUOTED not in text
+
+
+def everything_told(error: BaseException | None) -> Iterator[str]:
+    """All that an error can say, and those that led to it."""
+    if error is None:
+        return
+    yield from (str(error), repr(error), repr(vars(error)))
+    yield from getattr(error, "__notes__", ())
+    yield "".join(traceback.format_exception(error))
+    yield from everything_told(error.__cause__)
+    yield from everything_told(error.__context__)
+
+
+def assert_redlock_is_discreet(redlock: Any) -> None:
+    assert_no_secret(repr(redlock), str(redlock), repr(redlock.nodes), repr(redlock.lock("x")))
+
+
+def matches(text: str, sentence: str) -> bool:
+    """Is it this sentence, where `…` stands for anything?"""
+    return re.fullmatch(re.escape(sentence).replace("…", ".*"), text, re.DOTALL) is not None
+
+
+# --- CALLS: nobody needs to be asked ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call:
+    what: str
+    make: Callable[[Face], Any]
+    error: type[Exception]
+    says: str
+    only: str = "both"
+
+    def __str__(self) -> str:
+        return self.what
+
+
+def making(what: str, says: str, nodes: object = URLS, **settings: object) -> Call:
+    """`Redlock(nodes, **settings)` is a ConfigError."""
+    return Call(what, lambda face: face.redlock(nodes, **settings), ConfigError, says)
+
+
+def locking(what: str, says: str, resource: object = "x", **settings: object) -> Call:
+    """`redlock.lock(resource, **settings)` is a ConfigError."""
+    return Call(
+        what, lambda face: face.redlock().lock(resource, **settings), ConfigError, says
+    )
+
+
+def calling(
+    what: str,
+    says: str,
+    call: Callable[[Any], Any],
+    error: type[Exception] = ConfigError,
+    only: str = "both",
+) -> Call:
+    """Something done with a Redlock is refused before a node is asked."""
+    return Call(what, lambda face: call(face.redlock()), error, says, only)
+
+
+def closed(what: str, call: Callable[[Any], Any]) -> Call:
+    """Something done with a Redlock that is closed."""
+
+    def make(face: Face) -> Any:
+        redlock = face.redlock()
+        face.do(redlock.close())
+        return call(redlock)
+
+    return Call(f"after close: {what}", make, QuorlockError, "this Redlock is closed…")
+
+
+async def coroutine_function() -> None: ...
+
+
+def function() -> None: ...
+
+
+LONG = "prefix + resource may have 512 bytes"
+SECONDS = "give seconds as a number or a timedelta"
+FINITE = "give a finite number of seconds, 0 or more"
+ABOVE_0 = "give seconds above 0"
+ACCEPTED = "give a URL (redis://host:6379), a Node(...), or a redis-py or valkey-py client"
+SHARE = "give a share of the ttl from 0 up to 1 (0.01)"
+FLOOR = "give at least 0.6 s: a lease must outlive several answers of node_timeout=0.2 s"
+NUL = "leave out NUL bytes: other clients cut names there"
+TOKEN = "token='(not shown)': give a lease's token: a non-empty ASCII str"
+JSON = "ticket='(not shown)': give the text that Ticket.to_json made"
+HUGE = 10_000_000
+
+CALLS = [
+    # nodes
+    making("no nodes", "nodes=(): give at least one node; five independent ones are usual", []),
+    making(
+        "one URL without a list",
+        "nodes='redis://***@a': give a list, also for one node: nodes=[...]",
+        f"redis://:{QUOTED}@a",
+    ),
+    making("bytes for a list", "nodes='<builtins.bytes>': give a list, also for one node…", b"x"),
+    making("no list at all", "nodes=6379: give a list, also for one node: nodes=[...]", 6379),
+    making("None among them", f"nodes[1]=None: {ACCEPTED}", ["redis://a", None]),
+    making("an object among them", f"nodes[0]='<builtins.object>': {ACCEPTED}", [object()]),
+    making(
+        "the same server twice, by URL",
+        "nodes[2]='a:6379': this is the same server as nodes[0] (a:6379), and its vote would count"
+        " twice; every node must be a server of its own (another db is not)",
+        ["redis://a", "redis://b", "redis://A:6379/1"],
+    ),
+    making("the same socket twice", "nodes[1]='/s': this is the same server…", ["unix:///s"] * 2),
+    # URLs
+    making("wrong scheme", "nodes[0]='http://a': the scheme must be redis://…", ["http://a"]),
+    making("no scheme", "nodes[0]='a': begin with the scheme: redis://…", ["a:6379"]),
+    making("no host", "nodes[0]='redis://***': name the host…", ["redis://"]),
+    making("port 0", "nodes[0]='redis://***': the port…", ["redis://a:0"]),
+    making("a port of letters", "nodes[0]='redis://***': …port…", ["redis://a:port"]),
+    making(
+        "a db of letters",
+        "nodes[0]='redis://a/***': what follows the host is the db's number: redis://host:6379/0",
+        ["redis://a/zero"],
+    ),
+    making(
+        "an option that nobody knows",
+        "nodes[0]='redis://a': the option passwort is unknown; did you mean password?",
+        [f"redis://a?passwort={QUOTED}"],
+    ),
+    making(
+        "an option of redis-py",
+        "nodes[0]='redis://a': the option socket_timeout is node_timeout= of Redlock(...);"
+        " leave it out here",
+        ["redis://a?socket_timeout=1"],
+    ),
+    making(
+        "an option given twice",
+        "nodes[0]='redis://a': the option db is given twice",
+        ["redis://a?db=1&db=1"],
+    ),
+    making(
+        "a TLS option without TLS",
+        "nodes[0]='redis://a': …rediss://…",
+        ["redis://a?ssl_ca_certs=/x"],
+    ),
+    making(
+        "a password with a slash in it",
+        "nodes[0]='redis://***': percent-encode '@ / ? #' in user and password:"
+        " urllib.parse.quote(password, safe='')",
+        ["redis://:canary/secret@a"],
+    ),
+    making(
+        "one word before the @",
+        "nodes[0]='redis://***@a': write :password@ for a password alone, user:@ for a user"
+        " without one",
+        ["redis://canary@a"],
+    ),
+    Call(
+        "a Node with a bad port",
+        lambda _: Node("a", 70_000, password=CANARY),
+        ConfigError,
+        "port=70000: the port must be a whole number from 1 to 65535",
+    ),
+    # ttl
+    making("ttl 0", f"ttl=0: {ABOVE_0}", ttl=0),
+    making("ttl negative", f"ttl=-1: {FINITE}", ttl=-1),
+    making("ttl NaN", f"ttl=nan: {FINITE}", ttl=float("nan")),
+    making("ttl infinite", f"ttl=inf: {FINITE}", ttl=float("inf")),
+    making("ttl a bool", f"ttl=True: {SECONDS}", ttl=True),
+    making("ttl a string", f"ttl='10': {SECONDS}", ttl="10"),
+    making("ttl None", f"ttl=None: {SECONDS}", ttl=None),
+    making("ttl a negative timedelta", f"ttl=…: {FINITE}", ttl=timedelta(seconds=-1)),
+    making("ttl in ms", "ttl=1000000000: give seconds: this is more than ten years", ttl=10**9),
+    making(
+        "ttl above max_ttl",
+        "ttl=3: give at most max_ttl=2 s, or raise max_ttl for all clients",
+        ttl=3,
+    ),
+    making("ttl too near to node_timeout", f"ttl=0.59: {FLOOR}", ttl=0.59),
+    locking("a lock's ttl above max_ttl", "ttl=60: give at most max_ttl=2 s, or raise…", ttl=60),
+    locking("a lock's ttl 0", f"ttl=0: {ABOVE_0}", ttl=0),
+    # the other numbers
+    making("max_ttl 0", f"max_ttl=0: {ABOVE_0}", max_ttl=0),
+    making("max_ttl too near to node_timeout", f"max_ttl=0.5: {FLOOR}", max_ttl=0.5),
+    making("node_timeout 0", f"node_timeout=0: {ABOVE_0}", node_timeout=0),
+    making("node_timeout below 1 ms", "node_timeout=0.0001: give at least…", node_timeout=0.0001),
+    making("connect_timeout 0", f"connect_timeout=0: {ABOVE_0}", connect_timeout=0),
+    making("connect_timeout None", f"connect_timeout=None: {SECONDS}", connect_timeout=None),
+    making("drift_factor 1", f"drift_factor=1: {SHARE}", drift_factor=1),
+    making("drift_factor negative", f"drift_factor=-0.01: {SHARE}", drift_factor=-0.01),
+    making("drift_factor NaN", f"drift_factor=nan: {SHARE}", drift_factor=float("nan")),
+    making("drift_factor a bool", f"drift_factor=False: {SHARE}", drift_factor=False),
+    making(
+        "retry_delay reversed",
+        "retry_delay=(0.2, 0.1): give the shorter delay first",
+        retry_delay=(0.2, 0.1),
+    ),
+    making(
+        "retry_delay one number",
+        "retry_delay=0.1: give (shortest, longest) in seconds",
+        retry_delay=0.1,
+    ),
+    making("retry_delay from 0", f"retry_delay[0]=0: {ABOVE_0}", retry_delay=(0, 1)),
+    making("outage_timeout negative", f"outage_timeout=-1: {FINITE}", outage_timeout=-1),
+    locking("timeout negative", f"timeout=-1: {FINITE}", timeout=-1),
+    locking("timeout NaN", f"timeout=nan: {FINITE}", timeout=float("nan")),
+    calling(
+        "timeout of a call negative",
+        f"timeout=-0.5: {FINITE}",
+        lambda redlock: redlock.lock("x").acquire(timeout=-0.5),
+    ),
+    calling(
+        "timeout of a call a string",
+        f"timeout='1': {SECONDS}",
+        lambda redlock: redlock.lock("x").acquire(timeout="1"),
+    ),
+    making("prefix a number", "prefix=1: give a string, '' for none", prefix=1),
+    making("prefix with NUL", f"prefix='a\\x00': {NUL}", prefix="a\0"),
+    # the resource
+    locking("an empty resource", "resource='': give a name that is not empty", ""),
+    locking("empty bytes", "resource=b'': give a name that is not empty", b""),
+    locking("a number", "resource=42: give the resource's name as str or bytes", 42),
+    locking("None", "resource=None: give the resource's name as str or bytes", None),
+    locking("bytes with NUL", f"resource=b'a\\x00b': {NUL}", b"a\0b"),
+    locking("a str with NUL", f"resource='a\\x00b': {NUL}", "a\0b"),
+    locking(
+        "a lone surrogate", "resource='a\\ud800': give text that UTF-8 can encode", "a\ud800"
+    ),
+    locking("a str of 10 MB", f"resource='x…x'… ({HUGE} long): {LONG}", "x" * HUGE),
+    locking("bytes of 10 MB", f"resource=b'x…x'… ({HUGE} long): {LONG}", b"x" * HUGE),
+    locking("513 bytes in 300 letters", f"resource='é…: {LONG}, this has 600", "é" * 300),
+    locking(
+        "a name of our own",
+        "resource='quorlock:x': keys that begin with 'quorlock:' are our own",
+        "quorlock:x",
+    ),
+    Call(
+        "a name of our own, by the prefix",
+        lambda face: face.redlock(prefix="quorlock").lock(":x"),
+        ConfigError,
+        "resource=':x': keys that begin with 'quorlock:' are our own",
+    ),
+    # tokens and tickets
+    calling("release by no token", TOKEN, lambda redlock: redlock.release("x", "")),
+    calling("release by bytes", TOKEN, lambda redlock: redlock.release("x", b"canary")),
+    calling("extend by a number", TOKEN, lambda redlock: redlock.extend("x", 5)),
+    calling("extend by letters", TOKEN, lambda redlock: redlock.extend("x", "canary-é")),
+    calling(
+        "extend with a bad ttl",
+        f"ttl=0: {ABOVE_0}",
+        lambda redlock: redlock.extend("x", "abc", ttl=0),
+    ),
+    calling(
+        "inspect a number",
+        "resource=1: give the resource's name as str or bytes",
+        lambda redlock: redlock.inspect(1),
+    ),
+    calling(
+        "a ticket that is a token",
+        "ticket='str': give what hand_over() returned",
+        lambda redlock: redlock.adopt("canary"),
+    ),
+    calling("a ticket without a token", TOKEN, lambda redlock: redlock.adopt(Ticket("x", "", 1))),
+    calling(
+        "a ticket with a NaN ttl",
+        f"ttl=nan: {FINITE}",
+        lambda redlock: redlock.adopt(Ticket("x", "canary", float("nan"))),
+    ),
+    calling("a ticket from no JSON", JSON, lambda _: Ticket.from_json("canary")),
+    calling("a ticket from other JSON", JSON, lambda _: Ticket.from_json('["canary"]')),
+    calling(
+        "a ticket from JSON with a bad ttl",
+        JSON,
+        lambda _: Ticket.from_json('{"resource": "x", "token": "canary", "ttl": "canary"}'),
+    ),
+    # decorators and options of one face
+    calling(
+        "a coroutine function under a blocking lock",
+        "function=<function coroutine_function…>: decorate a function; for a coroutine function"
+        " take quorlock.asyncio",
+        lambda redlock: redlock.lock("x")(coroutine_function),
+        only="blocking",
+    ),
+    calling(
+        "something else under a blocking lock",
+        "function=5: decorate a function; for a coroutine function take quorlock.asyncio",
+        lambda redlock: redlock.lock("x")(5),
+        only="blocking",
+    ),
+    calling(
+        "a function under an asyncio lock",
+        "function=<function function…>: decorate a coroutine function; for a function take"
+        " quorlock",
+        lambda redlock: redlock.lock("x")(function),
+        only="asyncio",
+    ),
+    calling(
+        "on_lost another word",
+        "on_lost='ignore': give 'cancel' (the block) or 'flag' (only tell)",
+        lambda redlock: redlock.lock("x", on_lost="ignore"),
+        only="asyncio",
+    ),
+    calling(
+        "a Redlock copied",
+        "a Redlock cannot be copied or pickled: make one in each process",
+        copy.copy,
+        TypeError,
+    ),
+    calling(
+        "a lock copied",
+        "a lock cannot be copied or pickled: make one in each process",
+        lambda redlock: copy.deepcopy(redlock.lock("x")),
+        TypeError,
+    ),
+    # use after close
+    closed("acquire", lambda redlock: redlock.lock("x").acquire()),
+    closed("try_acquire", lambda redlock: redlock.lock("x").try_acquire()),
+    closed("locked", lambda redlock: redlock.lock("x").locked()),
+    closed("inspect", lambda redlock: redlock.inspect("x")),
+    closed("extend", lambda redlock: redlock.extend("x", "abc")),
+    closed("release", lambda redlock: redlock.release("x", "abc")),
+    closed("adopt", lambda redlock: redlock.adopt(Ticket("x", "abc", 1.0))),
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=str)
+def test_call_is_refused(call: Call, face: Face) -> None:
+    if call.only not in ("both", face.name):
+        pytest.skip("the other face's")
+    began = time.monotonic()
+    with pytest.raises(call.error) as caught:
+        face.do(call.make(face))
+    assert time.monotonic() - began < SOON
+    error = caught.value
+    assert type(error) is call.error
+    assert matches(str(error), call.says), str(error)
+    assert len(str(error)) < 400
+    assert_no_secret(*everything_told(error))
+    if isinstance(error, ConfigError):
+        assert isinstance(error, ValueError)
+        assert error.argument
+        assert error.fix in str(error)
+
+
+# --- FAULTS: nodes that cannot vote ----------------------------------------------------------
+
+
+class Rig(ExitStack):
+    """Builds nodes that are at fault; they end with it."""
+
+    def __init__(self, own: Servers) -> None:
+        super().__init__()
+        self.own = own
+
+
+Build: TypeAlias = Callable[[Rig, int], list[str]]  # so many URLs of nodes at fault
+_numbers = itertools.count(1)
+
+
+def logged_in(url: str, user: str = "", password: str = CANARY) -> str:
+    """The URL with a login, in place of its own."""
+    scheme, _, rest = url.partition("://")
+    place = rest.rpartition("@")[2]
+    return f"{scheme}://{user}:{quote(password, safe='')}@{place}"
+
+
+def impostors(behaviour: Behaviour, *, tcp: bool = False) -> Build:
+    def build(rig: Rig, count: int) -> list[str]:
+        made = [rig.enter_context(Impostor(behaviour, tcp=tcp)) for _ in range(count)]
+        return [logged_in(impostor.url) for impostor in made]
+
+    return build
+
+
+def servers(*options: str) -> Build:
+    """Real ones, started like that."""
+
+    def build(rig: Rig, count: int) -> list[str]:
+        started = rig.enter_context(Servers(count, options=options))
+        return [logged_in(url) for url in started.urls]
+
+    return build
+
+
+def locked(login: Callable[[str], str]) -> Build:
+    """Real ones with a password, and the login that we try."""
+
+    def build(rig: Rig, count: int) -> list[str]:
+        started = rig.enter_context(Servers(count, password=CANARY))
+        return [login(url) for url in started.urls]
+
+    return build
+
+
+def user(*rules: str, keys: str = "~*") -> Build:
+    """Real ones, and a user who has these rights alone."""
+
+    def build(rig: Rig, count: int) -> list[str]:
+        name = f"user{next(_numbers)}"
+        for server in rig.own:
+            server.execute("ACL", "SETUSER", name, "reset", "on", f">{CANARY}", keys, *rules)
+        return [logged_in(server.url, name) for server in rig.own[:count]]
+
+    return build
+
+
+RIGHTS = ("+info", "+set", "+eval", "+evalsha", "+get", "+del", "+pttl", "+pexpire")
+
+
+def lacking(right: str) -> Build:
+    return user(*(other for other in RIGHTS if other != right))
+
+
+def other_db(rig: Rig, count: int) -> list[str]:
+    return [logged_in(url).replace("db=0", "db=99") for url in rig.own.urls[:count]]
+
+
+def full_house(rig: Rig, count: int) -> list[str]:
+    """Real ones that take one client, and have it."""
+    started = rig.enter_context(Servers(count, options=("--maxclients", "1")))
+    for server in started:
+        guest = rig.enter_context(socket.socket(socket.AF_UNIX))
+        guest.settimeout(HANGS)
+        answer = b""
+        while answer != b"+PONG\r\n":  # the place may not be free again yet
+            guest.close()
+            guest = rig.enter_context(socket.socket(socket.AF_UNIX))
+            guest.connect(server.path)
+            guest.sendall(b"PING\r\n")
+            answer = guest.recv(100)
+    return [logged_in(url) for url in started.urls]
+
+
+def nobody(rig: Rig, count: int) -> list[str]:
+    return [f"unix://:{QUOTED}@/nowhere/{number}.sock" for number in range(count)]
+
+
+def refusing(rig: Rig, count: int) -> list[str]:
+    """TCP ports at which nobody listens."""
+    made = [rig.enter_context(Impostor(silent, tcp=True)) for _ in range(count)]
+    for impostor in made:
+        impostor.refuse()
+    return [logged_in(impostor.url) for impostor in made]
+
+
+def tls_to_plain(rig: Rig, count: int) -> list[str]:
+    return [logged_in(u).replace("redis://", "rediss://") for u in rig.own.tcp_urls[:count]]
+
+
+def tls(*, trusted: bool, host: str = "127.0.0.1", scheme: str = "rediss") -> Build:
+    """TLS fronts, and whether we know their authority."""
+
+    def build(rig: Rig, count: int) -> list[str]:
+        made = [rig.enter_context(TlsFront(url, names=(host,))) for url in rig.own.urls[:count]]
+        urls = [logged_in(front.url).replace("rediss", scheme) for front in made]
+        known = [f"?ssl_ca_certs={front.ca_file}" if trusted else "" for front in made]
+        return [url + options for url, options in zip(urls, known, strict=True)]
+
+    return build
+
+
+def greeting_then(reply: bytes | None) -> Behaviour:
+    """A node that greets as it should, and answers everything else with that; None closes."""
+
+    async def behaviour(caller: Caller) -> None:
+        info = b"redis_version:7.0.0\r\nrun_id:%040d\r\nrole:master\r\n" % next(_numbers)
+        greeting = {b"HELLO": b"%1\r\n+proto\r\n:3\r\n", b"SELECT": b"+OK\r\n"}
+        greeting[b"INFO"] = b"$%d\r\n%b\r\n" % (len(info), info)
+        commands = hiredis.Reader(notEnoughData=None)
+        while data := await caller.read():
+            commands.feed(data)
+            while (command := commands.gets()) is not None:
+                words = greeting.get(command[0], reply)
+                if words is None:
+                    return
+                await caller.write(words)
+
+    return behaviour
+
+
+def turned_away(text: bytes) -> Behaviour:
+    """A server that says one line, whatever it is asked, and closes: Redis does so."""
+
+    async def behaviour(caller: Caller) -> None:
+        await caller.write(b"-%b\r\n" % text)
+
+    return behaviour
+
+
+@dataclass(frozen=True)
+class Fault:
+    what: str
+    build: Build
+    error: type[NodeError | QuorumUnreachable]
+    cause: str  # said of every such node
+    at_once: bool = True  # or after outage_timeout
+    act: str = "acquire"  # what they refuse
+    seen: str = ""  # what `redlock.nodes` says, where that is another word
+
+    def __str__(self) -> str:
+        return self.what
+
+
+LOADING = b"LOADING Redis is loading the dataset in memory"
+BUSY = b"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+MISCONF = b"MISCONF Redis is configured to save RDB snapshots, but it's unable to persist to disk."
+DENIED = (
+    b"DENIED Redis is running in protected mode because protected mode is enabled and no password"
+    b" is set for the default user."
+)
+NOT_REDIS = "does not speak the Redis protocol…"
+
+FAULTS = [
+    # who we are
+    Fault(
+        "wrong password",
+        locked(lambda url: logged_in(url, password=f"not-{CANARY}")),
+        NodeError,
+        "WRONGPASS invalid username-password pair or user is disabled.",
+    ),
+    Fault("no password", locked(lambda url: f"unix://{url.partition('@')[2]}"), NodeError, "NOAUTH …"),
+    Fault(
+        "unknown user",
+        locked(lambda url: logged_in(url, "nobody")),
+        NodeError,
+        "WRONGPASS invalid username-password pair or user is disabled.",
+    ),
+    Fault(
+        "user without INFO",
+        lacking("+info"),
+        NodeError,
+        "may not run INFO, which tells its run_id (grant +info)",
+    ),
+    Fault("user without SET", lacking("+set"), NodeError, "NOPERM … 'set' command"),
+    Fault("user of other keys", user(*RIGHTS, keys="~other:*"), NodeError, "NOPERM …key…"),
+    Fault("user without EVALSHA", lacking("+evalsha"), NodeError, "NOPERM …", act="release"),
+    Fault("user without EVAL", lacking("+eval"), NodeError, "NOPERM …", act="release"),
+    Fault("user without GET", lacking("+get"), NodeError, "ERR …script…", act="release"),
+    Fault("user without DEL", lacking("+del"), NodeError, "ERR …script…", act="release"),
+    Fault("user without PTTL", lacking("+pttl"), NodeError, "ERR …script…", act="extend"),
+    Fault("user without PEXPIRE", lacking("+pexpire"), NodeError, "ERR …script…", act="extend"),
+    Fault("unknown db", other_db, NodeError, "ERR DB index is out of range"),
+    # what kind of server, in which state
+    Fault(
+        "replica",
+        servers("--replicaof", "127.0.0.1 1"),
+        NodeError,
+        "is not a master (role slave of 127.0.0.1)",
+    ),
+    Fault(
+        "node of a Cluster",
+        servers("--cluster-enabled", "yes"),
+        NodeError,
+        "CLUSTERDOWN Hash slot not served",
+        at_once=False,
+    ),
+    Fault(
+        "memory full",
+        servers("--maxmemory", "1mb", "--maxmemory-policy", "noeviction"),
+        NodeError,
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        at_once=False,
+    ),
+    Fault(
+        "too many clients",
+        full_house,
+        QuorumUnreachable,
+        "ERR max number of clients reached",
+        at_once=False,
+    ),
+    Fault("protected mode", impostors(turned_away(DENIED), tcp=True), NodeError, "DENIED Redis is…"),
+    Fault(
+        "loading its data",
+        impostors(greeting_then(b"-%b\r\n" % LOADING)),
+        NodeError,
+        LOADING.decode(),
+        at_once=False,
+    ),
+    Fault(
+        "loading, and says it to everything",
+        impostors(answers(b"-%b\r\n" % LOADING)),
+        QuorumUnreachable,
+        LOADING.decode(),
+        at_once=False,
+    ),
+    Fault(
+        "busy with a script",
+        impostors(greeting_then(b"-%b\r\n" % BUSY)),
+        NodeError,
+        BUSY.decode(),
+        at_once=False,
+    ),
+    Fault(
+        "cannot save to disk",
+        impostors(greeting_then(b"-%b\r\n" % MISCONF)),
+        NodeError,
+        MISCONF.decode(),
+        at_once=False,
+    ),
+    # no server of ours, or none
+    Fault("no such socket", nobody, QuorumUnreachable, "no such file or directory", at_once=False),
+    Fault("port closed", refusing, QuorumUnreachable, "connection refused", at_once=False),
+    Fault("web server", impostors(http_400, tcp=True), NodeError, NOT_REDIS),
+    Fault("ssh server", impostors(greets(b"SSH-2.0-x\r\n"), tcp=True), NodeError, NOT_REDIS),
+    Fault("garbage", impostors(garbage), NodeError, NOT_REDIS),
+    Fault("echo of the password", impostors(echo), NodeError, NOT_REDIS),
+    Fault("says yes to everything", impostors(answers(b"+OK\r\n")), NodeError, "is not a master…"),
+    Fault("endless reply", impostors(endless_bulk), NodeError, "sends a reply without an end"),
+    Fault(
+        "closes at once",
+        impostors(closes_at_once),
+        QuorumUnreachable,
+        "closes the connection at once",
+        at_once=False,
+    ),
+    Fault(
+        "half a reply, then closes",
+        impostors(half_reply(then_closes=True)),
+        QuorumUnreachable,
+        "closes the connection at once",
+        at_once=False,
+    ),
+    Fault(
+        "half a reply, then silence",
+        impostors(half_reply()),
+        QuorumUnreachable,
+        "no answer to connecting",
+        at_once=False,
+    ),
+    Fault(
+        "never answers",
+        impostors(silent),
+        QuorumUnreachable,
+        "no answer to connecting",
+        at_once=False,
+    ),
+    Fault(
+        "never reads",
+        impostors(deaf),
+        QuorumUnreachable,
+        "no answer to connecting",
+        at_once=False,
+    ),
+    # encryption
+    Fault(
+        "TLS to a plain server",
+        tls_to_plain,
+        QuorumUnreachable,
+        "no answer to connecting",
+        at_once=False,
+    ),
+    Fault(
+        "plain to a TLS server",
+        tls(trusted=False, scheme="redis"),
+        QuorumUnreachable,
+        "closes the connection at once",
+        at_once=False,
+    ),
+    Fault(
+        "TLS, authority not known",
+        tls(trusted=False),
+        NodeError,
+        "TLS failed: unable to get local issuer certificate",
+    ),
+    Fault(
+        "TLS, another's certificate",
+        tls(trusted=True, host="other.test"),
+        NodeError,
+        "TLS failed: ip address mismatch, certificate is not valid for '127.0.0.1'.",
+    ),
+    # well begun, then at fault
+    Fault(
+        "greets, then silence",
+        impostors(greeting_then(b"")),
+        QuorumUnreachable,
+        "no answer in time",
+        at_once=False,
+        seen="no answer…",
+    ),
+    Fault(
+        "greets, then closes",
+        impostors(greeting_then(None)),
+        QuorumUnreachable,
+        "connection lost: …",
+        at_once=False,
+    ),
+    Fault(
+        "greets, then garbage",
+        impostors(greeting_then(b"\x16\x03\x01 garbage\r\n")),
+        NodeError,
+        NOT_REDIS,
+    ),
+    Fault(
+        "greets, then another kind of answer",
+        impostors(greeting_then(b":1\r\n")),
+        NodeError,
+        "answers … with another thing",
+    ),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_all_nodes_at_fault(fault: Fault, face: Face, own: Servers) -> None:
+    """The error is of the right kind, names nodes and causes, and comes within the deadlines."""
+    with Rig(own) as rig:
+        urls = fault.build(rig, 3)
+        redlock = face.redlock(urls, ttl=SETTINGS["max_ttl"])
+        began = time.monotonic()
+        with pytest.raises(QuorlockError) as caught:
+            act(face, redlock, fault.act)
+        took = time.monotonic() - began
+        assert_names_the_fault(caught.value, fault, urls)
+        assert_in_time(caught.value, fault, took)
+        assert_no_secret(*everything_told(caught.value))
+        assert_redlock_is_discreet(redlock)
+
+
+def act(face: Face, redlock: Any, what: str) -> Any:
+    """Acquire, without a timeout of our own; then extend or release, if that is it."""
+    lease = face.do(redlock.lock("x").acquire())
+    if what == "extend":
+        face.do(lease.extend())
+    return face.do(lease.release())
+
+
+def assert_names_the_fault(error: Any, fault: Fault, urls: list[str]) -> None:
+    assert type(error) is fault.error, repr(error)
+    addresses = {Node.from_url(url).address for url in urls}
+    named = {v.node: v.cause for v in error.votes if matches(v.cause, fault.cause)}
+    # The verdict may fall before the third node has told its own.
+    assert len(named) >= 2, str(error)
+    assert named.keys() <= addresses
+    for node, cause in named.items():
+        assert f"{node}: {cause}" in str(error)
+    advice = "mend these nodes" if fault.error is NodeError else "look at these nodes"
+    assert advice in str(error)
+
+
+def assert_in_time(error: Any, fault: Fault, took: float) -> None:
+    if fault.at_once:
+        assert error.attempts == 1
+        assert took < SOON
+    else:
+        assert took < SETTINGS["outage_timeout"] + SETTINGS["connect_timeout"] + SOON
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_one_node_of_three_at_fault(
+    fault: Fault, face: Face, own: Servers, nodes: Servers
+) -> None:
+    """Acquire, extend and release work as if nothing; `redlock.nodes` tells what is the matter."""
+    with Rig(own) as rig:
+        (bad,) = fault.build(rig, 1)
+        redlock = face.redlock([nodes[0].url, bad, nodes[1].url])
+        lock = redlock.lock("x")
+        seen = set()
+        began = time.monotonic()
+        while True:
+            lease = face.do(lock.acquire(timeout=0))
+            assert lease.held
+            face.do(lease.extend())
+            assert face.do(lease.release()) is True
+            good, status, also_good = redlock.nodes
+            assert good.up
+            assert also_good.up
+            seen.add(status.why)
+            if any(matches(why, fault.seen or fault.cause) for why in seen):
+                break
+            # Its connect_timeout, twice.
+            assert time.monotonic() - began < SOON, f"redlock.nodes says only {seen}"
+            face.pause(0.02)
+        assert status.address == Node.from_url(bad).address
+        assert not status.up
+        assert_redlock_is_discreet(redlock)
+    assert nodes[0].keys() == nodes[1].keys() == []
+
+
+# --- What needs its own build-up -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [3, 1])
+def test_masters_become_replicas(count: int, face: Face) -> None:
+    """After a fail-over behind our back: open connections live on, and every write is refused."""
+    with Servers(3) as started:
+        redlock = face.redlock(started.urls)
+        assert face.do(face.do(redlock.lock("x").acquire()).release()) is True
+        for server in started[:count]:
+            server.execute("REPLICAOF", "127.0.0.1", "1")
+        if count == 1:
+            assert face.do(face.do(redlock.lock("x").acquire(timeout=0)).release()) is True
+            return
+        with pytest.raises(NodeError, match="READONLY You can't write against a read only repl"):
+            face.do(redlock.lock("x").acquire())
+        for server in started:
+            server.execute("REPLICAOF", "NO", "ONE")
+        assert face.do(face.do(redlock.lock("x").acquire()).release()) is True
+
+
+@pytest.mark.parametrize("call", ["acquire", "try_acquire", "locked"])
+def test_one_server_by_two_addresses(call: str, face: Face, own: Servers) -> None:
+    """Known by its run_id; told at every call, not only at the first."""
+    urls = [logged_in(own[0].url), logged_in(own[0].tcp_url), logged_in(own[1].url)]
+    redlock = face.redlock(urls)
+    for _ in range(3):
+        with pytest.raises(ConfigError) as caught:
+            face.do(getattr(redlock.lock("x"), call)())
+        sentence = (
+            "nodes[…]='…': it is the same server as … (run_id …): one crash would cost two votes;"
+            " list every server once"
+        )
+        assert matches(str(caught.value), sentence), str(caught.value)
+        assert own[0].path in str(caught.value)
+        assert f"127.0.0.1:{own[0].port}" in str(caught.value)
+        assert_no_secret(*everything_told(caught.value))
+    assert own[0].keys() == own[1].keys() == []
+
+
+def test_authority_that_cannot_be_read(face: Face, own: Servers) -> None:
+    urls = [f"{url}?ssl_ca_certs=/nowhere/ca.pem" for url in tls_to_plain(Rig(own), 3)]
+    redlock = face.redlock(urls)
+    with pytest.raises(ConfigError) as caught:
+        face.do(redlock.lock("x").acquire())
+    assert matches(
+        str(caught.value),
+        "…tls.ca_certs='/nowhere/ca.pem': this file cannot be read: No such file or directory",
+    )
+    assert_no_secret(*everything_told(caught.value))
+    assert_redlock_is_discreet(redlock)
+    assert any("cannot be read" in node.why for node in redlock.nodes)
+
+
+def test_a_lease_outlives_no_close(face: Face, nodes: Servers) -> None:
+    redlock = face.redlock(nodes.urls)
+    lease = face.do(redlock.lock("x").acquire())
+    face.do(redlock.close())
+    assert not lease.held
+    assert face.do(lease.release()) is False
+    with pytest.raises(QuorlockError, match="lease on 'x' is lost"):
+        lease.ensure()
+    assert all(server.keys() == [] for server in nodes)
+
+
+def test_margin_that_is_none(face: Face, nodes: Servers) -> None:
+    lease = face.do(face.redlock(nodes.urls).lock("x").acquire())
+    for margin in (-1, float("nan"), "1"):
+        with pytest.raises(ConfigError, match="margin="):
+            lease.ensure(margin)
+    assert lease.held
+
+
+def test_ticket_of_a_lease_held_here(face: Face, nodes: Servers) -> None:
+    redlock = face.redlock(nodes.urls)
+    lease = face.do(redlock.lock("x").acquire())
+    ticket = Ticket("x", lease.token, 1.0)
+    with pytest.raises(ConfigError, match="this lease is held here already") as caught:
+        face.do(redlock.adopt(ticket))
+    assert lease.token not in "".join(everything_told(caught.value))
+
+
+# --- SPOILED: keys that are in the way -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spoiled:
+    what: str
+    commands: list[tuple[str, ...]]
+    error: type[Exception]
+    says: str
+    found: str  # by `redlock.inspect`, on one node
+
+    def __str__(self) -> str:
+        return self.what
+
+
+OTHER_TYPE = (
+    NodeError,
+    "'x': … of 3 nodes cannot vote (…the key holds another type of data…), after 1 attempt in …;"
+    " mend these nodes or their settings",
+    "the key holds another type of data",
+)
+
+SPOILED = [
+    Spoiled("hash", [("HSET", "x", "field", CANARY)], *OTHER_TYPE),
+    Spoiled("list", [("RPUSH", "x", CANARY)], *OTHER_TYPE),
+    Spoiled("list that ends", [("RPUSH", "x", "1"), ("PEXPIRE", "x", "60000")], *OTHER_TYPE),
+    Spoiled("key without ttl", [("SET", "x", CANARY)], AcquireTimeout, "…o ttl…", ""),
+    Spoiled(
+        "another's key",
+        [("SET", "x", CANARY, "PX", "60000")],
+        AcquireTimeout,
+        "'x' is held by another: … of 3 nodes refused (…) after … in …; the holder's lease ends in"
+        " at most …",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize("spoiled", SPOILED, ids=str)
+def test_key_in_the_way_on_a_quorum(spoiled: Spoiled, face: Face, nodes: Servers) -> None:
+    for server, command in itertools.product(nodes[:2], spoiled.commands):
+        server.execute(*command)
+    redlock = face.redlock(nodes.urls[:3])
+    began = time.monotonic()
+    with pytest.raises(spoiled.error) as caught:
+        face.do(redlock.lock("x").acquire(timeout=0.3))
+    assert time.monotonic() - began < SOON
+    assert matches(str(caught.value), spoiled.says), str(caught.value)
+    assert_no_secret(*everything_told(caught.value), repr(face.do(redlock.inspect("x"))))
+    # What is not ours is left alone; what we put beside it is gone.
+    assert [server.keys() for server in nodes[:3]] == [[b"x"], [b"x"], []]
+
+
+@pytest.mark.parametrize("spoiled", SPOILED, ids=str)
+def test_key_in_the_way_on_one_node(spoiled: Spoiled, face: Face, nodes: Servers) -> None:
+    for command in spoiled.commands:
+        nodes[0].execute(*command)
+    redlock = face.redlock(nodes.urls[:3])
+    lease = face.do(redlock.lock("x").acquire(timeout=0))
+    face.do(lease.extend())
+    report = face.do(redlock.inspect("x"))
+    assert report.verdict == "held"
+    assert report.nodes[0].error == spoiled.found
+    assert face.do(lease.release()) is True
+    assert [server.keys() for server in nodes[:3]] == [[b"x"], [], []]
+
+
+@pytest.mark.parametrize("call", ["locked", "release", "extend"])
+def test_other_calls_name_the_fault_too(call: str, face: Face, nodes: Servers) -> None:
+    """Not the lock but the nodes are to blame: no bool, and not QuorumUnreachable."""
+    for server in nodes:
+        server.execute("RPUSH", "x", "1")
+    redlock = face.redlock(nodes.urls)
+    calls: dict[str, Callable[[], Any]] = {
+        "locked": lambda: redlock.lock("x").locked(),
+        "release": lambda: redlock.release("x", "abc"),
+        "extend": lambda: redlock.extend("x", "abc"),
+    }
+    if call == "locked":
+        with pytest.raises(NodeError, match="the key holds another type of data"):
+            face.do(calls[call]())
+    else:
+        # The token's own key is certainly gone, since another thing is in its place.
+        assert face.do(calls[call]()) is False
+
+
+# --- The page about it -----------------------------------------------------------------------
+
+
+def test_the_page_names_every_fault() -> None:
+    """docs/errors.md has a line for every row here, with the words that are said."""
+    page = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
+    lines = page.splitlines()
+    for fault in FAULTS:
+        words = [part.strip() for part in fault.cause.split("…") if part.strip()]
+        kind = fault.error.__name__
+        found = [line for line in lines if all(word in line for word in words) and kind in line]
+        assert found, f"docs/errors.md does not tell of: {fault.what} ({fault.cause}, {kind})"
+
+
+def test_the_tables_are_long_enough() -> None:
+    assert len(CALLS) + len(FAULTS) + len(SPOILED) >= 40

@@ -1,0 +1,534 @@
+"""Ctrl-C anywhere in a blocking call: it comes out, and nothing of ours stays behind.
+
+Systematically: KeyboardInterrupt is raised at the k-th line of our own code that the calling
+thread comes to, for k = 1, 2, 3, … until the call completes.  The suite takes every some-th k,
+beginning at a random one; QUORLOCK_THOROUGH=1 takes every k, and also every point between two
+instructions at which CPython looks for signals.  Then the same with real signals, at random.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import quorlock
+from quorlock import Lease, QuorlockError, Redlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType
+
+    from quorlock.testing.servers import Server, Servers
+
+SOURCE = str(Path(quorlock.__file__).parent)
+THOROUGH = os.environ.get("QUORLOCK_THOROUGH") == "1"
+POINTS_MAX = 5_000  # no call takes more
+CLEAN_WITHIN = 2.0  # seconds until a key that nobody holds must be gone
+RESOURCE = "interrupted"
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at the k-th point of this thread's way through our code.
+
+    granularity "line": where a line begins.  "signal": where CPython looks for signals, which
+    is when a function begins, after a call of something written in C, and when a loop repeats.
+    """
+
+    def __init__(self, k: int, granularity: str) -> None:
+        self.k = k
+        self.seen = 0
+        self.where = ""
+        self._opcodes = granularity == "signal"
+        self._after_c_call = False
+
+    def __enter__(self) -> Interrupter:
+        self._before = sys.gettrace()
+        sys.settrace(self._enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _enter(self, frame: FrameType, event: str, arg: object) -> Any:
+        self._after_c_call = False
+        if not frame.f_code.co_filename.startswith(SOURCE) or in_finalizer(frame):
+            return None
+        if self._opcodes:
+            frame.f_trace_opcodes = True
+            frame.f_trace_lines = False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "line" and frame.f_lasti not in leavings(frame.f_code):
+            self._point(frame)
+        elif event == "opcode":
+            name = opcodes(frame.f_code)[frame.f_lasti]
+            if self._after_c_call:
+                self._point(frame)
+            self._after_c_call = name.startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
+        return self._step
+
+    def _point(self, frame: FrameType) -> None:
+        self.seen += 1
+        if self.seen == self.k:
+            name = frame.f_code.co_filename.removeprefix(SOURCE + "/")
+            self.where = f"{name}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+            raise KeyboardInterrupt
+
+
+def in_finalizer(frame: FrameType | None) -> bool:
+    """Python itself swallows what is raised there."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+@functools.cache
+def opcodes(code: CodeType) -> dict[int, str]:
+    return {i.offset: i.opname for i in dis.get_instructions(code)}
+
+
+@functools.cache
+def leavings(code: CodeType) -> frozenset[int]:
+    """Where a `with` block is left: a line begins there once more, before `__exit__` is called.
+
+    No signal can be noticed there, and no program could bear it: the lock would stay taken.
+    """
+    instructions = list(dis.get_instructions(code))
+    lines = {
+        i.positions.lineno: i.offset
+        for i in reversed(instructions)
+        if i.opname in ("BEFORE_WITH", "LOAD_SPECIAL") and i.positions
+    }
+    return frozenset(
+        i.offset
+        for i in instructions
+        if i.positions and i.offset > lines.get(i.positions.lineno, i.offset)
+    )
+
+
+# --- what is interrupted ---------------------------------------------------------------------
+
+
+@dataclass
+class Scene:
+    """A Redlock, its nodes, and what was found out about them."""
+
+    nodes: Servers
+    live: list[Server]
+    make: Callable[[], Redlock]
+    held_by_another: bool = False
+    redlock: Redlock = field(init=False)
+    faults: list[str] = field(default_factory=list)
+
+    def begin(self, *, warm: bool) -> None:
+        self.redlock = self.make()
+        if warm:
+            self.warm_up()
+
+    def warm_up(self) -> None:
+        lease = self.redlock.lock("warm", timeout=2.0).acquire()
+        lease.release()
+
+    def values(self) -> list[bytes | None]:
+        return [server.execute("GET", RESOURCE) for server in self.live]
+
+    def clean(self) -> bool:
+        """Nothing of ours on any live node, within a bounded time."""
+        allowed = b"another" if self.held_by_another else None
+        end = time.monotonic() + CLEAN_WITHIN
+        while any(value != allowed for value in self.values()):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.001)
+        return True
+
+    def scrub(self) -> None:
+        for server in self.live:
+            if self.held_by_another:
+                server.execute("SET", RESOURCE, "another")
+            else:
+                server.execute("DEL", RESOURCE)
+
+    def check(self, interrupter: Interrupter, outcome: str) -> None:
+        """Nothing is left, and the Redlock is as good as new."""
+        found = []
+        if interrupter.where and outcome != "interrupted":
+            found.append(f"the interrupt was swallowed: {outcome}")
+        if not self.clean():
+            found.append(f"keys left: {self.values()}")
+            self.scrub()
+        found += self.unusable()
+        if found:
+            self.faults += [f"{interrupter.k}: {interrupter.where}: {what}" for what in found]
+            self.redlock.close()
+            self.begin(warm=True)
+
+    def unusable(self) -> Iterator[str]:
+        driver = self.redlock._session.driver
+        if self.redlock._session.holdings:
+            yield f"an account of {len(self.redlock._session.holdings)} leases"
+            self.redlock._session.holdings.clear()
+        try:
+            lease = self.redlock.lock("afterwards", timeout=2.0).acquire()
+            if not lease.release():
+                yield "a later release says False"
+        except QuorlockError as error:
+            yield f"a later acquire fails: {error}"
+        pool = driver._pool
+        if pool._places._value != pool._cap:
+            yield f"{pool._cap - pool._places._value} places lost"
+        if len(pool._all) != len(pool._idle):
+            yield f"{len(pool._all) - len(pool._idle)} bundles lost"
+
+
+def acquire(scene: Scene, interrupter: Interrupter) -> None:
+    lock = scene.redlock.lock(RESOURCE, timeout=0.12)
+    with interrupter:
+        lock.acquire()
+
+
+def try_acquire(scene: Scene, interrupter: Interrupter) -> None:
+    lock = scene.redlock.lock(RESOURCE)
+    with interrupter:
+        lock.try_acquire()
+
+
+def block(scene: Scene, interrupter: Interrupter) -> None:
+    lock = scene.redlock.lock(RESOURCE, timeout=0.12)
+    with interrupter, lock:
+        pass
+
+
+def extend(scene: Scene, interrupter: Interrupter) -> None:
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    try:
+        with interrupter:
+            lease.extend()
+    finally:
+        assert lease.held, "an interrupted extend does not end the lease"
+        assert lease.release()
+
+
+def extend_and_drop(scene: Scene, interrupter: Interrupter) -> None:
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    with interrupter:
+        lease.extend()
+
+
+def release(scene: Scene, interrupter: Interrupter) -> None:
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    with interrupter:
+        lease.release()
+
+
+def lost_extend(scene: Scene, interrupter: Interrupter) -> None:
+    """On two nodes it is gone, on one it is another's: LeaseLost, and given back on the rest."""
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    for server in scene.live[:3]:
+        server.execute("DEL", RESOURCE)
+    with interrupter:
+        lease.extend()
+
+
+def hand_over_and_adopt(scene: Scene, interrupter: Interrupter) -> None:
+    """An interrupted adopt can be repeated."""
+    ticket = scene.redlock.lock(RESOURCE, timeout=2.0).acquire().hand_over()
+    lease: Lease | None = None
+    try:
+        with interrupter:
+            lease = scene.redlock.adopt(ticket)
+    finally:
+        assert (lease or scene.redlock.adopt(ticket)).release()
+
+
+Act = "Callable[[Scene, Interrupter], None]"
+ACTS: list[Callable[[Scene, Interrupter], None]] = [
+    acquire,
+    try_acquire,
+    block,
+    extend,
+    extend_and_drop,
+    release,
+    lost_extend,
+    hand_over_and_adopt,
+]
+WANTING = [acquire, try_acquire, block]
+
+
+def perform(act: Callable[[Scene, Interrupter], None], scene: Scene, at: Interrupter) -> str:
+    try:
+        act(scene, at)
+    except KeyboardInterrupt:
+        return "interrupted"
+    except QuorlockError as error:
+        return type(error).__name__
+    return "completed"
+
+
+def every_point(
+    act: Callable[[Scene, Interrupter], None],
+    scene: Scene,
+    granularity: str,
+    *,
+    stride: int,
+    cold: bool = False,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[], None] = lambda: None,
+) -> None:
+    """Interrupt at every (some-th) point until the call completes; fail with all that was found."""
+    stride = 1 if THOROUGH else stride
+    scene.begin(warm=not cold)
+    tried: Counter[str] = Counter()
+    try:
+        for k in range(random.randint(1, stride), POINTS_MAX, stride):
+            before()
+            at = Interrupter(k, granularity)
+            outcome = perform(act, scene, at)
+            after()
+            scene.check(at, outcome)
+            tried[outcome] += 1
+            if not at.where:
+                break
+            if cold:
+                scene.redlock.close()
+                scene.begin(warm=False)
+        scene.faults += scene_after(scene)
+    finally:
+        scene.redlock.close()
+    print(f"{act.__name__} {granularity} every {stride}: {dict(tried)}")
+    assert not scene.faults, "\n" + "\n".join(scene.faults)
+    assert tried["interrupted"] > 0
+
+
+def scene_after(scene: Scene) -> Iterator[str]:
+    """20 threads can still acquire, all at once, and release."""
+    won: list[bool] = []
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            won.append(scene.redlock.lock(f"after-{number}", timeout=5.0).acquire().release())
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 15
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    stuck = sum(thread.is_alive() for thread in threads)
+    if stuck:
+        yield f"{stuck} of 20 threads are stuck"
+    elif len(won) != 100 or not all(won):
+        yield f"afterwards {won.count(True)} of 100 cycles went well"
+
+
+def maker(nodes: Servers, **settings: Any) -> Callable[[], Redlock]:
+    return lambda: Redlock(nodes.urls, **{"retry_delay": (0.01, 0.03), **settings})
+
+
+GRANULARITIES = ["line", "signal"] if THOROUGH else ["line"]
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", ACTS)
+def test_warm(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    every_point(act, Scene(nodes, list(nodes), maker(nodes)), granularity, stride=11)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", WANTING)
+def test_cold(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    """In the first call of a Redlock, which also starts the keepers and waits for connections."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    every_point(act, scene, granularity, stride=37, cold=True, after=lambda: all_up(scene))
+
+
+def all_up(scene: Scene) -> None:
+    """Keepers bring every node, whatever was interrupted."""
+    end = time.monotonic() + 2.0
+    while not all(node.up for node in scene.redlock.nodes):
+        if time.monotonic() > end:
+            scene.faults.append(f"the next fault: nodes never up: {scene.redlock.nodes}")
+            return
+        scene.warm_up()
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", WANTING)
+def test_contended(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    """Somebody else holds it, and goes on holding it."""
+    scene = Scene(nodes, list(nodes), maker(nodes), held_by_another=True)
+    scene.live = list(nodes)
+    scene.scrub()
+    every_point(act, scene, granularity, stride=41)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", ACTS)
+def test_one_node_hung(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    """Stopped before the interrupted call, continued after it: nothing is on that node either."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    hung = nodes[4]
+    every_point(act, scene, granularity, stride=29, before=hung.stop, after=hung.cont)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", ACTS)
+def test_one_node_dead(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    nodes[4].kill()
+    every_point(act, Scene(nodes, list(nodes)[:4], maker(nodes)), granularity, stride=29)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", WANTING)
+def test_quorum_hung(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    """Acquires end after the outage timeout; on all five nothing is left."""
+    scene = Scene(nodes, list(nodes), maker(nodes, node_timeout=0.02, outage_timeout=0.1))
+    hung = nodes[2:]
+
+    def stop() -> None:
+        for server in hung:
+            server.stop()
+
+    def cont() -> None:
+        for server in hung:
+            server.cont()
+
+    every_point(act, scene, granularity, stride=97, before=stop, after=cont)
+
+
+# --- real signals ----------------------------------------------------------------------------
+
+REAL = """
+    import _thread, os, random, signal, sys, threading, time
+    from quorlock import QuorlockError, Redlock
+    from quorlock.testing.servers import Servers
+
+    kind, rounds, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    print("seed", seed)
+    chance = random.Random(seed)
+    interrupted, faults = 0, []
+
+    def fire(after):
+        if kind == "timer":
+            signal.setitimer(signal.ITIMER_REAL, after)
+            return None
+        def work():
+            end = time.perf_counter() + after
+            while time.perf_counter() < end:
+                pass
+            if kind == "main":
+                _thread.interrupt_main()
+            else:
+                os.kill(os.getpid(), signal.SIGINT)
+        thread = threading.Thread(target=work)
+        thread.start()
+        return thread
+
+    def alarmed(*_):
+        raise KeyboardInterrupt
+
+    def left(servers):
+        return [server.keys() for server in servers]
+
+    signal.signal(signal.SIGALRM, alarmed)
+    with Servers(5) as servers:
+        redlock = Redlock(servers.urls)
+        redlock.lock("warm").acquire().release()
+        for number in range(rounds):
+            act = chance.choice(["acquire", "with", "extend", "release"])
+            lock, lease, thread, done = redlock.lock("r", timeout=1.0), None, None, False
+            try:
+                if act in ("extend", "release"):
+                    lease = lock.acquire()
+                try:
+                    thread = fire(chance.uniform(20e-6, 3e-3))
+                    for _ in range(100):
+                        if act == "acquire":
+                            lease = lock.acquire()
+                            lease.release()
+                        elif act == "with":
+                            with lock:
+                                pass
+                        elif act == "extend":
+                            lease.extend()
+                        else:
+                            lease.release()
+                            lease = lock.acquire()
+                    while True:
+                        time.sleep(0.1)
+                except KeyboardInterrupt:
+                    interrupted += 1
+            except QuorlockError as error:
+                faults.append(f"{number} {act}: {error}")
+            if thread is not None:
+                thread.join()
+            lease = None
+            end = time.monotonic() + 2.0
+            while any(left(servers)) and time.monotonic() < end:
+                time.sleep(0.001)
+            if any(left(servers)):
+                faults.append(f"{number} {act}: keys left {left(servers)}")
+                for server in servers:
+                    server.execute("FLUSHALL")
+        won = []
+        threads = [
+            threading.Thread(
+                target=lambda n=n: won.append(redlock.lock(f"a{n}", timeout=5).acquire().release()),
+                daemon=True,
+            )
+            for n in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        if won != [True] * 20:
+            faults.append(f"afterwards {won} of 20 threads")
+        began = time.monotonic()
+        redlock.close()
+        if time.monotonic() - began > 2:
+            faults.append("close takes long")
+    print("interrupted", interrupted)
+    for fault in faults:
+        print("FAULT", fault)
+    sys.exit(bool(faults) or interrupted < rounds)
+"""
+
+
+@pytest.mark.parametrize("kind", ["timer", "main", "kill"])
+def test_real_signals(kind: str) -> None:
+    """At random microseconds; in a process of their own, so that pytest is not hit."""
+    rounds, seed = (600 if THOROUGH else 100), random.getrandbits(32)
+    command = [sys.executable, "-c", textwrap.dedent(REAL), kind, str(rounds), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""

@@ -1,0 +1,172 @@
+"""A scripted driver: runs one flow on virtual time against a plan and records all that it asked.
+
+A plan says, round by round and node by node, what the node answers and how many ms after the last
+byte was sent: `[[yes(1), held(2), NEVER], ...]`; after its last round that one is repeated. Rounds
+of Release that follow another command are not in it: there a node says the same again, or what
+`backs` says. What a flow gets for what it asks is in `quorlock._drivers.contract`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any, NamedTuple, TypeVar
+
+from quorlock._core.commands import Command, Release
+from quorlock._core.effects import Abandoned, Effect, Elapsed, Flow, Receipt, Receive
+from quorlock._core.effects import Replied, Send, Sleep
+from quorlock._core.outcomes import ABSENT, GRANTED, HELD, Answer, Cause, Vote
+from quorlock._core.policy import Policy, policy
+from quorlock._core.redlock import Request
+from quorlock._core.time import FOR_EVER, NS_PER_MS, Duration, Instant, from_seconds
+
+T = TypeVar("T")
+
+START: Instant = 1_000_000 * NS_PER_MS
+
+
+def ms(milliseconds: float) -> Duration:
+    """Nanoseconds."""
+    return round(milliseconds * NS_PER_MS)
+
+
+class Say(NamedTuple):
+    """What a node answers, and how long after the last byte was sent."""
+
+    answer: Answer
+    after: Duration = ms(1)
+
+
+def yes(after: float = 1) -> Say:
+    return Say(GRANTED, ms(after))
+
+
+def held(after: float = 1, *, left: int | None = None) -> Say:
+    """Another's, whose key lives `left` ms more."""
+    return Say(HELD if left is None else Answer(Vote.REFUSED, Cause.HELD, "", left), ms(after))
+
+
+def absent(after: float = 1) -> Say:
+    return Say(ABSENT, ms(after))
+
+
+def says(cause: Cause, text: str = "", after: float = 1) -> Say:
+    """A fault (a vote against), or no answer (an unknown vote)."""
+    fault = Answer(Vote.REFUSED, cause).is_fault
+    return Say(Answer(Vote.REFUSED if fault else Vote.UNKNOWN, cause, text), ms(after))
+
+
+NEVER = Say(HELD, FOR_EVER)
+DOWN = says(Cause.DOWN, "connection refused", after=0)
+NO_ACL = says(Cause.FORBIDDEN, "NOPERM no")
+LOADING = says(Cause.FAILED, "LOADING")
+
+Round = Sequence[Say]
+
+
+def policy_of(n: int, **settings: Any) -> Policy:
+    """A policy over n nodes named a, b, c, ..."""
+    given: dict[str, Any] = {"ttl": 10.0, "max_ttl": 30.0, "node_timeout": 0.05}
+    given |= {"connect_timeout": 1.0, "drift_factor": 0.01, "retry_delay": (0.05, 0.2)}
+    given |= {"outage_timeout": 5.0, "prefix": ""}
+    return policy(tuple("abcdefghi"[:n]), **given | settings)
+
+
+def request_of(policy: Policy, timeout: float | None = None) -> Request:
+    """A call for the resource "r", made at START."""
+    wait = None if timeout is None else from_seconds(timeout)
+    return Request("r", b"r", policy.ttl_ms, START, wait)
+
+
+class Dice:
+    """Chance that can be foretold: numbered tokens, and pauses at `share` of their range."""
+
+    def __init__(self, share: float = 0.0) -> None:
+        self.share = share
+        self.tokens: list[bytes] = []
+        self.ranges: list[tuple[Duration, Duration]] = []
+
+    def token(self) -> bytes:
+        self.tokens.append(b"token-%d" % len(self.tokens))
+        return self.tokens[-1]
+
+    def between(self, shortest: Duration, longest: Duration) -> Duration:
+        self.ranges.append((shortest, longest))
+        return shortest + round((longest - shortest) * self.share)
+
+
+@dataclass
+class Script:
+    """One run. `sending`: how long the bytes take to leave, from `started` to `sent`."""
+
+    plan: Sequence[Round]
+    backs: Round | None = None
+    sending: Duration = 0
+    now: Instant = START
+    effects: list[tuple[Instant, Effect]] = field(default_factory=list)
+    _mail: list[tuple[Instant, int, Replied]] = field(default_factory=list)
+    _rounds: int = 0
+    _planned: int = 0
+
+    @property
+    def sends(self) -> list[Send]:
+        return [effect for _, effect in self.effects if isinstance(effect, Send)]
+
+    @property
+    def commands(self) -> list[Command]:
+        return [send.command for send in self.sends]
+
+    def at(self, kind: type[Effect]) -> list[Instant]:
+        """When the flow asked for effects of this kind."""
+        return [at for at, effect in self.effects if isinstance(effect, kind)]
+
+    def sent(self, kind: type[Command]) -> list[Instant]:
+        """When the flow sent commands of this kind."""
+        sends = [(at, effect) for at, effect in self.effects if isinstance(effect, Send)]
+        return [at for at, send in sends if isinstance(send.command, kind)]
+
+    def run(self, flow: Flow[T], *, abandon_at: int = -1) -> T:
+        """The flow's result. Abandons it at its nth effect: from then on it may only send."""
+        event: Any = None
+        try:
+            while True:
+                abandoned = 0 <= abandon_at < len(self.effects)
+                thrown = len(self.effects) == abandon_at + 1 and abandoned
+                effect = flow.throw(Abandoned()) if thrown else flow.send(event)
+                assert isinstance(effect, Send) or not abandoned, f"{effect} after Abandoned"
+                self.effects.append((self.now, effect))
+                event = self._perform(effect)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _perform(self, effect: Effect) -> Receipt | Replied | Elapsed | Instant:
+        if isinstance(effect, Send):
+            return self._send(effect)
+        if isinstance(effect, Receive) and self._mail and self._mail[0][0] <= effect.until:
+            at, _, replied = heappop(self._mail)
+            self.now = max(self.now, at)
+            return replied._replace(at=self.now)
+        self.now = max(self.now, effect.until)
+        return self.now if isinstance(effect, Sleep) else Elapsed(self.now)
+
+    def _send(self, send: Send) -> Receipt:
+        self._rounds += 1
+        started, self.now = self.now, self.now + self.sending
+        asked = 0
+        for node, said in enumerate(self._says(send)):
+            never_asked = send.behind is not None and not send.behind.asked >> node & 1
+            say = Say(ABSENT, 0) if never_asked else said
+            asked |= (not never_asked and say.answer.cause is not Cause.DOWN) << node
+            if say.after != FOR_EVER:
+                reply = Replied(self._rounds, node, say.answer, self.now + say.after)
+                heappush(self._mail, (reply.at, self._rounds << 8 | node, reply))
+        return Receipt(self._rounds, started, self.now, asked)
+
+    def _says(self, send: Send) -> Round:
+        back = isinstance(send.command, Release) and self._planned
+        if back and self.backs is not None:
+            return self.backs
+        self._planned += not back
+        return self.plan[min(self._planned, len(self.plan)) - 1]
