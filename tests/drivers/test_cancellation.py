@@ -350,7 +350,7 @@ async def verb_at_every_point(
         # Before its first callback a call has not begun, and a lease that is dropped gives back.
         if held_after is not None and lease.held != held_after and k > 1:
             scene.faults.append(f"{k}: the lease is {'held' if lease.held else 'over'}")
-        if held_after is not False and lease.held and not await lease.release():
+        if held_after is not False and lease.held and not await lease.release() and held_after:
             scene.faults.append(f"{k}: the lease was lost")
         del lease, call
         await scene.check(k, outcome, reached=reached, usable=True)

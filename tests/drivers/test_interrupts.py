@@ -72,7 +72,7 @@ class Interrupter:
         return self._step
 
     def _step(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event == "line" and frame.f_lasti not in leavings(frame.f_code):
+        if event == "line" and frame.f_lasti not in impossible(frame.f_code):
             self._point(frame)
         elif event == "opcode":
             name = opcodes(frame.f_code)[frame.f_lasti]
@@ -104,10 +104,12 @@ def opcodes(code: CodeType) -> dict[int, str]:
 
 
 @functools.cache
-def leavings(code: CodeType) -> frozenset[int]:
-    """Where a `with` block is left: a line begins there once more, before `__exit__` is called.
+def impossible(code: CodeType) -> frozenset[int]:
+    """Where a line begins, but no signal can be noticed, and no program could bear it.
 
-    No signal can be noticed there, and no program could bear it: the lock would stay taken.
+    Where a `with` block is left its line begins once more, before `__exit__` is called; and the
+    word `try` in such a block does nothing but is outside of what the compiler has guarded.  An
+    exception there would leave the lock taken.
     """
     instructions = list(dis.get_instructions(code))
     lines = {
@@ -118,7 +120,8 @@ def leavings(code: CodeType) -> frozenset[int]:
     return frozenset(
         i.offset
         for i in instructions
-        if i.positions and i.offset > lines.get(i.positions.lineno, i.offset)
+        if i.opname == "NOP"
+        or (i.positions and i.offset > lines.get(i.positions.lineno, i.offset))
     )
 
 
@@ -257,7 +260,6 @@ def hand_over_and_adopt(scene: Scene, interrupter: Interrupter) -> None:
         assert (lease or scene.redlock.adopt(ticket)).release()
 
 
-Act = "Callable[[Scene, Interrupter], None]"
 ACTS: list[Callable[[Scene, Interrupter], None]] = [
     acquire,
     try_acquire,

@@ -110,6 +110,10 @@ class Script:
     _planned: int = 0
 
     @property
+    def n(self) -> int:
+        return len(self.plan[0])
+
+    @property
     def sends(self) -> list[Send]:
         return [effect for _, effect in self.effects if isinstance(effect, Send)]
 

@@ -178,6 +178,6 @@ class Released:
     """What the nodes said to a release. `deleted`: a quorum had our key and deleted it."""
 
     deleted: bool
-    gone: bool  # so many had it no more that it was not ours on a quorum
+    gone: Loss | None  # so many had it no more that it was not ours on a quorum, and why
     answers: tuple[Answer, ...]
     ended: Instant

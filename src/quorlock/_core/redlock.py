@@ -372,7 +372,7 @@ def release(key: bytes, token: bytes, receipt: Receipt | None, policy: Policy) -
     answers = tally.closed()
     return Released(
         deleted=tally.verdict is Verdict.WON,
-        gone=_loss(answers, policy.quorum) is not None,
+        gone=_loss(answers, policy.quorum),
         answers=answers,
         ended=ended,
     )
@@ -384,7 +384,7 @@ def release_by_token(request: Request, token: bytes, policy: Policy) -> Flow[boo
     Raises QuorumUnreachable, NodeError.
     """
     released = yield from release(request.key, token, None, policy)
-    if released.deleted or released.gone:
+    if released.deleted or released.gone is not None:
         return released.deleted
     fail_unanswered(released.answers, released.ended, request, policy)
 

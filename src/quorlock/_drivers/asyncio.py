@@ -90,9 +90,11 @@ class Driver:
     async def close(self) -> None:
         """Pay what is owed, as far as it can be in a bounded time, and close everything."""
         self.closed = True
-        engine = self._engines.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        engine = self._engines.get(loop)
         if engine is not None:
             await engine.close()
+            self._engines.pop(loop, None)
         self.end_soon()
 
     def end_soon(self) -> None:
@@ -132,6 +134,7 @@ class Turn(Hears, Generic[T]):
         self._engine = engine
         self._members = members
         self._flow = flow
+        self._outcome: list[T] = []
         self._acquires = False  # what is under way wants something; it is no release
         self._sleeping = False
         self._until: Instant | None = None  # set while the flow waits for a reply
@@ -153,12 +156,10 @@ class Turn(Hears, Generic[T]):
 
     def abandon(self, undo: Callable[[T], Flow[None]] | None) -> None:
         """The caller is gone (or was told of an error): let the flow give back."""
-        future = self.future
         if self.over:
             # The outcome came, and so did the cancellation: nobody has the lease.
-            came = future.done() and not future.cancelled() and future.exception() is None
-            if came and undo is not None:
-                self.carry_out(undo(future.result()))
+            if self._outcome and undo is not None:
+                self.carry_out(undo(self._outcome[0]))
             return
         self._finish()
         with contextlib.suppress(StopIteration, Abandoned):
@@ -200,6 +201,8 @@ class Turn(Hears, Generic[T]):
                     return
         except StopIteration as stop:
             self._finish()
+            # Kept here too: a caller that is cancelled has cancelled the future already.
+            self._outcome.append(stop.value)
             if not self.future.done():
                 self.future.set_result(stop.value)
         except BaseException as error:  # noqa: BLE001 (the caller gets it)

@@ -166,19 +166,23 @@ class Engine:
             await self._finish()
 
     async def close(self) -> None:
-        """Give back, hear what can be heard in a bounded time, close everything."""
-        self.guardian.cancel()
-        await asyncio.gather(self.guardian, return_exceptions=True)
-        await self._finish()  # a task that was cancelled before its first step did nothing
+        """Give back, hear what can be heard in a bounded time, close everything.
+
+        The guardian does it, so that it is done in any case when the caller is cancelled.
+        """
+        self._let_go()
+        await asyncio.wait([self.guardian])
 
     def end_soon(self) -> None:
         """The last reference to the Redlock is gone; safe from any thread."""
         if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.guardian.cancel)
+            self.loop.call_soon_threadsafe(self._let_go)
+
+    def _let_go(self) -> None:
+        if not self._end.done():
+            self._end.set_result(None)
 
     async def _finish(self) -> None:
-        if self.closing:
-            return
         until = now() + 2 * self._policy.node_timeout
         await self._drained(until)  # others may be giving back at this moment
         self.closing = True

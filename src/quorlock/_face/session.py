@@ -116,7 +116,7 @@ class Session(Generic[D]):
 
     def settled(self, holding: Holding, released: Released, asked_at: Instant) -> Released:
         """The outcome of a release, unless the nodes' faults kept it from being carried out."""
-        done = released.deleted or released.gone
+        done = released.deleted or released.gone is not None
         if not done and is_faulty(released.answers, self.policy):
             votes = node_votes(self.policy.addresses, released.answers)
             elapsed = to_seconds(released.ended - asked_at)

@@ -86,10 +86,10 @@ class Lease(LeaseBase[Driver]):
                 raise
             error.add_note(f"quorlock: releasing {self.resource!r} failed: {trouble}")
             return
-        if given_up or (was_held and not released.gone):
+        if given_up or (was_held and released.gone is None):
             return
-        self._holding.loss = self._holding.loss or Loss.EXPIRED
-        lost = self._loss(released.answers if released.gone else ())
+        self._holding.loss = self._holding.loss or released.gone or Loss.EXPIRED
+        lost = self._loss(released.answers if released.gone is not None else ())
         if error is None:
             raise lost
         if not isinstance(error, LeaseLost):
@@ -98,7 +98,7 @@ class Lease(LeaseBase[Driver]):
     def _release(self) -> Released:
         session, holding = self._session, self._holding
         if not session.end(holding):
-            return Released(deleted=False, gone=False, answers=(), ended=0)
+            return Released(deleted=False, gone=None, answers=(), ended=0)
         asked_at = now()
         flow = flows.release(holding.key, holding.token, holding.receipt, session.policy)
         return session.settled(holding, session.driver.run(flow), asked_at)

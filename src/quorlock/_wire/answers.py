@@ -44,10 +44,6 @@ _LASTING_INSIDE = (
     "can't access at least one of the keys",
     "has no permissions",
 )
-    "can't run this command",
-    "has no permissions",
-    "can't access at least one of the keys",
-)
 
 
 def interpret(command: Command, reply: Any) -> Answer:

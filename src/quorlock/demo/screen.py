@@ -73,7 +73,8 @@ class Screen:
         self._shown_at = now
         turns = crew.turns
         rate = self._rate.of(sum(turns), now)
-        head = f"{seconds:.1f} of {self._settings.seconds:g} s   {sum(turns):,} turns"
+        whole = self._settings.seconds
+        head = f"{min(seconds, whole):.1f} of {whole:g} s   {sum(turns):,} turns"
         parts: list[RenderableType] = [Text(f"\n{head}   {rate:,.0f} per second", "bold")]
         if self._settings.locking:
             states = [fates.state(node) for node in range(self._settings.nodes)]
@@ -95,6 +96,7 @@ class Screen:
             self._print(times_table(crew))
             self._print(Text())
         self._print(summary(seconds, crew, judgement))
+        self._print(Text())
 
     def _print(self, what: RenderableType) -> None:
         if self._console.is_terminal:
@@ -126,7 +128,7 @@ def nodes_table(crew: Crew, header: str, last: Sequence[Text]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     for name in ("node", "granted", "refused", "unknown", "not waited for"):
         table.add_column(name, justify="right")
-    table.add_column(header, no_wrap=True)
+    table.add_column(header, no_wrap=True, min_width=24)
     for number, (votes, text) in enumerate(zip(crew.votes, last, strict=True), 1):
         table.add_row(str(number), *(f"{count:,}" for count in votes), text)
     return table
@@ -137,7 +139,7 @@ def times_table(crew: Crew) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     table.add_column("", min_width=_NAME_WIDTH)
     for name in ("p50", "p99"):
-        table.add_column(name, justify="right", min_width=9)
+        table.add_column(name, justify="right", min_width=10)
     table.add_column("")
     turns = [turn for member in crew.members for turn in member.turns]
     for index, (name, note) in enumerate(_TIMES):
@@ -147,7 +149,7 @@ def times_table(crew: Crew) -> Table:
 
 
 _TIMES = (
-    ("acquire", "from asking to holding, waiting for the others included"),
+    ("acquire", "waiting for the others included"),
     ("its last attempt", "the one that won"),
     ("release", ""),
 )
@@ -155,9 +157,9 @@ _TIMES = (
 
 def summary(seconds: float, crew: Crew, judgement: Judgement) -> Table:
     """What was done and what was lost."""
-    table = Table.grid(padding=(0, 1, 0, 1))
+    table = Table(box=None, padding=(0, 1), show_header=False)
     table.add_column(min_width=_NAME_WIDTH)
-    table.add_column(justify="right", style="bold", min_width=9)
+    table.add_column(justify="right", style="bold", min_width=10)
     table.add_column()
     turns = crew.turns
     row = table.add_row
@@ -176,7 +178,10 @@ def summary(seconds: float, crew: Crew, judgement: Judgement) -> Table:
 
 def workers_table(turns: Sequence[int]) -> Table:
     """How many turns every worker has had."""
-    table = Table.grid(padding=(0, 2))
+    table = Table.grid(padding=(0, 1))
+    table.add_column(min_width=7)
+    for _ in turns[:_ROW_MAX]:
+        table.add_column(justify="right", min_width=6)
     for first in range(0, len(turns), _ROW_MAX):
         row = turns[first : first + _ROW_MAX]
         numbers = (str(number) for number in range(first + 1, first + len(row) + 1))
