@@ -58,7 +58,7 @@ def _parser() -> Parser:
     )
     add = demo.add_argument
     add("--no-lock", action="store_true", help="the contrast: the same work without the lock")
-    add("--seconds", type=_between(float, 5, 600), metavar="S", help="how long (12; no lock: 5)")
+    add("--seconds", type=_between(float, 5, 600), metavar="S", help="how long (10; no lock: 5)")
     add("--workers", type=_between(int, 1, 64), metavar="N", default=8, help="processes (8)")
     add("--nodes", type=_between(int, 1, 9), metavar="N", default=5, help="servers (5)")
     add("--no-kill", action="store_true", help="do not kill and restart nodes")

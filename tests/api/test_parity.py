@@ -68,7 +68,7 @@ def function_of(found: Any) -> Callable[..., Any]:
     """What a property or a method runs."""
     function = found.fget if isinstance(found, property) else found
     assert callable(function)
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def test_both_modules_export_the_same_names() -> None:

@@ -193,6 +193,15 @@ def test_stragglers_tell_held_from_unreachable() -> None:
     assert silent.now <= START + ms(3 + 50)
 
 
+@pytest.mark.parametrize("fault", [NO_ACL, LOADING, NONSENSE, BROKEN, DOWN], ids=cause)
+@pytest.mark.parametrize("n", [3, 4, 5, 9])
+def test_a_faulty_minority_does_not_hide_that_it_is_held(n: int, fault: Say) -> None:
+    """However quick the faulty nodes are, a quorum that answers "held" makes it held."""
+    minority = n - quorum(n)
+    plan = [fault] * minority + [held(2 + i) for i in range(quorum(n))]
+    assert refused(Script([plan])).refusal is Refusal.HELD
+
+
 def test_nodes_that_were_not_waited_for_are_not_accused_of_silence() -> None:
     """Who had no chance to answer is "not waited for"; who had, is silent."""
     outcome = refused(Script([[held(1), held(1), held(1), held(45), NEVER]]))

@@ -25,7 +25,10 @@ ABOVE = "give seconds above 0"
 DECADE = "give seconds: this is more than ten years"
 SHARE = "give a share of the ttl from 0 up to 1 (0.01)"
 PAIR = "give (shortest, longest) in seconds"
-FLOOR = "give at least 0.15 s: a lease must outlive several answers of node_timeout=0.05 s"
+FLOOR = (
+    "give at least 0.15 s: a lease must outlive several answers of node_timeout=0.05 s,"
+    " and the drift"
+)
 NUL = "leave out NUL bytes: other clients cut names there"
 NAME = "give the resource's name as str or bytes"
 
@@ -39,8 +42,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("ttl", INF, f"ttl=inf: {FINITE}"),
     ("ttl", -INF, f"ttl=-inf: {FINITE}"),
     ("ttl", LONGEST + 1, f"ttl=315360001.0: {DECADE}"),
-    ("ttl", 30.001, "ttl=30.001: give at most max_ttl=30 s, or raise max_ttl for all clients"),
-    ("ttl", 31, "ttl=31: give at most max_ttl=30 s, or raise max_ttl for all clients"),
+    ("ttl", 30.001, "ttl=30.001: give at most max_ttl=30 s, or raise it for all clients"),
+    ("ttl", 31, "ttl=31: give at most max_ttl=30 s, or raise it for all clients"),
     ("ttl", 0.1499, f"ttl=0.1499: {FLOOR}"),
     ("ttl", 0.001, f"ttl=0.001: {FLOOR}"),
     ("ttl", None, f"ttl=None: {NUMBER}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -51,10 +52,16 @@ def test_a_timedelta_is_converted_exactly(delta: timedelta) -> None:
     )
 
 
-@given(st.integers(0, round(LONGEST) * 1_000))
+@given(st.integers(0, 30 * 86_400_000))
 def test_milliseconds_survive_the_way_there_and_back(milliseconds: int) -> None:
-    """Every duration of whole ms up to the longest allowed is the same after a float's detour."""
+    """Every duration of whole ms up to a month is the same after a float's detour."""
     assert from_seconds(to_seconds(milliseconds * NS_PER_MS)) == milliseconds * NS_PER_MS
+
+
+@given(st.floats(0, LONGEST))
+def test_seconds_are_off_by_less_than_a_microsecond(seconds: float) -> None:
+    """Beyond a month a float loses nanoseconds, but up to the longest allowed no more."""
+    assert abs(from_seconds(seconds) - Fraction(seconds) * NS_PER_S) < 1_000
 
 
 @given(st.integers(0, 10**15), st.floats(0, 1, exclude_max=True))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 THOROUGH = os.environ.get("QUORLOCK_THOROUGH") == "1"
 POINTS_MAX = 5_000  # no call takes more
-CLEAN_WITHIN = 2.0  # seconds until a key that nobody holds must be gone
+CLEAN_WITHIN = 1.0  # seconds until a key that nobody holds must be gone
 RESOURCE = "cancelled"
 
 

@@ -8,10 +8,12 @@ instructions at which CPython looks for signals.  Then the same with real signal
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import os
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 SOURCE = str(Path(quorlock.__file__).parent)
 THOROUGH = os.environ.get("QUORLOCK_THOROUGH") == "1"
 POINTS_MAX = 5_000  # no call takes more
-CLEAN_WITHIN = 2.0  # seconds until a key that nobody holds must be gone
+CLEAN_WITHIN = 1.0  # seconds until a key that nobody holds must be gone
 RESOURCE = "interrupted"
 
 
@@ -52,7 +54,7 @@ class Interrupter:
         self.seen = 0
         self.where = ""
         self._opcodes = granularity == "signal"
-        self._after_c_call = False
+        self._last: int | None = None  # the instruction before, if it looked for signals
 
     def __enter__(self) -> Interrupter:
         self._before = sys.gettrace()
@@ -63,7 +65,7 @@ class Interrupter:
         sys.settrace(self._before)
 
     def _enter(self, frame: FrameType, event: str, arg: object) -> Any:
-        self._after_c_call = False
+        self._last = None
         if not frame.f_code.co_filename.startswith(SOURCE) or in_finalizer(frame):
             return None
         if self._opcodes:
@@ -75,10 +77,12 @@ class Interrupter:
         if event == "line" and frame.f_lasti not in impossible(frame.f_code):
             self._point(frame)
         elif event == "opcode":
-            name = opcodes(frame.f_code)[frame.f_lasti]
-            if self._after_c_call:
+            names, guards = opcodes(frame.f_code)
+            # The exception would come from the call itself, so both must be guarded alike.
+            if self._last is not None and guards[self._last] == guards[frame.f_lasti]:
                 self._point(frame)
-            self._after_c_call = name.startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
+            checks = names[frame.f_lasti].startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
+            self._last = frame.f_lasti if checks else None
         return self._step
 
     def _point(self, frame: FrameType) -> None:
@@ -99,8 +103,15 @@ def in_finalizer(frame: FrameType | None) -> bool:
 
 
 @functools.cache
-def opcodes(code: CodeType) -> dict[int, str]:
-    return {i.offset: i.opname for i in dis.get_instructions(code)}
+def opcodes(code: CodeType) -> tuple[dict[int, str], dict[int, int | None]]:
+    """The name of every instruction, and where it goes when it raises."""
+    names = {i.offset: i.opname for i in dis.get_instructions(code)}
+    table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    guards = {
+        offset: next((e.target for e in table if e.start <= offset < e.end), None)
+        for offset in names
+    }
+    return names, guards
 
 
 @functools.cache
@@ -123,6 +134,26 @@ def impossible(code: CodeType) -> frozenset[int]:
         if i.opname == "NOP"
         or (i.positions and i.offset > lines.get(i.positions.lineno, i.offset))
     )
+
+
+class Stuck(BaseException):
+    """A call waits for something that never comes."""
+
+
+@contextlib.contextmanager
+def watchdog(seconds: float = 15.0) -> Iterator[None]:
+    """Raise Stuck in the main thread, whose waiting for a lock can be interrupted."""
+
+    def bark(*_: object) -> None:
+        raise Stuck
+
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 # --- what is interrupted ---------------------------------------------------------------------
@@ -299,20 +330,28 @@ def every_point(
     tried: Counter[str] = Counter()
     try:
         for k in range(random.randint(1, stride), POINTS_MAX, stride):
-            before()
             at = Interrupter(k, granularity)
-            outcome = perform(act, scene, at)
-            after()
-            scene.check(at, outcome)
+            try:
+                with watchdog():
+                    before()
+                    outcome = perform(act, scene, at)
+                    after()
+                    scene.check(at, outcome)
+            except Stuck:
+                scene.faults.append(f"{k}: {at.where}: stuck for good")
+                break
             tried[outcome] += 1
             if not at.where:
                 break
             if cold:
                 scene.redlock.close()
                 scene.begin(warm=False)
+        else:
+            scene.faults.append("it never completes")
         scene.faults += scene_after(scene)
     finally:
-        scene.redlock.close()
+        with contextlib.suppress(Stuck), watchdog(5.0):
+            scene.redlock.close()
     print(f"{act.__name__} {granularity} every {stride}: {dict(tried)}")
     assert not scene.faults, "\n" + "\n".join(scene.faults)
     assert tried["interrupted"] > 0

@@ -5,6 +5,7 @@ A *flow* is a generator: it yields one of the effects below and is sent what it 
     receipt = yield Send(command)          # to all nodes at once; Receipt
     event = yield Receive(until=instant)   # Replied or Elapsed
     now = yield Sleep(until=instant)       # the instant at which it went on
+    yield Keep(granted)                    # won; nothing comes back
 
 What a driver owes is written in `_drivers/contract.py`.  Named tuples here, not dataclasses:
 one is made for every reply, and a frozen dataclass costs three times as much to make.
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from quorlock._core.commands import Command
-    from quorlock._core.outcomes import Answer
+    from quorlock._core.outcomes import Answer, Granted
     from quorlock._core.time import Duration, Instant
 
 T = TypeVar("T")
@@ -63,6 +64,17 @@ class Sleep(NamedTuple):
     until: Instant
 
 
+class Keep(NamedTuple):
+    """The lock is won: the caller gets it. The last wish of a flow.
+
+    The driver leaves the flow here until the caller has its lease, and closes it then.  A flow
+    that is abandoned instead gives the lock back, so there is no instant at which an interrupted
+    caller leaves a lock that nobody knows of.
+    """
+
+    granted: Granted
+
+
 class Replied(NamedTuple):
     """One node's answer. A reply names its round."""
 
@@ -78,7 +90,7 @@ class Elapsed(NamedTuple):
     at: Instant
 
 
-Effect: TypeAlias = Send | Receive | Sleep
+Effect: TypeAlias = Send | Receive | Sleep | Keep
 Flow: TypeAlias = Generator[Effect, Any, T]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from quorlock._core.commands import Acquire, Extend, Inspect, Release
-from quorlock._core.effects import Elapsed, Receipt, Receive, Send, Sleep
+from quorlock._core.effects import Elapsed, Keep, Receipt, Receive, Send, Sleep
 from quorlock._core.outcomes import (
     Answer,
     Cause,
@@ -24,7 +24,6 @@ from quorlock._core.outcomes import (
     Refusal,
     Refused,
     Released,
-    Vote,
     node_votes,
 )
 from quorlock._core.quorum import Tally, Verdict
@@ -101,7 +100,9 @@ def attempt(request: Request, policy: Policy, chance: Chance) -> Flow[Granted | 
         valid_until = policy.valid_until(receipt.started, request.ttl_ms)
         if tally.verdict is Verdict.WON and decided_at < valid_until:
             answers = tally.closed()
-            return Granted(request.key, token, request.ttl_ms, valid_until, answers, receipt)
+            won = Granted(request.key, token, request.ttl_ms, valid_until, answers, receipt)
+            yield Keep(won)
+            return won
         # Step 5: unlock all nodes, also those that refused or did not answer (rule 5).
         return (yield from _give_back(request.key, token, tally, receipt, policy))
     except GeneratorExit:
@@ -141,16 +142,14 @@ def _give_back(
 
 
 def _worth_hearing(tally: Tally, backs: Tally) -> bool:
-    """Fewer than a quorum have answered the give-back, and more are likely to."""
-    answered = awaited = 0
+    """Fewer than a quorum have told about the lock, and more may."""
+    told = awaited = 0
     for first, second in zip(tally.answers, backs.answers, strict=True):
-        # Who let the acquire time out, or was never asked, is not waited for.
-        speaks = first is None or first.vote is not Vote.UNKNOWN
-        if second is None:
-            awaited += speaks
-        elif second.vote is not Vote.UNKNOWN:
-            answered += speaks
-    return awaited > 0 and answered < tally.quorum
+        if first is None or (second is None and first.is_lock_answer):
+            awaited += 1
+        elif first.is_lock_answer and second is not None:
+            told += second.cause is not Cause.WRONG_TYPE
+    return awaited > 0 and told < tally.quorum
 
 
 def _refined(first: Answer, back: Answer) -> Answer:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from quorlock._core.commands import Release
-from quorlock._core.effects import Abandoned, Elapsed, Receive, Replied, Send
+from quorlock._core.effects import Abandoned, Elapsed, Receive, Replied, Send, Sleep
 from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 from quorlock._drivers.engine import Engine
@@ -55,15 +55,12 @@ class Driver:
 
     async def run(self, flow: Flow[T]) -> T:
         """Lead the flow to its end."""
-        return await self.win(flow, _itself, None)
+        return await self.win(flow, _itself)
 
-    async def win(
-        self, flow: Flow[T], claim: Callable[[T], R], undo: Callable[[T], Flow[None]] | None
-    ) -> R:
-        """Lead the flow to its end and make of its outcome what the caller wants.
+    async def win(self, flow: Flow[T], claim: Callable[[T], R]) -> R:
+        """Lead the flow to its end and make of its outcome what the caller wants (a lease).
 
-        claim: makes the lease (or whatever) of the outcome.  undo: the flow that gives an
-        outcome back whose caller was cancelled before it got it.
+        Cancelled anywhere before that is made, the flow gives the lock back.
         """
         if self.closed:
             flow.close()
@@ -71,9 +68,11 @@ class Driver:
         turn = Turn(self._engine(), self.members, flow)
         try:
             turn.begin()
-            return claim(await turn.future)
+            result = claim(await turn.future)
+            flow.close()
+            return result
         except BaseException:
-            turn.abandon(undo)
+            turn.abandon()
             raise
 
     def statuses(self) -> tuple[NodeStatus, ...]:
@@ -134,7 +133,6 @@ class Turn(Hears, Generic[T]):
         self._engine = engine
         self._members = members
         self._flow = flow
-        self._outcome: list[T] = []
         self._acquires = False  # what is under way wants something; it is no release
         self._sleeping = False
         self._until: Instant | None = None  # set while the flow waits for a reply
@@ -154,13 +152,11 @@ class Turn(Hears, Generic[T]):
             self._until = None
             self._go_on(reply)
 
-    def abandon(self, undo: Callable[[T], Flow[None]] | None) -> None:
-        """The caller is gone (or was told of an error): let the flow give back."""
-        if self.over:
-            # The outcome came, and so did the cancellation: nobody has the lease.
-            if self._outcome and undo is not None:
-                self.carry_out(undo(self._outcome[0]))
-            return
+    def abandon(self) -> None:
+        """The caller is gone (or was told of an error): let the flow give back.
+
+        Also when the outcome has come already: the caller did not get it.
+        """
         self._finish()
         with contextlib.suppress(StopIteration, Abandoned):
             self._carry_on(self._flow, self._flow.throw(Abandoned()))
@@ -195,16 +191,15 @@ class Turn(Hears, Generic[T]):
                     if self._acquires:
                         self._members.check()
                     value = self._engine.send(effect, self)
-                else:
+                elif isinstance(effect, Sleep):
                     self._sleeping = True
                     self._set_timer(effect.until)
                     return
+                else:
+                    self._succeed(effect.granted)
+                    return
         except StopIteration as stop:
-            self._finish()
-            # Kept here too: a caller that is cancelled has cancelled the future already.
-            self._outcome.append(stop.value)
-            if not self.future.done():
-                self.future.set_result(stop.value)
+            self._succeed(stop.value)
         except BaseException as error:  # noqa: BLE001 (the caller gets it)
             self._fail(error)
 
@@ -219,6 +214,11 @@ class Turn(Hears, Generic[T]):
             self._fail(error)
         else:
             self._go_on(self._engine.send(effect, self))
+
+    def _succeed(self, outcome: Any) -> None:
+        self._finish()
+        if not self.future.done():
+            self.future.set_result(outcome)
 
     def _fail(self, error: BaseException) -> None:
         self._finish()

@@ -11,13 +11,14 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quorlock._core.commands import Acquire, Release
-from quorlock._core.effects import Abandoned, Receive, Send
+from quorlock._core.effects import Abandoned, Keep, Receive, Send, Sleep
 from quorlock._drivers import fork
-from quorlock._drivers.bundle import Bundle, Pool
+from quorlock._drivers.bundle import Bundle
 from quorlock._drivers.clock import now
 from quorlock._drivers.connection import Exchange
 from quorlock._drivers.keeper import Keeper
 from quorlock._drivers.members import Member, Members
+from quorlock._drivers.pool import Owner, Pool
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
@@ -58,39 +59,31 @@ class Driver:
 
     def run(self, flow: Flow[T]) -> T:
         """Lead the flow to its end."""
-        return self.win(flow, _itself, None)
+        return self.win(flow, _itself)
 
-    def win(
-        self, flow: Flow[T], claim: Callable[[T], R], undo: Callable[[T], Flow[None]] | None
-    ) -> R:
-        """Lead the flow to its end and make of its outcome what the caller wants.
+    def win(self, flow: Flow[T], claim: Callable[[T], R]) -> R:
+        """Lead the flow to its end and make of its outcome what the caller wants (a lease).
 
-        claim: makes the lease (or whatever) of the outcome.  undo: the flow that gives an
-        outcome back whose caller was interrupted before it got it.
+        Interrupted anywhere before that is made, the flow gives the lock back.
         """
         turn = _Turn(self._pool, self.members, self._closed)
-        outcome: list[T] = []
         try:
-            outcome.append(turn.lead(flow))
-            result = claim(outcome[0])
+            result = claim(turn.lead(flow))
             turn.leave()
+            flow.close()
             return result
         except BaseException:
             turn.abandon(flow)
-            if outcome and undo is not None:
-                turn.carry_out(undo(outcome[0]))
             turn.leave()
             raise
 
     def close(self) -> None:
         """Pay what is owed, as far as it can be in a bounded time, and close everything."""
         self._closed.set()
-        until = now() + 2 * self._policy.node_timeout + self._policy.connect_timeout
-        for bundle in self._pool.idle():
-            bundle.drain(now() + 2 * self._policy.node_timeout)
-            bundle.close()
+        until = now() + 2 * self._policy.node_timeout
+        self._pool.close(lambda bundle: bundle.close(until))
         for keeper in self._keepers:
-            keeper.close(until)
+            keeper.close(until + self._policy.connect_timeout)
 
     def statuses(self) -> tuple[NodeStatus, ...]:
         """Every node as this process sees it now; asks nobody."""
@@ -123,7 +116,7 @@ class Driver:
             self._closed.set()
 
 
-class _Turn:
+class _Turn(Owner):
     """One flow on its way: the bundle it has in hand, and its letter box."""
 
     def __init__(self, pool: Pool, members: Members, closed: threading.Event) -> None:
@@ -132,15 +125,18 @@ class _Turn:
         self._closed = closed
         self._exchange = Exchange()
         self._bundle: Bundle | None = None
-        self._urgent = False
+        self.urgent = False
 
     def lead(self, flow: Flow[T]) -> T:
-        """Perform what the flow asks for until it ends."""
+        """Perform what the flow asks for until it has an outcome."""
         step = flow.send
         value: Any = None
         try:
             while True:
-                value = self._perform(step(value))
+                effect = step(value)
+                if isinstance(effect, Keep):
+                    return effect.granted  # type: ignore[return-value] # T is Granted then
+                value = self._perform(effect)
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
@@ -150,19 +146,14 @@ class _Turn:
         with contextlib.suppress(StopIteration, Abandoned):
             self._carry_on(flow, flow.throw(Abandoned()))
 
-    def carry_out(self, flow: Flow[Any]) -> None:
-        """Send what the flow asks for, wait for nothing."""
-        with contextlib.suppress(StopIteration):
-            self._carry_on(flow, next(flow))
-
     def _carry_on(self, flow: Flow[Any], effect: Effect) -> None:
         # An acquire of which nothing was sent leaves nothing to give back.
-        while type(effect) is Send and (self._exchange.round or self._urgent):
+        while type(effect) is Send and (self._exchange.round or self.urgent):
             effect = flow.send(self._in_hand(effect).send(effect, self._exchange))
         flow.close()
 
     def leave(self) -> None:
-        """Give the bundle back."""
+        """Give back every bundle that is ours; as often as one likes."""
         self._exchange.over = True
         self._put_back()
 
@@ -178,19 +169,19 @@ class _Turn:
             if type(effect.command) is not Release:
                 self._members.check()
             return bundle.send(effect, self._exchange)
+        assert isinstance(effect, Sleep)
         self._put_back()
         return self._sleep(effect.until)
 
     def _in_hand(self, effect: Send) -> Bundle:
         if self._bundle is None:
-            self._urgent = type(effect.command) is not Acquire
-            self._bundle = self._pool.take(urgent=self._urgent)
+            self.urgent = type(effect.command) is not Acquire
+            self._bundle = self._pool.take(self)
         return self._bundle
 
     def _put_back(self) -> None:
-        bundle, self._bundle = self._bundle, None
-        if bundle is not None:
-            self._pool.give(bundle, urgent=self._urgent)
+        self._bundle = None
+        self._pool.give(self)
 
     def _sleep(self, until: Instant) -> Instant:
         while (left := until - now()) > 0:

@@ -1,14 +1,13 @@
-"""N connections, one to each node, in the hands of one thread at a time; and their pool.
+"""N connections, one to each node, in the hands of one thread at a time.
 
-A flow takes a bundle when it first sends, and gives it back when it ends or sleeps.  Bundles
-are taken last in, first out, so that one thread always talks down the same connections.
+A flow takes a bundle when it first sends, and gives it back when it ends or sleeps (`pool`).
 Connecting is the keepers' work: a bundle says what it wants and goes on without it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import select
-import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -22,12 +21,13 @@ from quorlock._wire.conversation import Question
 from quorlock._wire.packing import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import threading
 
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
     from quorlock._drivers.connection import Connection, Exchange
     from quorlock._drivers.keeper import Keeper
+    from quorlock._drivers.pool import Owner
 
 _POLL_IN = select.POLLIN
 _BUFFER_BYTES = 4096
@@ -44,6 +44,7 @@ class Bundle:
         self, keepers: tuple[Keeper, ...], policy: Policy, changed: threading.Condition
     ) -> None:
         self.connections: list[Connection | None] = [None] * len(keepers)
+        self.owner: Owner | None = None  # the pool's note of who has it in hand
         self._keepers = keepers
         self._policy = policy
         self._changed = changed
@@ -82,10 +83,11 @@ class Bundle:
 
     def _take_in(self) -> None:
         while self._arrivals:
-            arrival = self._arrivals.popleft()
+            arrival = self._arrivals[0]  # taken out when it has its place: we may be interrupted
             self.connections[arrival.member.index] = arrival
             self._by_fd[arrival.fileno()] = arrival
             self._poll.register(arrival.fileno(), _POLL_IN)
+            self._arrivals.popleft()
         self._missing = False
         for index, connection in enumerate(self.connections):
             if connection is None or connection.lost:
@@ -94,11 +96,14 @@ class Bundle:
 
     def _drop(self, index: int) -> None:
         self._missing = True
-        connection, self.connections[index] = self.connections[index], None
+        connection = self.connections[index]
         if connection is not None:
-            if self._by_fd.pop(connection.fileno(), None) is not None:
-                self._poll.unregister(connection.fileno())
+            if connection.fileno() in self._by_fd:
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(connection.fileno())
+                self._by_fd.pop(connection.fileno(), None)
             connection.close()
+            self.connections[index] = None
 
     def _await_quorum(self, began: Instant) -> None:
         """Wait while a quorum is not connected and may be; for the rest, once, a short while."""
@@ -223,7 +228,7 @@ class Bundle:
             for c in self.connections
         )
 
-    def drain(self, until: Instant) -> None:
+    def _drain(self, until: Instant) -> None:
         """Read what is still to come, so that closing cuts nothing off."""
         while self.owes and (left := until - now()) > 0:
             self._look(min(-(-left // NS_PER_MS), 5))
@@ -231,62 +236,11 @@ class Bundle:
                 if connection is not None:
                     connection.flush()
 
-    def close(self) -> None:
-        """Close all sockets, also those that are still to arrive."""
+    def close(self, until: Instant = 0) -> None:
+        """Close all sockets, also those that are still to arrive; drain them until then."""
+        self._drain(until)
         self._closed = True
         while self._arrivals:
             self._arrivals.popleft().close()
         for index in range(len(self.connections)):
             self._drop(index)
-
-
-class Pool:
-    """The bundles of a driver: idle ones on a stack, a cap on how many acquire at once.
-
-    Extensions and releases pass the cap: who holds a lock must not queue behind those who
-    want it.
-    """
-
-    def __init__(self, make: Callable[[], Bundle], cap: int) -> None:
-        self._make = make
-        self._idle: list[Bundle] = []
-        self._all: set[Bundle] = set()
-        self._lock = threading.Lock()
-        self._places = threading.Semaphore(cap)
-        self._cap = cap
-
-    def take(self, *, urgent: bool) -> Bundle:
-        """The bundle used last, or a new one; waits for a place unless urgent."""
-        if not urgent:
-            self._places.acquire()
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        bundle = self._make()
-        with self._lock:
-            self._all.add(bundle)
-        return bundle
-
-    def give(self, bundle: Bundle, *, urgent: bool) -> None:
-        """Put it back; closed if there are more than enough."""
-        with self._lock:
-            surplus = len(self._idle) >= self._cap and not bundle.owes
-            if not surplus:
-                self._idle.append(bundle)
-            else:
-                self._all.discard(bundle)
-        if not urgent:
-            self._places.release()
-        if surplus:
-            bundle.close()
-
-    def idle(self) -> list[Bundle]:
-        """Take all idle ones out, to close them."""
-        with self._lock:
-            bundles, self._idle = self._idle, []
-            self._all.difference_update(bundles)
-        return bundles
-
-    def every(self) -> list[Bundle]:
-        """All bundles, also those in use."""
-        return list(self._all)

@@ -54,6 +54,7 @@ class Connection:
         self.member = member
         self.lock = threading.Lock()
         self.lost = False
+        self._buried = False  # its debts are noted, its askers told
         self.run_id = member.run_id
         self.conversation = Conversation(secret, member.patience)
         self._fd = sock.fileno()
@@ -79,8 +80,7 @@ class Connection:
             try:
                 # Into the queue first: if we are interrupted after the bytes left, the acquire
                 # is known to be in flight.
-                self.conversation.ask(question)
-                self._write(data)
+                self._write(self.conversation.ask(question, data))
             except BaseException as error:
                 self._broken(error)
                 if not isinstance(error, (OSError, Nonsense)):
@@ -114,14 +114,10 @@ class Connection:
                 if not isinstance(error, OSError):
                     raise
 
-    def give_up(self, text: str) -> None:
-        """Call it lost. Its owner closes it: another thread may be polling its number."""
-        with self.lock:
-            self._give_up(text)
-
     def close(self) -> None:
-        """Close the socket; for the owner only."""
-        self.give_up("closed")
+        """Close the socket; for the owner only. What is open becomes a debt, and no blame."""
+        with self.lock:
+            self._give_up("closed", blame=False)
         self.sock.close()
 
     def _write(self, data: bytes) -> None:
@@ -153,7 +149,7 @@ class Connection:
         for question, answer in self.conversation.answers():
             asker = question.asker
             assert isinstance(asker, Exchange)
-            member.answered(answer, at - question.asked_at)
+            member.answered(question.command, answer, at - question.asked_at)
             asker.deliver(question, member.index, answer, at)
 
     def _broken(self, error: BaseException) -> None:
@@ -164,20 +160,23 @@ class Connection:
         else:
             self._give_up("connection given up: the call was interrupted")
 
-    def _give_up(self, text: str, cause: Cause = Cause.LOST) -> None:
-        if self.lost:
-            return
+    def _give_up(self, text: str, cause: Cause = Cause.LOST, *, blame: bool = True) -> None:
+        # `lost` first and `_buried` last: interrupted in between, closing goes through it again.
         self.lost = True
+        if self._buried:
+            return
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
         at = now()
         self._leave_debts(at)
-        self.member.lost(text, cause)
+        if blame:
+            self.member.lost(text, cause)
         answer = Answer(Vote.UNKNOWN, cause, text)
         for question in self.conversation.questions:
             asker = question.asker
             assert isinstance(asker, Exchange)
             asker.deliver(question, self.member.index, answer, at)
+        self._buried = True
 
     def _leave_debts(self, at: Instant) -> None:
         for command in self.conversation.owed_releases():

@@ -10,7 +10,9 @@
 4. No vote comes from a connection whose server was not compared with the others (rule 14).
 5. A caller that goes away (cancelled, interrupted) ends its flow by `Abandoned`; sends that the
    flow still asks for are carried out; the exception comes out in any case.
-6. What a finished flow was still to hear is read and dropped, never given to another flow.
+6. `Keep`: the flow stays there until the caller has its lease, and is closed then; a caller that
+   goes away before that abandons it, and it gives the lock back.
+7. What a finished flow was still to hear is read and dropped, never given to another flow.
 """
 
 from __future__ import annotations
@@ -34,9 +36,7 @@ class BlockingDriver(Protocol):
 
     def run(self, flow: Flow[T]) -> T: ...
 
-    def win(
-        self, flow: Flow[T], claim: Callable[[T], R], undo: Callable[[T], Flow[None]] | None
-    ) -> R: ...
+    def win(self, flow: Flow[T], claim: Callable[[T], R]) -> R: ...
 
     def close(self) -> None: ...
 
@@ -48,8 +48,6 @@ class AsyncioDriver(Protocol):
 
     def run(self, flow: Flow[T]) -> Awaitable[T]: ...
 
-    def win(
-        self, flow: Flow[T], claim: Callable[[T], R], undo: Callable[[T], Flow[None]] | None
-    ) -> Awaitable[R]: ...
+    def win(self, flow: Flow[T], claim: Callable[[T], R]) -> Awaitable[R]: ...
 
     def close(self) -> Awaitable[None]: ...

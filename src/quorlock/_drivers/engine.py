@@ -162,8 +162,12 @@ class Engine:
     async def _guard(self) -> None:
         try:
             await self._end
-        finally:
+        except GeneratorExit:
+            raise  # the loop is gone
+        except BaseException:
             await self._finish()
+            raise
+        await self._finish()
 
     async def close(self) -> None:
         """Give back, hear what can be heard in a bounded time, close everything.

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from quorlock._core.outcomes import Vote
-from quorlock._core.time import NS_PER_MS
+from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._drivers.clock import now
 from quorlock._drivers.connection import Connection, Exchange
 from quorlock._drivers.dial import dial
@@ -49,6 +49,7 @@ class Keeper:
         self._wanting: dict[Bundle, None] = {}
         self._unsent: dict[Connection, None] = {}
         self._own: Connection | None = None  # the one on which debts are paid
+        self._until: Instant = FOR_EVER  # when nothing more is to be done
         self._thread: threading.Thread | None = None
         member.on_debt = self._wake
 
@@ -56,7 +57,7 @@ class Keeper:
 
     def want(self, bundle: Bundle) -> None:
         """Connect this bundle to the node as soon as may be."""
-        if bundle not in self._wanting:
+        if bundle not in self._wanting or self._thread is None:
             self._wanting[bundle] = None
             self._wake()
 
@@ -68,6 +69,7 @@ class Keeper:
     def close(self, until: Instant) -> None:
         """Pay what can be paid until then, and end."""
         self.closing = True
+        self._until = until
         self._wake()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -78,15 +80,20 @@ class Keeper:
         with self._condition:
             if self._thread is None:
                 name = f"quorlock keeper of {self.member.address}"
-                self._thread = threading.Thread(target=self._work, name=name, daemon=True)
                 # Threads cannot be started while the interpreter ends.
                 with contextlib.suppress(RuntimeError):
-                    self._thread.start()
+                    threading.Thread(target=self._work, name=name, daemon=True).start()
             self._condition.notify()
 
     # --- the thread --------------------------------------------------------------------------
 
     def _work(self) -> None:
+        with self._condition:
+            # Taken by the thread itself: whoever started it may have been interrupted, and
+            # somebody else have started another.
+            if self._thread is not None:
+                return
+            self._thread = threading.current_thread()
         while (job := self._next_job()) is not None:
             job()
         self._hang_up()
@@ -106,6 +113,8 @@ class Keeper:
 
     def _first(self, at: Instant) -> tuple[Instant, Callable[[], None] | None]:
         """What is to be done first, and when."""
+        if at >= self._until:
+            return at, None
         if self._unsent:
             return at, self._flush
         reachable_at = at if self._own is not None else self.member.retry_at
@@ -144,6 +153,8 @@ class Keeper:
         if self._own is None or self._own.lost:
             self._hang_up()
             self._own = self._dial()
+            if self._own is None and self.closing:
+                self._until = now()  # it is not to be reached, and nobody wants to wait for it
         owed = self.member.debts.due(now()) if self._own is not None else []
         for start in range(0, len(owed), _DEBTS_AT_ONCE):
             if self._own is None or not self._pay_some(self._own, owed[start:][:_DEBTS_AT_ONCE]):
@@ -156,7 +167,7 @@ class Keeper:
         at = now()
         for number, release in enumerate(owed):
             connection.ask(pack(release), Question(release, exchange, number, at))
-        _hear(connection, exchange, len(owed), now() + self._policy.connect_timeout)
+        _hear(connection, exchange, len(owed), self._patience())
         exchange.over = True
         for reply in exchange.mail:
             if reply.answer.vote is not Vote.UNKNOWN:
@@ -167,12 +178,15 @@ class Keeper:
 
     def _dial(self) -> Connection | None:
         try:
-            return dial(self.member, self._members, now() + self._policy.connect_timeout)
+            return dial(self.member, self._members, self._patience())
         except Exception as error:  # noqa: BLE001 (whatever it is, this node does not vote)
             self.member.failed(error, now())
             with self._changed:
                 self._changed.notify_all()
             return None
+
+    def _patience(self) -> Instant:
+        return min(now() + self._policy.connect_timeout, self._until)
 
     def _hang_up(self) -> None:
         connection, self._own = self._own, None

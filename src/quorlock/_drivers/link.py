@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from typing import TYPE_CHECKING, cast
 
 from quorlock._core.effects import Replied
@@ -76,8 +77,8 @@ class Link(asyncio.BufferedProtocol):
         """Queue a question and send its bytes; False if the connection is lost already."""
         if self.lost:
             return False
-        self.conversation.ask(question)
-        self._write(data)
+        self._write_unsent()  # a script that goes again is in the queue before this question
+        self._write(self.conversation.ask(question, data))
         return True
 
     def uncork(self) -> None:
@@ -134,12 +135,26 @@ class Link(asyncio.BufferedProtocol):
         words = getattr(exc, "strerror", None) or "closed by the server"
         self._give_up(f"connection lost: {words.lower()}")
         if not self.greeted.done():
+            self._hear_last_words()
+        if not self.greeted.done():
             self.greeted.set_exception(Unfit(HANGS_UP, lasting=False))
         if not self.greeted.cancelled():
             self.greeted.exception()  # seen: nobody may be left to ask for it
         if not self.closed.done():
             self.closed.set_result(None)
         self.on_end()
+
+    def _hear_last_words(self) -> None:
+        # A server may refuse us in one line and hang up; when our own words then meet a closed
+        # door, asyncio ends the connection without reading what it said.
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is None or self._handshake is None:
+            return
+        try:
+            with contextlib.suppress(OSError):
+                self._handshake.hear(os.read(sock.fileno(), _BUFFER_BYTES))
+        except Unfit as unfit:
+            self.greeted.set_exception(unfit)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -160,10 +175,13 @@ class Link(asyncio.BufferedProtocol):
         member = self.member
         for question, answer in self.conversation.answers():
             asker = cast("Hears", question.asker)
-            member.answered(answer, at - question.asked_at)
+            member.answered(question.command, answer, at - question.asked_at)
             if asker.over:
                 continue
             asker.hear(Replied(question.round, member.index, answer, at))
+        self._write_unsent()
+
+    def _write_unsent(self) -> None:
         if self.conversation.unsent:
             data, self.conversation.unsent = self.conversation.unsent, b""
             self._write(data)

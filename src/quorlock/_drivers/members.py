@@ -5,6 +5,8 @@ Shared by both drivers; opens no sockets.
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from dataclasses import dataclass
 from enum import Enum
@@ -19,7 +21,7 @@ from quorlock.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.commands import Acquire, Release
+    from quorlock._core.commands import Acquire, Command, Release
     from quorlock._core.policy import Policy
     from quorlock._core.time import Duration, Instant
     from quorlock._wire.nodes import Node
@@ -75,7 +77,8 @@ class Member:
         self.retry_at: Instant = 0
         self._back_off = BACK_OFF_MIN
         self._unanswered = _down("not connected yet")
-        self._trouble = ""  # an error that it last answered with
+        # Errors that it last answered with, by kind of command; None: it spoke nonsense.
+        self._troubles: dict[type[Command] | None, str] = {}
 
     @property
     def run_id(self) -> str:
@@ -101,15 +104,20 @@ class Member:
             self.standing = Standing.UNTRIED
         self._unanswered = _down(text)
         if cause is Cause.NONSENSE:
-            self._trouble = text  # connecting again does not show that it is mended
+            self._troubles[None] = text  # connecting again does not show that it is mended
 
-    def answered(self, answer: Answer, latency: Duration) -> None:
+    def answered(self, command: Command, answer: Answer, latency: Duration) -> None:
         """A connection brought an answer."""
         self.latency = latency
+        if self.standing is not Standing.UP:
+            self.standing = Standing.UP  # by another connection than the one that broke
         if answer.cause is Cause.FAILED or answer.cause is Cause.FORBIDDEN:
-            self._trouble = answer.reason
-        elif self._trouble:
-            self._trouble = ""
+            if not answer.text.startswith("NOSCRIPT"):
+                self._troubles[type(command)] = answer.reason
+        elif self._troubles:
+            # What was refused is mended only when the same is granted again.
+            self._troubles.pop(type(command), None)
+            self._troubles.pop(None, None)
 
     def failed(self, error: Exception, now: Instant) -> None:
         """Connecting failed; the next attempt waits twice as long as this one did."""
@@ -132,7 +140,7 @@ class Member:
 
     def status(self, silent_for: Duration) -> NodeStatus:
         """For the user. silent_for: how long its oldest open question has been waiting."""
-        why = self._trouble
+        why = next(iter(self._troubles.values()), "")
         if self.standing is not Standing.UP:
             why = self._unanswered.reason
         elif silent_for > self.patience:
@@ -188,7 +196,11 @@ def _down(text: str, *, lasting: bool = False) -> Answer:
 
 def _os_words(error: Exception) -> str:
     """The operating system's words alone: exception texts may quote a whole address."""
-    if isinstance(error, TimeoutError) and not getattr(error, "strerror", None):
+    number = getattr(error, "errno", None)
+    if number is None and (found := re.search(r"\[Errno (\d+)\]", str(error))):
+        number = int(found[1])  # asyncio's "Multiple exceptions" when a name has many addresses
+    if number is not None and number > 0:
+        return os.strerror(number).lower()
+    if isinstance(error, TimeoutError):
         return "no answer to connecting"
-    text = getattr(error, "strerror", None) or type(error).__name__
-    return str(text).lower()
+    return str(getattr(error, "strerror", None) or type(error).__name__).lower()

@@ -135,10 +135,10 @@ class Session(Generic[D]):
             fail_unanswered(answers, now(), request, self.policy)
         return report.verdict == "held"
 
-    def end_by_token(self, token: bytes) -> None:
+    def end_by_token(self, key: bytes, token: bytes) -> None:
         """A release by bare token ends the lease, if it is one of ours."""
         holding = self.holdings.get(token)
-        if holding is not None:
+        if holding is not None and holding.key == key:
             self.end(holding)
 
     def forget(self) -> None:

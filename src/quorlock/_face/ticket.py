@@ -32,11 +32,17 @@ class Ticket:
     @classmethod
     def from_json(cls, text: str) -> Ticket:
         """The reverse of `to_json`. Raises ConfigError if it is not such a text."""
-        try:
-            facts = json.loads(text)
-            ticket = cls(facts["resource"], facts["token"], float(facts["ttl"]))
-        except (ValueError, TypeError, KeyError):
-            # Not the text itself: it may hold a token.
+        ticket = _parsed(text)
+        if ticket is None:
+            # Not the text itself, nor an error that quotes it: it may hold a token.
             fix = "give the text that Ticket.to_json made"
-            raise ConfigError("ticket", "(not shown)", fix) from None
+            raise ConfigError("ticket", "(not shown)", fix)
         return ticket
+
+
+def _parsed(text: str) -> Ticket | None:
+    try:
+        facts = json.loads(text)
+        return Ticket(str(facts["resource"]), str(facts["token"]), float(facts["ttl"]))
+    except (ValueError, TypeError, KeyError):
+        return None

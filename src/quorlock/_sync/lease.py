@@ -18,6 +18,7 @@ from quorlock.errors import LeaseLost
 if TYPE_CHECKING:
     import threading
 
+    from quorlock._core.effects import Flow
     from quorlock._core.policy import Seconds
     from quorlock._face.holding import Holding
     from quorlock._face.session import Session
@@ -97,31 +98,48 @@ class Lease(LeaseBase[Driver]):
 
     def _release(self) -> Released:
         session, holding = self._session, self._holding
-        if not session.end(holding):
-            return Released(deleted=False, gone=None, answers=(), ended=0)
-        asked_at = now()
-        flow = flows.release(holding.key, holding.token, holding.receipt, session.policy)
-        return session.settled(holding, session.driver.run(flow), asked_at)
+        try:
+            if not session.end(holding):
+                return Released(deleted=False, gone=None, answers=(), ended=0)
+            asked_at = now()
+            flow = flows.release(holding.key, holding.token, holding.receipt, session.policy)
+            released = session.driver.run(flow)
+        except BaseException:
+            self._give_back_soon()  # interrupted, perhaps before anything was sent
+            raise
+        return session.settled(holding, released, asked_at)
 
     def _slip(self, loss: Loss) -> None:
         """Observed to be lost: over for good, told, given back on all nodes."""
-        holding = self._holding
-        if self._session.end(holding, loss):
-            self._give_back(holding)
+        session, holding = self._session, self._holding
+        try:
+            if session.end(holding, loss):
+                session.driver.run(_give_back(holding))
+        except BaseException:
+            self._give_back_soon()
+            raise
 
-    def _give_back(self, holding: Holding) -> None:
-        flow = flows.give_back(holding.key, holding.token, holding.receipt)
-        self._session.driver.run(flow)
+    def _give_back_soon(self) -> None:
+        """In a thread of its own: we may be anywhere, also inside our own locks.
+
+        A raw one, since threading takes locks to start one.
+        """
+        session, holding = self._session, self._holding
+        holding.end(holding.loss)  # but left in the account until it is sent: see Redlock.close
+        _thread.start_new_thread(_give_back_quietly, (session, holding))
 
     def __del__(self) -> None:
-        # Nobody can release it any more.  In a thread of its own: this may run anywhere, also
-        # inside our own locks.  Raw, since threading takes locks to start one.
+        # Nobody can release it any more.
         with contextlib.suppress(Exception):
-            if self._session.end(self._holding):
-                _thread.start_new_thread(_give_back_quietly, (self._session, self._holding))
+            if self._session.holdings.get(self._holding.token) is self._holding:
+                self._give_back_soon()
+
+
+def _give_back(holding: Holding) -> Flow[None]:
+    return flows.give_back(holding.key, holding.token, holding.receipt)
 
 
 def _give_back_quietly(session: Session[Driver], holding: Holding) -> None:
     with contextlib.suppress(Exception):
-        flow = flows.give_back(holding.key, holding.token, holding.receipt)
-        session.driver.run(flow)
+        session.driver.run(_give_back(holding))
+        session.end(holding, holding.loss)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from quorlock._core.effects import Flow
     from quorlock._core.outcomes import Granted
 
 P = ParamSpec("P")
@@ -48,7 +47,7 @@ class Lock(LockBase[Driver, Lease]):
         """
         session = self._session
         flow = flows.acquire(self._request(timeout), session.policy, session.chance)
-        return session.driver.win(flow, self._lease, _undo)
+        return session.driver.win(flow, self._lease)
 
     def try_acquire(self) -> Lease | None:
         """One attempt: a Lease, or None when somebody else holds it.
@@ -57,7 +56,7 @@ class Lock(LockBase[Driver, Lease]):
         """
         session = self._session
         flow = flows.try_acquire(self._request(0), session.policy, session.chance)
-        return session.driver.win(flow, self._lease_or_none, _undo)
+        return session.driver.win(flow, self._lease_or_none)
 
     def locked(self) -> bool:
         """Does anybody hold it: the same token on a quorum of nodes.
@@ -99,8 +98,3 @@ class Lock(LockBase[Driver, Lease]):
                 return function(*args, **kwargs)
 
         return locked
-
-
-def _undo(granted: Granted | None) -> Flow[None]:
-    if granted is not None:
-        yield from flows.give_back(granted.key, granted.token, granted.receipt)

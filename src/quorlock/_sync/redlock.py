@@ -52,7 +52,7 @@ class Redlock(RedlockBase[Driver]):
         with session.adopting(ticket) as (request, token):
             flow = flows.adopt(request, token, session.policy, session.chance)
             return session.driver.win(
-                flow, lambda outcome: Lease(session, session.adopted(request, token, outcome)), None
+                flow, lambda outcome: Lease(session, session.adopted(request, token, outcome))
             )
 
     def extend(self, resource: str | bytes, token: str, *, ttl: Seconds | None = None) -> bool:
@@ -71,7 +71,7 @@ class Redlock(RedlockBase[Driver]):
         """
         session, request = self._session, self._session.by_token(resource)
         flow = flows.release_by_token(request, token_bytes(token), session.policy)
-        session.end_by_token(token_bytes(token))
+        session.end_by_token(request.key, token_bytes(token))
         return session.driver.run(flow)
 
     def inspect(self, resource: str | bytes) -> Inspection:
@@ -100,10 +100,9 @@ class Redlock(RedlockBase[Driver]):
 
 
 def _close(driver: Driver, holdings: dict[bytes, Holding]) -> None:
-    while holdings and not driver.closed:
-        _, holding = holdings.popitem()
+    for holding in list(holdings.values()):
         holding.end()
         with contextlib.suppress(Exception):
             driver.run(flows.give_back(holding.key, holding.token, holding.receipt))
-    if not driver.closed:
-        driver.close()
+        holdings.pop(holding.token, None)
+    driver.close()

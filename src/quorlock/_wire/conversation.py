@@ -58,6 +58,7 @@ class Conversation:
     """The queue of questions on one connection, and the reader of its replies."""
 
     __slots__ = (
+        "_knows_release",
         "_patience",
         "_reader",
         "_secret",
@@ -72,15 +73,22 @@ class Conversation:
         self.questions: deque[Question] = deque()
         self._patience = patience  # how long a node may keep silent with a full queue
         self._silent_since: Instant = 0
+        self._knows_release = False
         self.unsent = b""  # what the driver must send on our behalf (scripts in full)
         self._reader = Reader(notEnoughData=_NOTHING_YET)
         self._unread = 0
 
-    def ask(self, question: Question) -> None:
-        """Put a question at the end of the queue."""
+    def ask(self, question: Question, data: bytes) -> bytes:
+        """Put a question at the end of the queue; what to send for it, `data` as a rule."""
         if not self.questions:
             self._silent_since = question.asked_at
+        if not self._knows_release and isinstance(question.command, Release):
+            # The first one in full, so that the node knows the script from then on: nobody may
+            # be there to hear NOSCRIPT and ask again, and the key would stay.
+            self._knows_release = True
+            question, data = question._replace(in_full=True), pack_in_full(question.command)
         self.questions.append(question)
+        return data
 
     def backlogged(self, at: Instant) -> bool:
         """The node owes many answers and has given none for a while."""

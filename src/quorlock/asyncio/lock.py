@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from quorlock._core.effects import Flow
     from quorlock._core.outcomes import Granted
     from quorlock._core.policy import Seconds
     from quorlock._face.session import Session
@@ -59,7 +58,7 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
         """
         session = self._session
         flow = flows.acquire(self._request(timeout), session.policy, session.chance)
-        return await session.driver.win(flow, self._lease, _undo)
+        return await session.driver.win(flow, self._lease)
 
     async def try_acquire(self) -> Lease | None:
         """One attempt: a Lease, or None when somebody else holds it.
@@ -68,7 +67,7 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
         """
         session = self._session
         flow = flows.try_acquire(self._request(0), session.policy, session.chance)
-        return await session.driver.win(flow, self._lease_or_none, _undo)
+        return await session.driver.win(flow, self._lease_or_none)
 
     async def locked(self) -> bool:
         """Does anybody hold it: the same token on a quorum of nodes.
@@ -113,8 +112,3 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
                 return await function(*args, **kwargs)
 
         return locked
-
-
-def _undo(granted: Granted | None) -> Flow[None]:
-    if granted is not None:
-        yield from flows.give_back(granted.key, granted.token, granted.receipt)

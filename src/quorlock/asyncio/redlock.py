@@ -70,7 +70,7 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         with session.adopting(ticket) as (request, token):
             flow = flows.adopt(request, token, session.policy, session.chance)
             return await session.driver.win(
-                flow, lambda outcome: Lease(session, session.adopted(request, token, outcome)), None
+                flow, lambda outcome: Lease(session, session.adopted(request, token, outcome))
             )
 
     async def extend(
@@ -91,7 +91,7 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         """
         session, request = self._session, self._session.by_token(resource)
         flow = flows.release_by_token(request, token_bytes(token), session.policy)
-        session.end_by_token(token_bytes(token))
+        session.end_by_token(request.key, token_bytes(token))
         return await session.driver.run(flow)
 
     async def inspect(self, resource: str | bytes) -> Inspection:

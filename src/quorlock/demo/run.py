@@ -20,7 +20,7 @@ from quorlock.demo.witness import Judgement, Log, judge
 from quorlock.testing.servers import Server, Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from types import FrameType
 
 CONTENT, NOT_CONTENT = 0, 1
@@ -51,7 +51,7 @@ def run(settings: Settings) -> int:
 
 
 @contextmanager
-def wishes() -> Iterator[list[int]]:
+def wishes() -> Generator[list[int]]:
     """Numbers of the signals that wish us to end, as they come in."""
     wished: list[int] = []
 
@@ -95,7 +95,7 @@ class Show:
         with Crew(self._settings.workers, len(urls), str(self._folder), urls) as crew:
             self._gather(crew)
             seconds = self._perform(crew)
-            crew.stop(lambda: self._look(crew))
+            crew.stop(lambda: self._look(crew))  # it takes a second to pay what is owed to the dead
         return seconds, crew, self._fates, judge(self._log, self._counter)
 
     @property
@@ -106,7 +106,8 @@ class Show:
         """Wait until all workers stand ready."""
         self._screen.say(opening(self._settings))
         while not crew.ready and crew.complete and self._now < _READY_TIMEOUT:
-            self._beat(crew)
+            crew.listen(_BEAT)
+            self._heed()
 
     def _perform(self, crew: Crew) -> float:
         steps = list(plot(self._settings))
@@ -116,16 +117,16 @@ class Show:
         while crew.complete and (steps or self._now < self._settings.seconds):
             if steps and self._fates.may(steps[0], self._now):
                 self._act(steps.pop(0))
-            self._beat(crew)
+            crew.listen(_BEAT)
             self._look(crew)
         return self._now
 
-    def _beat(self, crew: Crew) -> None:
-        crew.listen(_BEAT)
+    def _heed(self) -> None:
         if self._wished:
             raise Interrupted(self._wished[0])
 
     def _look(self, crew: Crew) -> None:
+        self._heed()
         self._screen.show(self._now, crew, self._fates)
 
     def _act(self, step: Step) -> None:

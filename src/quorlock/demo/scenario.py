@@ -38,7 +38,7 @@ class Settings:
     ) -> Settings:
         """Without the lock nobody asks the nodes: nothing happens to them, and it is shorter."""
         if seconds is None:
-            seconds = 12.0 if locking else 5.0
+            seconds = 10.0 if locking else 5.0
         return cls(locking, seconds, workers, nodes, locking and killing, locking and stopping)
 
     @property

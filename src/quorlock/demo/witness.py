@@ -48,6 +48,10 @@ class Log:
         """It goes without having added."""
         self._write("left")
 
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
     def _write(self, word: str) -> None:
         line = f"{word} worker {self._worker} {time.monotonic_ns()}\n"
         os.write(self._file, line.encode())
@@ -102,7 +106,7 @@ def judge(log_path: str, counter_path: str) -> Judgement:
     overlaps, pause = sweep(sections)
     return Judgement(
         additions=sum(section.added for section in sections),
-        counter=Counter(counter_path).read(),
+        counter=Counter.said(counter_path),
         overlaps=overlaps,
         unreadable=unreadable,
         unfinished=unfinished,

@@ -12,11 +12,11 @@ import random
 import select
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from quorlock import AcquireError, Lease, LeaseLost, Lock, Redlock
+from quorlock import AcquireError, Lease, LeaseLost, Lock, NodeError, Redlock
 from quorlock.demo.counter import Counter
 from quorlock.demo.scenario import TTL
 from quorlock.demo.witness import Log
@@ -91,6 +91,11 @@ class Worker:
                 self._tell()
         self._tell()
 
+    def close(self) -> None:
+        """Close its files."""
+        self._log.close()
+        self._counter.close()
+
     def _tell(self) -> None:
         say(asdict(self._report))
         self._report = Report.empty(self._nodes)
@@ -103,7 +108,7 @@ class Worker:
             return
         try:
             self._locked_turn(self._lock)
-        except AcquireError as error:
+        except (AcquireError, NodeError) as error:
             self._report.count(error.votes)
             self._report.troubles.append(str(error))
         except LeaseLost as error:
@@ -163,10 +168,11 @@ def main(number: str, folder: str, *urls: str) -> None:
 
 
 def start(worker: Worker) -> None:
-    """Wait for the others."""
-    say("ready")
-    if heard(None):
-        worker.work()
+    """Wait for the others, then work."""
+    with closing(worker):
+        say("ready")
+        if heard(None):
+            worker.work()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,86 @@
+"""The bundles of a driver: idle ones on a stack, and a cap on how many acquire at once.
+
+Taken last in, first out, so that one thread always talks down the same connections.  Extensions
+and releases pass the cap: who holds a lock must not queue behind those who want it.
+
+Who has a bundle in hand is noted on the bundle, and the rest is derived from that note, so that
+a taking or giving that is interrupted half way (Ctrl-C) is made good by the next giving.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._drivers.bundle import Bundle
+
+
+class Owner:
+    """Who takes bundles. `urgent`: passes the cap."""
+
+    urgent: bool = False
+
+
+class Pool:
+    """See the module."""
+
+    def __init__(self, make: Callable[[], Bundle], cap: int) -> None:
+        self._make = make
+        self._cap = cap
+        self._bundles: list[Bundle] = []
+        self._idle: list[Bundle] = []
+        self._freed = threading.Condition()
+
+    def take(self, owner: Owner) -> Bundle:
+        """The bundle used last, or a new one; waits for a place unless urgent."""
+        with self._freed:
+            while not owner.urgent and self._acquiring() >= self._cap:
+                self._freed.wait()
+            while self._idle:
+                bundle = self._idle[-1]
+                if bundle.owner is None:
+                    bundle.owner = owner
+                    self._idle.pop()
+                    return bundle
+                self._idle.pop()
+            bundle = self._make()
+            bundle.owner = owner
+            self._bundles.append(bundle)
+            return bundle
+
+    def give(self, owner: Owner) -> None:
+        """Put back all that the owner has; close what is more than enough."""
+        surplus: list[Bundle] = []
+        with self._freed:
+            for bundle in [bundle for bundle in self._bundles if bundle.owner is owner]:
+                if len(self._idle) >= self._cap and not bundle.owes:
+                    self._bundles.remove(bundle)
+                    surplus.append(bundle)
+                elif bundle not in self._idle:
+                    self._idle.append(bundle)
+                bundle.owner = None
+            self._freed.notify()
+        for bundle in surplus:
+            bundle.close()
+
+    def close(self, end: Callable[[Bundle], None]) -> None:
+        """End all idle bundles, one after the other."""
+        while True:
+            with self._freed:
+                if not self._idle:
+                    return
+                bundle = self._idle[-1]
+            end(bundle)
+            with self._freed:
+                self._idle.remove(bundle)
+                self._bundles.remove(bundle)
+
+    def every(self) -> list[Bundle]:
+        """All bundles, also those in use."""
+        return list(self._bundles)
+
+    def _acquiring(self) -> int:
+        return sum(b.owner is not None and not b.owner.urgent for b in self._bundles)

@@ -1,0 +1,325 @@
+"""Extending keeps rules 4 and 6: a re-vote within the old validity, or the lease is over."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorlock._core.commands import Extend, Release
+from quorlock._core.effects import Abandoned, Receipt, Sleep
+from quorlock._core.outcomes import Cause, Extended, Loss, Lost
+from quorlock._core.quorum import quorum
+from quorlock._core.redlock import Holding, adopt, extend, extend_by_token
+from quorlock._core.time import FOR_EVER, NS_PER_S, Instant
+from quorlock._face.holding import Holding as FaceHolding
+from quorlock.errors import NodeError, QuorumUnreachable
+from tests.support.script import (
+    DOWN,
+    LOADING,
+    NEVER,
+    NO_ACL,
+    START,
+    Dice,
+    Round,
+    Say,
+    Script,
+    absent,
+    held,
+    ms,
+    policy_of,
+    request_of,
+    says,
+    yes,
+)
+
+BROKEN = says(Cause.LOST)
+WRONG_TYPE = says(Cause.WRONG_TYPE)
+SIZES = [1, 2, 3, 4, 5, 9]
+DRIFT = ms(102)  # of 10 s
+
+
+def cause(say: Say) -> str:
+    return say.answer.cause.name
+
+
+def holding(valid_until: Instant, receipt: Receipt | None = None) -> Holding:
+    return Holding("r", b"r", b"t", valid_until, receipt)
+
+
+def extended(
+    script: Script, left: int = 5 * NS_PER_S, dice: Dice | None = None
+) -> Extended | Lost:
+    """Extend a lease that is valid for `left` ns more, by 10 s."""
+    policy = policy_of(script.n)
+    flow = extend(holding(START + left), 10_000, START, policy, dice or Dice())
+    return script.run(flow)
+
+
+# --- one round -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_a_majority_extends(n: int) -> None:
+    """Valid until ttl - drift after the round's start, whatever the other nodes say."""
+    others = [NEVER, held(0), absent(0), DOWN]
+    script = Script([[yes(1)] * quorum(n) + others[: n - quorum(n)]], sending=ms(20))
+    outcome = extended(script)
+    assert isinstance(outcome, Extended)
+    assert outcome.valid_until == START + 10 * NS_PER_S - DRIFT
+    assert script.commands == [Extend(b"r", b"t", 10_000)]
+    assert script.now == START + ms(21)
+
+
+def test_it_follows_the_acquire_of_its_lease() -> None:
+    """Nodes that were never asked for this key are not asked to extend it."""
+    receipt = Receipt(1, 0, 0, asked=0b011)
+    policy = policy_of(3)
+    script = Script([[yes(1)] * 3])
+    outcome = script.run(extend(holding(FOR_EVER, receipt), 10_000, START, policy, Dice()))
+    assert isinstance(outcome, Extended)
+    assert script.sends[0].behind is receipt
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("early", [1, 0, -1])
+def test_it_counts_only_before_the_old_validity_ends(n: int, early: int) -> None:
+    """Decided 1 ns before the old end it counts; at the end somebody else may have the lock."""
+    script = Script([[yes(10)] * n])
+    outcome = extended(script, left=ms(10) + early)
+    if early > 0:
+        assert isinstance(outcome, Extended)
+    else:
+        assert isinstance(outcome, Lost)
+        assert outcome.loss is Loss.UNREACHABLE
+        assert script.now == START + ms(10) + early
+        assert len(script.commands) == 1, "nothing is sent after the end"
+
+
+@pytest.mark.parametrize("early", [1, 0])
+def test_it_counts_only_within_its_own_validity(early: int) -> None:
+    """A round that takes longer than the new ttl is worth nothing either."""
+    script = Script([[yes(1)] * 3], sending=10 * NS_PER_S - DRIFT - ms(1) - early)
+    outcome = extended(script, left=11 * NS_PER_S)
+    assert isinstance(outcome, Extended if early else Lost)
+
+
+KINDS = [yes, held, absent, NEVER, DOWN, WRONG_TYPE, LOADING]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_every_combination_of_answers(n: int) -> None:
+    """For every combination: extended iff a majority did; lost at once iff so many say that it
+    is not ours that no majority can be left; else tried again to the end of the validity.
+    """
+    for kinds in product(KINDS, repeat=n):
+        plan = [kind(i + 1) if callable(kind) else kind for i, kind in enumerate(kinds)]
+        script = Script([plan])
+        outcome = extended(script, left=ms(180))
+        causes = [say.answer.cause for say in plan if say is not NEVER]
+        gone = causes.count(Cause.ABSENT)
+        taken = causes.count(Cause.HELD) + causes.count(Cause.WRONG_TYPE)
+        if causes.count(Cause.YES) >= quorum(n):
+            assert isinstance(outcome, Extended), plan
+        elif n - gone - taken < quorum(n):
+            assert isinstance(outcome, Lost), plan
+            possible = {Loss.EXPIRED} if not taken else {Loss.TAKEN, Loss.EXPIRED}
+            possible -= {Loss.EXPIRED} if n - gone >= quorum(n) else set()
+            assert outcome.loss in possible, plan
+            assert len(script.commands) == 1, plan
+            assert script.now <= START + ms(50), plan
+        else:
+            assert isinstance(outcome, Lost), plan
+            assert outcome.loss is Loss.UNREACHABLE, plan
+            assert script.now == START + ms(180), plan
+            assert len(script.commands) > 1, plan
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 9])
+@pytest.mark.parametrize("dead", [DOWN, BROKEN, LOADING], ids=cause)
+@pytest.mark.parametrize(("against", "loss"), [(absent, Loss.EXPIRED), (held, Loss.TAKEN)])
+def test_a_dead_minority_does_not_hide_a_loss(
+    n: int, dead: Say, against: type[Say], loss: Loss
+) -> None:
+    """When dead nodes decide early, the others are still heard: a quorum that says that the key
+    is gone ends the lease at once, not when its validity ends.
+    """
+    minority = n - quorum(n)
+    plan = [dead] * minority + [against(i + 2) for i in range(quorum(n))]
+    script = Script([plan])
+    outcome = extended(script)
+    assert isinstance(outcome, Lost)
+    assert outcome.loss is loss
+    assert len(script.commands) == 1
+    policy = policy_of(n)
+    flow = extend_by_token(request_of(policy), b"t", policy)
+    assert Script([plan]).run(flow) is False
+
+
+def test_nodes_that_were_not_waited_for_are_not_accused_of_silence() -> None:
+    """After an early verdict the rest is "not waited for", at the deadline it is silent."""
+    won = extended(Script([[yes(1), yes(1), yes(1), yes(30), NEVER]]))
+    assert [a.cause for a in won.answers] == [Cause.YES] * 3 + [Cause.UNHEARD] * 2
+    gone = extended(Script([[absent(1), absent(1), absent(1), yes(30), NEVER]]))
+    assert [a.cause for a in gone.answers] == [Cause.ABSENT] * 3 + [Cause.UNHEARD] * 2
+    silent = extended(Script([[yes(1), yes(1), NEVER, NEVER, NEVER]]), left=ms(60))
+    assert [a.cause for a in silent.answers] == [Cause.YES] * 2 + [Cause.SILENT] * 3
+
+
+# --- retries ---------------------------------------------------------------------------------
+
+
+def test_it_tries_again_while_validity_remains() -> None:
+    """One unreachable round, or five, do not lose a lease that is still valid (rule 13)."""
+    out: Round = [yes(1), NEVER, NEVER]
+    script = Script([out, [DOWN] * 3, [BROKEN] * 3, [LOADING] * 3, out, [yes(1)] * 3])
+    outcome = extended(script)
+    assert isinstance(outcome, Extended)
+    assert len(script.commands) == 6
+    last = script.sent(Extend)[-1]
+    assert outcome.valid_until == last + 10 * NS_PER_S - DRIFT, "counted from its own round"
+
+
+def test_a_loss_in_a_later_round_is_final() -> None:
+    """Unreachable, then seen to be taken: over, and not tried again."""
+    script = Script([[NEVER] * 3, [held(1)] * 3, [yes(1)] * 3])
+    outcome = extended(script)
+    assert isinstance(outcome, Lost)
+    assert outcome.loss is Loss.TAKEN
+    assert len(script.commands) == 2
+
+
+@given(
+    st.lists(st.sampled_from([DOWN, NEVER, BROKEN, yes(7), LOADING]), min_size=3, max_size=3),
+    st.integers(1, 1_000),
+    st.floats(0, 1),
+    st.integers(0, 3),
+)
+def test_nothing_is_sent_after_the_end(
+    plan: list[Say], left: int, share: float, sending: int
+) -> None:
+    """Whatever happens, no extension is begun when the old validity is over, nobody sleeps
+    beyond it, and without a majority the lease is lost when it ends, for want of an answer.
+    """
+    script = Script([plan], sending=ms(sending))
+    outcome = extended(script, left=ms(left), dice=Dice(share))
+    end = START + ms(left)
+    assert all(at < end for at in script.sent(Extend))
+    sleeps = [effect.until for _, effect in script.effects if isinstance(effect, Sleep)]
+    assert all(until <= end for until in sleeps)
+    if isinstance(outcome, Lost):
+        assert outcome.loss is Loss.UNREACHABLE
+        assert end <= script.now <= end + ms(sending)
+    else:
+        assert plan.count(yes(7)) >= 2
+
+
+def test_a_lease_that_is_over_asks_nobody() -> None:
+    """At or after its end an extension is lost without a byte."""
+    for left in (0, -1, -START):
+        script = Script([[yes(1)] * 3])
+        outcome = extended(script, left=left)
+        assert isinstance(outcome, Lost)
+        assert (outcome.loss, outcome.answers, script.effects) == (Loss.EXPIRED, (), [])
+
+
+def test_faults_that_last_are_told_at_once() -> None:
+    """Nodes that refuse for good will not extend however often they are asked."""
+    script = Script([[NO_ACL, NO_ACL, yes(1)]])
+    with pytest.raises(NodeError) as caught:
+        extended(script)
+    assert caught.value.resource == "r"
+    assert len(script.commands) == 1
+    minority = extended(Script([[NO_ACL, yes(1), yes(1)]]))
+    assert isinstance(minority, Extended)
+
+
+@pytest.mark.parametrize("plan", [[yes(1)] * 3, [NEVER] * 3, [absent(1)] * 3, [DOWN] * 3])
+def test_abandoned_anywhere_it_sends_nothing_more(plan: Round) -> None:
+    """An extension that is cancelled leaves the lease as it is: it is still held."""
+    policy = policy_of(3)
+    calm = Script([plan])
+    calm.run(extend(holding(START + ms(300)), 10_000, START, policy, Dice()))
+    for step in range(len(calm.effects)):
+        script = Script([plan])
+        flow = extend(holding(START + ms(300)), 10_000, START, policy, Dice())
+        with pytest.raises(Abandoned):
+            script.run(flow, abandon_at=step)
+        assert len(script.effects) == step + 1
+
+
+def test_a_shorter_extension_never_shortens_a_lease() -> None:
+    """`extend` means at least this long: a validity that reaches further stays (rule 4)."""
+    lease = FaceHolding("r", b"r", b"t", 10_000, START + 500, (), None)
+    lease.prolong(START + 400, 4_000)
+    assert lease.valid_until == START + 500
+    lease.prolong(START + 600, 6_000)
+    assert lease.valid_until == START + 600
+    lease.end()
+    lease.prolong(START + 900, 9_000)
+    assert lease.valid_until == 0, "nothing brings a lease back that is over"
+
+
+# --- by bare token, and adopted ---------------------------------------------------------------
+
+
+def by_token(plan: Round, **settings: int) -> bool:
+    policy = policy_of(len(plan))
+    script = Script([plan], **settings)
+    try:
+        return script.run(extend_by_token(request_of(policy), b"t", policy))
+    finally:
+        assert script.commands == [Extend(b"r", b"t", 10_000)], "one round, no retry"
+        assert script.sends[0].behind is None, "on all nodes"
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_extending_by_token(n: int) -> None:
+    """One round: True by a quorum, False when it is gone or taken, an error when it is neither."""
+    q = quorum(n)
+    assert by_token([yes(1)] * q + [NEVER] * (n - q)) is True
+    assert by_token([absent(1)] * n) is False
+    assert by_token([held(1)] * n) is False
+    with pytest.raises(QuorumUnreachable) as unreachable:
+        by_token([DOWN] * n)
+    assert (unreachable.value.attempts, unreachable.value.elapsed) == (1, 0)
+    with pytest.raises(NodeError):
+        by_token([LOADING] * n)
+    with pytest.raises(QuorumUnreachable):
+        by_token([yes(1)] * (q - 1) + [NEVER] * (n - q + 1))
+
+
+def adopted(script: Script, **settings: float) -> Extended | Lost:
+    policy = policy_of(script.n, **settings)
+    return script.run(adopt(request_of(policy), b"t", policy, Dice()))
+
+
+def test_adopting_is_an_extension_that_has_won() -> None:
+    """Held from the moment on at which a quorum extended it, with this round's validity."""
+    script = Script([[NEVER] * 3, [DOWN, yes(1), yes(1)]])
+    outcome = adopted(script)
+    assert isinstance(outcome, Extended)
+    assert outcome.valid_until == script.sent(Extend)[-1] + 10 * NS_PER_S - DRIFT
+    assert [a.cause for a in outcome.answers] == [Cause.DOWN, Cause.YES, Cause.YES]
+
+
+@pytest.mark.parametrize("against", [absent(1), held(1)], ids=cause)
+def test_adopting_what_is_gone_gives_the_rest_back(against: Say) -> None:
+    """Lost at once, and released on all nodes: a minority may still have the key."""
+    script = Script([[against, against, yes(1)]])
+    outcome = adopted(script)
+    assert isinstance(outcome, Lost)
+    assert script.commands == [Extend(b"r", b"t", 10_000), Release(b"r", b"t")]
+    assert script.sends[1].behind is None
+
+
+def test_adopting_ends_when_no_key_can_be_left() -> None:
+    """Without a quorum it is tried for max_ttl at the most."""
+    script = Script([[DOWN] * 3])
+    outcome = adopted(script, ttl=0.5, max_ttl=1.0)
+    assert isinstance(outcome, Lost)
+    assert outcome.loss is Loss.UNREACHABLE
+    assert START + ms(900) <= script.now <= START + ms(1_000)
+    assert all(at < START + ms(1_000) for at in script.sent(Extend))

@@ -1,0 +1,671 @@
+"""Rule 3 on real servers: a release follows its acquire, whatever became of the connection.
+
+Both faces, where both have something to lose.  An asyncio Redlock runs in a loop of its own in
+a thread, so that the same test speaks to either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+import hiredis
+import pytest
+
+import quorlock
+import quorlock.asyncio
+from quorlock import QuorlockError, QuorumUnreachable
+from tests.support.impostors import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
+
+    from quorlock.testing.servers import Server, Servers
+
+THOROUGH = os.environ.get("QUORLOCK_THOROUGH") == "1"
+CLEAN_WITHIN = 4.0  # seconds: a back-off of one second may have to pass first
+ROUNDS = 10 if THOROUGH else 1
+
+
+class Face(Protocol):
+    """One Redlock of either kind, to be called from the test's thread."""
+
+    def acquire(self, resource: str, timeout: float = 0.0) -> Any: ...
+    def try_acquire(self, resource: str) -> Any: ...
+    def release(self, lease: Any) -> bool: ...
+    def nodes(self) -> tuple[quorlock.NodeStatus, ...]: ...
+    def owed(self) -> int: ...
+    def close(self) -> None: ...
+
+
+class Blocking:
+    def __init__(self, urls: Iterable[str], **settings: Any) -> None:
+        self.redlock = quorlock.Redlock(urls, **settings)
+
+    def acquire(self, resource: str, timeout: float = 0.0) -> quorlock.Lease:
+        return self.redlock.lock(resource, timeout=timeout).acquire()
+
+    def try_acquire(self, resource: str) -> quorlock.Lease | None:
+        return self.redlock.lock(resource).try_acquire()
+
+    def release(self, lease: quorlock.Lease) -> bool:
+        return lease.release()
+
+    def nodes(self) -> tuple[quorlock.NodeStatus, ...]:
+        return self.redlock.nodes
+
+    def owed(self) -> int:
+        return sum(len(member.debts) for member in self.redlock._session.driver.members.all)
+
+    def close(self) -> None:
+        self.redlock.close()
+
+
+class Asyncio:
+    def __init__(self, urls: Iterable[str], **settings: Any) -> None:
+        self.redlock = quorlock.asyncio.Redlock(urls, **settings)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="the face's loop")
+        self.thread.start()
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    def acquire(self, resource: str, timeout: float = 0.0) -> quorlock.asyncio.Lease:
+        lease: quorlock.asyncio.Lease = self.call(
+            self.redlock.lock(resource, timeout=timeout).acquire()
+        )
+        return lease
+
+    def try_acquire(self, resource: str) -> quorlock.asyncio.Lease | None:
+        lease: quorlock.asyncio.Lease | None = self.call(self.redlock.lock(resource).try_acquire())
+        return lease
+
+    def release(self, lease: quorlock.asyncio.Lease) -> bool:
+        return bool(self.call(lease.release()))
+
+    def nodes(self) -> tuple[quorlock.NodeStatus, ...]:
+        return self.redlock.nodes
+
+    def owed(self) -> int:
+        return sum(len(member.debts) for member in self.redlock._session.driver.members.all)
+
+    def close(self) -> None:
+        if not self.loop.is_closed():
+            try:
+                self.call(self.redlock.close())
+            finally:
+                self.loop.call_soon_threadsafe(self.loop.stop)
+                self.thread.join(10)
+                self.loop.close()
+
+
+@pytest.fixture(params=[Blocking, Asyncio], ids=["blocking", "asyncio"])
+def face(request: pytest.FixtureRequest) -> Iterator[Callable[..., Face]]:
+    """Makes faces, and closes them."""
+    made: list[Face] = []
+
+    def make(urls: Iterable[str], **settings: Any) -> Face:
+        made.append(request.param(urls, **{"retry_delay": (0.005, 0.015), **settings}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def clean(nodes: Iterable[Server]) -> None:
+    """No key is left on any of them, within a bounded time."""
+    end = time.monotonic() + CLEAN_WITHIN
+    while left := {server.path[-6:]: keys for server in nodes if (keys := server.keys())}:
+        assert time.monotonic() < end, f"ghosts: {left}"
+        time.sleep(0.002)
+
+
+def stays_clean(nodes: Iterable[Server], seconds: float) -> None:
+    """No key is left, and none appears later."""
+    kept = list(nodes)
+    clean(kept)
+    time.sleep(seconds)
+    assert [server.keys() for server in kept] == [[]] * len(kept)
+
+
+def cycle(redlock: Face, resource: str = "warm", timeout: float = 2.0) -> None:
+    assert redlock.release(redlock.acquire(resource, timeout))
+
+
+def all_up(redlock: Face, within: float = 5.0) -> None:
+    end = time.monotonic() + within
+    while not all(node.up for node in redlock.nodes()):
+        assert time.monotonic() < end, redlock.nodes()
+        cycle(redlock)
+        time.sleep(0.005)
+
+
+def in_front(nodes: Servers, stack: ExitStack, *indices: int) -> tuple[list[str], list[Proxy]]:
+    """The nodes' URLs, with proxies in front of some; and those."""
+    urls, proxies = nodes.urls, []
+    for index in indices:
+        proxies.append(stack.enter_context(Proxy(urls[index])))
+        urls[index] = proxies[-1].url
+    return urls, proxies
+
+
+# --- a connection is lost --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", ["requests", "replies"])
+@pytest.mark.parametrize("released", ["before the cut", "after the cut", "garbage"])
+def test_cut_with_acquires_in_flight(
+    nodes: Servers, face: Callable[..., Face], held: str, released: str
+) -> None:
+    """The node may have set the keys or not; after the reconnect they are gone in any case."""
+    for _ in range(ROUNDS):
+        with ExitStack() as stack:
+            urls, (proxy,) = in_front(nodes, stack, 4)
+            redlock = face(urls)
+            all_up(redlock)
+            proxy.hold(requests=held == "requests", replies=True)
+            leases = [redlock.acquire(f"r{number}") for number in range(10)]
+            if released == "before the cut":
+                assert all([redlock.release(lease) for lease in leases])
+            proxy.cut()
+            proxy.resume()
+            if released == "after the cut":
+                assert all([redlock.release(lease) for lease in leases])
+            leases.clear()
+            stays_clean(nodes, 0.05)
+            all_up(redlock)
+            redlock.close()
+
+
+def test_cut_while_nobody_calls(nodes: Servers, face: Callable[..., Face]) -> None:
+    """The debt is paid in the background, not by the next caller's luck."""
+    with ExitStack() as stack:
+        urls, (proxy,) = in_front(nodes, stack, 4)
+        redlock = face(urls)
+        all_up(redlock)
+        proxy.hold(requests=False)
+        cycle(redlock, "r")
+        proxy.cut()
+        # The blocking driver has no thread that watches idle connections: one call of any kind.
+        cycle(redlock, "other")
+        proxy.resume()
+        stays_clean(nodes, 0.05)
+
+
+def test_cut_and_no_way_back_for_a_while(nodes: Servers, face: Callable[..., Face]) -> None:
+    """Refused for half a second: the releases wait, and are sent then."""
+    with ExitStack() as stack:
+        urls, (proxy,) = in_front(nodes, stack, 4)
+        redlock = face(urls)
+        all_up(redlock)
+        proxy.hold(requests=False)
+        lease = redlock.acquire("r")
+        assert nodes[4].execute("GET", "r") == lease.token.encode()
+        proxy.refuse()
+        proxy.cut()
+        proxy.resume()
+        assert redlock.release(lease)
+        cycle(redlock)
+        time.sleep(0.5)
+        assert nodes[4].execute("GET", "r") == lease.token.encode()
+        proxy.accept_again()
+        stays_clean(nodes, 0.05)
+        all_up(redlock)
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_stopped_with_sets_unanswered_and_cut(
+    nodes: Servers, face: Callable[..., Face], released: bool
+) -> None:
+    """The bytes lie in the stopped server's socket: it sets the keys when it goes on."""
+    for _ in range(ROUNDS):
+        with ExitStack() as stack:
+            urls, (proxy,) = in_front(nodes, stack, 4)
+            redlock = face(urls, connect_timeout=0.3)
+            all_up(redlock)
+            nodes[4].stop()
+            leases = [redlock.acquire(f"r{number}") for number in range(10)]
+            time.sleep(0.02)  # through the proxy, into the socket of the stopped one
+            if released:
+                assert all([redlock.release(lease) for lease in leases])
+            proxy.cut()
+            cycle(redlock)
+            time.sleep(random.uniform(0, 0.2))
+            nodes[4].cont()
+            if not released:
+                assert all([redlock.release(lease) for lease in leases])
+            stays_clean(nodes, 0.3)
+            all_up(redlock)
+            redlock.close()
+
+
+def test_cut_at_random_under_load(nodes: Servers, face: Callable[..., Face]) -> None:
+    """Four threads cycle, all connections to a random minority break again and again."""
+    with ExitStack() as stack:
+        urls, proxies = in_front(nodes, stack, 0, 1, 2, 3, 4)
+        redlock = face(urls)
+        all_up(redlock)
+        stop = threading.Event()
+        failures: list[BaseException] = []
+
+        def work(number: int) -> None:
+            while not stop.is_set():
+                try:
+                    lease = redlock.acquire(f"r{number}", 0.2)
+                    redlock.release(lease)
+                except QuorlockError:
+                    pass  # two cuts soon after one another can leave no quorum for a moment
+                except BaseException as error:
+                    failures.append(error)
+                    return
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + (20.0 if THOROUGH else 1.5)
+        while time.monotonic() < end:
+            for proxy in random.sample(proxies, 2):
+                proxy.delay = random.choice([0.0, 0.001, 0.03])
+                proxy.cut()
+            time.sleep(random.uniform(0.0, 0.1))
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+        for proxy in proxies:
+            proxy.delay = 0.0
+        assert not failures
+        assert not any(thread.is_alive() for thread in threads)
+        stays_clean(nodes, 0.2)
+        all_up(redlock)
+
+
+# --- order between connections ---------------------------------------------------------------
+
+
+class SlowRoads(Proxy):
+    """Carries the requests of every connection in order, but each connection at its own pace."""
+
+    slowest = 0.02
+
+    async def _carry_requests(
+        self, reader: asyncio.StreamReader, server: asyncio.StreamWriter
+    ) -> None:
+        commands = hiredis.Reader(notEnoughData=None)
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                self._record(data, commands)
+                if b"SET" in data or b"EVAL" in data:
+                    await asyncio.sleep(random.uniform(0.0, self.slowest))
+                server.write(data)
+                await server.drain()
+            server.write_eof()
+
+
+def test_release_from_another_bundle(nodes: Servers) -> None:
+    """pottery's bug: the release of another thread overtakes the acquire, and a ghost remains."""
+    with ExitStack() as stack:
+        road = stack.enter_context(SlowRoads(nodes[4].url))
+        redlock = quorlock.Redlock([*nodes.urls[:4], road.url])
+        stack.callback(redlock.close)
+        pool = redlock._session.driver._pool
+        for _ in range(50):  # two bundles, both fully connected
+            first, second = pool.take(urgent=True), pool.take(urgent=True)
+            for bundle in (first, second):
+                bundle.refresh()
+            pool.give(first, urgent=True)
+            pool.give(second, urgent=True)
+            if first._connected() == second._connected() == 5:
+                break
+            time.sleep(0.02)
+        else:
+            pytest.fail("no two whole bundles")
+        for number in range(1_000 if THOROUGH else 150):
+            lease = redlock.lock(f"r{number}").acquire()
+            used = pool.take(urgent=True)
+            assert lease._holding.receipt is not None
+            assert used is lease._holding.receipt.path, "the pool is a stack"
+            outcome: list[bool] = []
+            thread = threading.Thread(target=lambda: outcome.append(lease.release()))  # noqa: B023
+            thread.start()
+            thread.join(10)
+            pool.give(used, urgent=True)
+            assert outcome == [True]
+        clean(nodes)
+        stays_clean(nodes, 3 * road.slowest)
+
+
+def test_releases_from_many_threads(nodes: Servers) -> None:
+    """Leases made by four threads are released by four others, at once."""
+    with ExitStack() as stack:
+        roads = [stack.enter_context(SlowRoads(nodes[index].url)) for index in (3, 4)]
+        redlock = quorlock.Redlock([*nodes.urls[:3], *(road.url for road in roads)])
+        stack.callback(redlock.close)
+        redlock.lock("warm").acquire().release()
+        handed: queue.SimpleQueue[quorlock.Lease | None] = queue.SimpleQueue()
+        rounds = 1_000 if THOROUGH else 100
+        outcomes: list[bool] = []
+        failures: list[BaseException] = []
+
+        def make(number: int) -> None:
+            try:
+                for index in range(rounds):
+                    handed.put(redlock.lock(f"r{number}-{index}").acquire())
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                handed.put(None)
+
+        def release() -> None:
+            try:
+                while (lease := handed.get()) is not None:
+                    outcomes.append(lease.release())
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=make, args=(number,)) for number in range(4)]
+        threads += [threading.Thread(target=release) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not failures
+        assert outcomes.count(True) == 4 * rounds
+        clean(nodes)
+        stays_clean(nodes, 0.1)
+
+
+def test_garbage_while_the_acquire_is_unanswered(
+    nodes: Servers, face: Callable[..., Face]
+) -> None:
+    """A lease dropped at once is given back behind its acquire."""
+    with ExitStack() as stack:
+        road = stack.enter_context(SlowRoads(nodes[4].url))
+        redlock = face([*nodes.urls[:4], road.url])
+        all_up(redlock)
+        for number in range(50 * ROUNDS):
+            redlock.acquire(f"r{number}")
+        clean(nodes)
+        stays_clean(nodes, 3 * road.slowest)
+
+
+def test_scripts_forgotten_by_the_nodes(nodes: Servers, face: Callable[..., Face]) -> None:
+    """SCRIPT FLUSH between acquire and release: True, and nothing left; also on a slow node."""
+    with ExitStack() as stack:
+        urls, proxies = in_front(nodes, stack, 3, 4)
+        redlock = face(urls)
+        all_up(redlock)
+        for number in range(20 * ROUNDS):
+            for proxy in proxies:
+                proxy.delay = random.choice([0.0, 0.002])
+            lease = redlock.acquire(f"r{number}", 1.0)
+            for server in nodes:
+                server.execute("SCRIPT", "FLUSH")
+            assert redlock.release(lease)
+        stays_clean(nodes, 0.02)
+
+
+# --- answers that come late ------------------------------------------------------------------
+
+
+def test_late_answers_are_not_counted_in_the_next_round(
+    nodes: Servers, face: Callable[..., Face]
+) -> None:
+    """Three grants of a round that is over come while the next one is under way, which another's
+    keys must refuse."""
+    with ExitStack() as stack:
+        urls, proxies = in_front(nodes, stack, 2, 3, 4)
+        redlock = face(urls, node_timeout=0.03, outage_timeout=0.2, ttl=5.0)
+        all_up(redlock)
+        for number in range(10 * ROUNDS):
+            resource = f"r{number}"
+            for proxy in proxies:
+                proxy.delay = 0.1
+            with pytest.raises(QuorumUnreachable):
+                redlock.try_acquire(resource)
+            end = time.monotonic() + 2
+            while any(server.execute("GET", resource) for server in nodes):
+                assert time.monotonic() < end
+            for server in nodes[2:]:
+                server.execute("SET", resource, "another")
+            for proxy in proxies:
+                proxy.delay = random.uniform(0.0, 0.05)
+            try:
+                assert redlock.try_acquire(resource) is None
+            except QuorumUnreachable:
+                pass
+            for server in nodes[2:]:
+                assert server.execute("GETDEL", resource) == b"another"
+            time.sleep(0.15)
+        stays_clean(nodes, 0.05)
+
+
+# --- a node that does not read ---------------------------------------------------------------
+
+
+def test_backlog_is_bounded(nodes: Servers, face: Callable[..., Face]) -> None:
+    """A hung node gets no more than so many SETs, and behind every SET its release."""
+    with ExitStack() as stack:
+        urls, (proxy,) = in_front(nodes, stack, 4)
+        redlock = face(urls, node_timeout=0.02)
+        all_up(redlock)
+        proxy.hold(requests=False)  # so that the proxy reads on, and records
+        started = len(proxy.requests)
+        for number in range(150):
+            cycle(redlock, f"a{number}")
+        time.sleep(0.05)  # longer than its patience
+        for number in range(150):
+            cycle(redlock, f"b{number}")
+        time.sleep(0.1)
+        asked = proxy.requests[started:]
+        sets = [command for command in asked if command[0] == b"SET"]
+        late = [command for command in sets if command[1].startswith(b"b")]
+        assert len(late) <= 1, "the backlog grows"
+        releases = [c for c in asked if c[0].startswith(b"EVAL")]
+        for command in sets:
+            key, token = command[1], command[2]
+            behind = [r for r in releases if key in r and token in r]
+            assert behind, f"no release of {key!r}"
+            assert asked.index(behind[0]) > asked.index(command)
+        proxy.resume()
+        stays_clean(nodes, 0.05)
+        all_up(redlock)
+
+
+def test_partial_writes(nodes: Servers, face: Callable[..., Face]) -> None:
+    """More than a socket holds, to a node that does not read; then it reads all of it."""
+    redlock = face(nodes.urls, node_timeout=0.5)  # for so long it gets all that is asked
+    all_up(redlock)
+    connected = connections(nodes[4])
+    for _ in range(ROUNDS):
+        nodes[4].stop()
+        for number in range(600):
+            # Some 1.2 KB a cycle: the socket is full after some 200, in the middle of a command.
+            cycle(redlock, f"{number}-" + "x" * 490)
+        nodes[4].cont()
+        stays_clean(nodes, 0.05)
+        all_up(redlock)
+        cycle(redlock)
+        clean(nodes)
+    assert connections(nodes[4]) == connected, "it reconnected: bytes were lost or mixed"
+
+
+def connections(server: Server) -> set[bytes]:
+    """The ids of our connections to it."""
+    clients: bytes = server.execute("CLIENT", "LIST")
+    return {line.split()[0] for line in clients.splitlines() if b"name=quorlock" in line}
+
+
+def test_partial_writes_and_cut(nodes: Servers, face: Callable[..., Face]) -> None:
+    """The connection breaks with half a command in it: what was owed is paid on the next one."""
+    for _ in range(ROUNDS):
+        with ExitStack() as stack:
+            urls, (proxy,) = in_front(nodes, stack, 4)
+            redlock = face(urls, node_timeout=0.5, connect_timeout=0.5)
+            all_up(redlock)
+            proxy.hold(requests=True)
+            for number in range(600):
+                cycle(redlock, f"{number}-" + "x" * 490)
+            proxy.cut()
+            proxy.resume()
+            cycle(redlock)
+            stays_clean(nodes, 0.1)
+            all_up(redlock)
+            redlock.close()
+
+
+# --- a node dies and comes back --------------------------------------------------------------
+
+
+def test_node_restarts(nodes: Servers, face: Callable[..., Face]) -> None:
+    """Killed -9 and started empty: it is connected again within the back-off, and votes."""
+    redlock = face(nodes.urls)
+    all_up(redlock)
+    for down in (0.0, 0.4):
+        lease = redlock.acquire("r")
+        nodes[4].kill()
+        for _ in range(5):
+            cycle(redlock)
+        time.sleep(down)
+        nodes[4].restart()
+        began = time.monotonic()
+        while not redlock.nodes()[4].up:
+            cycle(redlock)
+            assert time.monotonic() - began < 2.0, redlock.nodes()[4]
+            time.sleep(0.01)
+        assert redlock.release(lease)
+        # Its vote is needed now.
+        for server in nodes[:2]:
+            server.stop()
+        cycle(redlock, "needed", 2.0)
+        for server in nodes[:2]:
+            server.cont()
+        clean(nodes)
+    end = time.monotonic() + 3
+    while redlock.owed():
+        assert time.monotonic() < end, "a new process owes what the old one got"
+        time.sleep(0.01)
+
+
+def test_all_nodes_restart(nodes: Servers, face: Callable[..., Face]) -> None:
+    """Nothing is left of the old connections; the Redlock works as before."""
+    redlock = face(nodes.urls, outage_timeout=5.0)
+    all_up(redlock)
+    for server in nodes:
+        server.kill()
+    with pytest.raises(QuorumUnreachable):
+        redlock.try_acquire("r")
+    for server in nodes:
+        server.restart()
+    cycle(redlock, "r", 5.0)
+    all_up(redlock)
+    clean(nodes)
+
+
+# --- the end comes right after ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["hung", "slow", "contended", "late"])
+def test_close_right_after_a_failed_acquire(
+    nodes: Servers, face: Callable[..., Face], state: str
+) -> None:
+    """No key is left, on the hung ones neither when they go on."""
+    for _ in range(3 * ROUNDS):
+        with ExitStack() as stack:
+            urls, proxies = in_front(nodes, stack, 2, 3, 4)
+            redlock = face(urls, node_timeout=0.02, outage_timeout=0.1)
+            all_up(redlock)
+            if state == "hung":
+                for server in nodes[2:]:
+                    server.stop()
+            elif state == "slow":
+                for proxy in proxies:
+                    proxy.delay = 0.15
+            elif state == "late":
+                for proxy in proxies:
+                    proxy.hold(requests=True)
+            else:
+                for server in nodes[2:]:
+                    server.execute("SET", "r", "another")
+            with pytest.raises(QuorlockError):
+                redlock.acquire("r", 0.05)
+            redlock.close()
+            for server in nodes[2:]:
+                if server.stopped:
+                    server.cont()
+                server.execute("DEL", *["other", "r"][: 1 + (state == "contended")])
+            for proxy in proxies:
+                proxy.resume()
+            stays_clean(nodes, 0.1)
+
+
+EXIT = """
+    import sys
+    from quorlock import QuorlockError, Redlock
+
+    how, urls = sys.argv[1], sys.argv[2:]
+    redlock = Redlock(urls, node_timeout=0.02, outage_timeout=0.1)
+    redlock.lock("warm").acquire().release()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        redlock.lock("r", timeout=0.05).acquire()
+    except QuorlockError as error:
+        print(type(error).__name__, flush=True)
+        if how == "exit":
+            sys.exit(0)
+        raise SystemExit(0)
+"""
+EXIT_ASYNCIO = """
+    import asyncio, sys
+    from quorlock import QuorlockError
+    from quorlock.asyncio import Redlock
+
+    async def main(how, urls):
+        redlock = Redlock(urls, node_timeout=0.02, outage_timeout=0.1)
+        await (await redlock.lock("warm").acquire()).release()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        try:
+            await redlock.lock("r", timeout=0.05).acquire()
+        except QuorlockError as error:
+            print(type(error).__name__, flush=True)
+
+    asyncio.run(main(sys.argv[1], sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("script", [EXIT, EXIT_ASYNCIO], ids=["blocking", "asyncio"])
+def test_exit_right_after_a_failed_acquire(nodes: Servers, script: str) -> None:
+    """The process is gone when the hung majority goes on: it finds every SET with its release."""
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(script), "exit"]
+    with subprocess.Popen(
+        [*command, *nodes.urls],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for server in nodes[2:]:
+            server.stop()
+        began = time.monotonic()
+        output, noise = process.communicate("go\n", timeout=20)
+        took = time.monotonic() - began
+    for server in nodes[2:]:
+        server.cont()
+    assert output == "QuorumUnreachable\n"
+    assert noise == ""
+    assert took < 4, took
+    stays_clean(nodes, 0.1)

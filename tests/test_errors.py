@@ -1,0 +1,297 @@
+"""Errors say what happened, on which nodes and what to do, here and in another process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import sys
+from typing import Any
+
+import pytest
+
+import quorlock
+from quorlock import NodeVote
+from quorlock.errors import (
+    AcquireError,
+    AcquireTimeout,
+    ConfigError,
+    LeaseLost,
+    NodeError,
+    QuorlockError,
+    QuorumUnreachable,
+)
+
+
+def said(
+    node: str, vote: str, cause: str, *, answered: bool = True, fit: bool = True
+) -> NodeVote:
+    return NodeVote(node, vote, cause, answered, fit)
+
+
+def yes(node: str) -> NodeVote:
+    return said(node, "granted", "granted")
+
+
+def held(node: str) -> NodeVote:
+    return said(node, "refused", "held by another")
+
+
+def silent(node: str) -> NodeVote:
+    return said(node, "unknown", "no answer in time", answered=False)
+
+
+def unheard(node: str) -> NodeVote:
+    return said(node, "unknown", "not waited for", answered=False)
+
+
+def down(node: str) -> NodeVote:
+    return said(node, "unknown", "connection refused", answered=False)
+
+
+def no_acl(node: str) -> NodeVote:
+    return said(node, "refused", "NOPERM no permissions to run 'set'", fit=False)
+
+
+A, B, C, D, E = (f"{letter}:6379" for letter in "abcde")
+
+# DESIGN section 7: an error says what happened, on which nodes, and what to do.
+DESIGN_EXAMPLE = (
+    "'invoice:42' is held by another: 3 of 5 nodes refused (a:6379, c:6379, d:6379) after"
+    " 7 attempts in 5.0 s; the holder's lease ends in at most 3.1 s"
+)
+
+SENTENCES: list[tuple[QuorlockError, str]] = [
+    (
+        AcquireTimeout("invoice:42", [held(A), yes(B), held(C), held(D), yes(E)], 7, 5.0, 3.1),
+        DESIGN_EXAMPLE,
+    ),
+    (
+        AcquireTimeout("r", [held(A)], 1, 0.00149),
+        "'r' is held by another: 1 of 1 nodes refused (a:6379) after 1 attempt in 1 ms",
+    ),
+    (
+        AcquireTimeout("r", [held(A), yes(B)], 2, 0.25, 0.5),
+        "'r' is held by another: 1 of 2 nodes refused (a:6379) after 2 attempts in 250 ms;"
+        " the holder's lease ends in at most 500 ms",
+    ),
+    (
+        AcquireTimeout("r", [yes(A), yes(B), yes(C), unheard(D), unheard(E)], 1, 10.0),
+        "'r' was granted by 3 of 5 nodes, but too late to be valid after 1 attempt in 10.0 s",
+    ),
+    (
+        AcquireTimeout("r", [yes(A), yes(B), held(C)], 1, 10.0),
+        "'r' was granted by 2 of 3 nodes, but too late to be valid after 1 attempt in 10.0 s",
+    ),
+    (
+        AcquireTimeout("a'b\n", [held(A), held(B), down(C)], 1, 1.0),
+        '"a\'b\\n" is held by another: 2 of 3 nodes refused (a:6379, b:6379)'
+        " after 1 attempt in 1.0 s",
+    ),
+    (
+        QuorumUnreachable("r", [down(A), silent(B), yes(C), down(D), held(E)], 12, 5.04),
+        "'r': 2 of 5 nodes answered, 3 are needed (a:6379: connection refused, b:6379: no answer"
+        " in time, d:6379: connection refused), after 12 attempts in 5.0 s; look at these nodes",
+    ),
+    (
+        QuorumUnreachable("r", [down(A)], 1, 0.0),
+        "'r': 0 of 1 nodes answered, 1 are needed (a:6379: connection refused), after 1 attempt"
+        " in 0 ms; look at these nodes",
+    ),
+    (
+        NodeError("r", [no_acl(A), yes(B), no_acl(C)], 1, 0.002),
+        "'r': 2 of 3 nodes cannot vote (a:6379: NOPERM no permissions to run 'set', c:6379:"
+        " NOPERM no permissions to run 'set'), after 1 attempt in 2 ms; mend these nodes or"
+        " their settings",
+    ),
+    (
+        LeaseLost("r", "expired"),
+        "lease on 'r' is lost: its time ran out or its keys are gone; stop what it protected,"
+        " then acquire anew",
+    ),
+    (
+        LeaseLost("r", "taken", votes=[held(A), yes(B), held(C)]),
+        "lease on 'r' is lost: somebody else holds it (a:6379: held by another, c:6379: held by"
+        " another); stop what it protected, then acquire anew",
+    ),
+    (
+        LeaseLost("r", "unreachable", votes=[silent(A), silent(B), yes(C)]),
+        "lease on 'r' is lost: no quorum of nodes confirmed it before its validity ended (a:6379:"
+        " no answer in time, b:6379: no answer in time); stop what it protected, then acquire"
+        " anew",
+    ),
+    (ConfigError("ttl", 0, "give seconds above 0"), "ttl=0: give seconds above 0"),
+    (ConfigError("nodes[1]", "ftp://a", "give a URL"), "nodes[1]='ftp://a': give a URL"),
+    (
+        ConfigError("resource", "x" * 81, "shorter"),
+        f"resource={'x' * 80!r}… (81 long): shorter",
+    ),
+    (ConfigError("resource", "x" * 80, "shorter"), f"resource={'x' * 80!r}: shorter"),
+    (QuorlockError("this Redlock is closed"), "this Redlock is closed"),
+]
+every = pytest.mark.parametrize(
+    ("error", "sentence"),
+    SENTENCES,
+    ids=[f"{i}-{type(error).__name__}" for i, (error, _) in enumerate(SENTENCES)],
+)
+
+
+@every
+def test_sentence(error: QuorlockError, sentence: str) -> None:
+    """Word by word, since people read and search for it."""
+    assert str(error) == sentence
+    assert error.message in {"", sentence} or isinstance(error, LeaseLost)
+
+
+# --- facts -----------------------------------------------------------------------------------
+
+
+def test_facts_are_attributes() -> None:
+    """A program needs no sentence: every fact can be asked for."""
+    votes = [held(A), down(B)]
+    timeout = AcquireTimeout("r", votes, 3, 1.5, 0.25)
+    assert (timeout.resource, timeout.votes) == ("r", (held(A), down(B)))
+    assert (timeout.attempts, timeout.elapsed, timeout.holder_ttl) == (3, 1.5, 0.25)
+    votes.clear()
+    assert len(timeout.votes) == 2, "its own copy"
+    assert AcquireTimeout("r", [], 1, 0.0).holder_ttl is None
+    for error in (QuorumUnreachable("r", [down(A)], 2, 0.5), NodeError("r", [down(A)], 2, 0.5)):
+        assert (error.resource, error.votes) == ("r", (down(A),))
+        assert (error.attempts, error.elapsed) == (2, 0.5)
+    lease = object()
+    lost = LeaseLost("r", "taken", lease, [held(A)])
+    assert (lost.resource, lost.reason, lost.lease, lost.votes) == ("r", "taken", lease, (held(A),))
+    config = ConfigError("ttl", -1, "give more")
+    assert (config.argument, config.value, config.fix) == ("ttl", -1, "give more")
+
+
+def test_the_tree() -> None:
+    """As drawn in errors.py; what the standard library has a name for is that too."""
+    parents: dict[type[Exception], tuple[type[Exception], ...]] = {
+        QuorlockError: (Exception,),
+        AcquireError: (QuorlockError,),
+        AcquireTimeout: (AcquireError, TimeoutError, OSError),
+        QuorumUnreachable: (AcquireError,),
+        LeaseLost: (QuorlockError,),
+        NodeError: (QuorlockError,),
+        ConfigError: (QuorlockError, ValueError),
+    }
+    for kind, bases in parents.items():
+        assert all(issubclass(kind, base) for base in bases)
+        assert getattr(quorlock, kind.__name__) is kind
+        assert kind.__doc__
+    for kind in (QuorumUnreachable, LeaseLost, NodeError):
+        assert not issubclass(kind, TimeoutError)
+    for kind in (LeaseLost, NodeError):
+        assert not issubclass(kind, AcquireError)
+    assert not issubclass(AcquireTimeout, QuorumUnreachable)
+
+
+def test_an_unknown_reason_is_no_loss() -> None:
+    """There are three."""
+    with pytest.raises(KeyError):
+        LeaseLost("r", "bored")
+
+
+# --- to another process ----------------------------------------------------------------------
+
+
+def facts(error: QuorlockError) -> dict[str, str]:
+    """All attributes but a lease, which stays; a wrong value goes by its repr, the sentence
+    shows how much of it.
+    """
+    kept = {name: repr(value) for name, value in vars(error).items() if name != "lease"}
+    if len(kept.get("value", "")) > 82:
+        kept.pop("value")
+    return kept
+
+
+def same(error: QuorlockError, other: object) -> None:
+    """Of the same kind, with the same sentence and facts."""
+    assert type(other) is type(error)
+    assert isinstance(other, QuorlockError)
+    assert str(other) == str(error)
+    ours, theirs = facts(error), facts(other)
+    assert theirs == ours
+
+
+@every
+def test_pickled_and_back(error: QuorlockError, sentence: str) -> None:
+    """Twice, in every protocol: kind, sentence and facts stay."""
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        once = pickle.loads(pickle.dumps(error, protocol))
+        same(error, once)
+        same(error, pickle.loads(pickle.dumps(once, protocol)))
+
+
+def fail(index: int) -> None:
+    """In a worker process."""
+    raise SENTENCES[index][0]
+
+
+def test_raised_in_a_worker_process() -> None:
+    """multiprocessing hands the error to the parent as it was."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        for index, (error, _) in enumerate(SENTENCES):
+            with pytest.raises(type(error)) as caught:
+                pool.apply(fail, (index,))
+            same(error, caught.value)
+        pool.close()
+        pool.join()
+
+
+def test_a_lease_stays_where_it_is() -> None:
+    """The lease of a LeaseLost cannot be pickled, and must not keep the error from travelling."""
+    lost = LeaseLost("r", "taken", lease=open)  # an object of this process
+    assert pickle.loads(pickle.dumps(lost)).lease is None
+    assert lost.lease is open
+
+
+# --- large and strange values ----------------------------------------------------------------
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+LARGE: list[Any] = [
+    "x" * 10_000_000,
+    b"x" * 10_000_000,
+    bytearray(10_000_000),
+    ["x" * 10_000_000],
+    10**5_000,
+    -(10**5_000),
+]
+
+
+@pytest.mark.parametrize("value", LARGE, ids=range(len(LARGE)))
+def test_no_sentence_is_endless(value: Any) -> None:
+    """Neither the sentence nor the pickle of a 10 MB value has 10 MB; nothing else is raised."""
+    error = ConfigError("resource", value, "shorter")
+    assert len(str(error)) < 500
+    assert len(repr(error)) < 500
+    assert len(pickle.dumps(error)) < 2_000
+    same_sentence = str(pickle.loads(pickle.dumps(error)))
+    assert same_sentence == str(error)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_a_large_string_is_not_copied() -> None:
+    """Sliced before repr: the making of the sentence does not take the value's size again."""
+    import tracemalloc
+
+    value = "x" * 10_000_000
+    tracemalloc.start()
+    try:
+        error = ConfigError("resource", value, "shorter")
+        str(error), repr(error), pickle.dumps(error)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000
+
+
+def test_a_value_that_cannot_be_shown() -> None:
+    """An object with a broken repr is still told of."""
+    error = ConfigError("ttl", Unprintable(), "give seconds")
+    assert str(error) == "ttl=<Unprintable>: give seconds"

@@ -1,0 +1,394 @@
+"""The first words: who may vote, who may not and why, and never a password in the reason."""
+
+from __future__ import annotations
+
+import re
+
+import hiredis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorlock._wire.conversation import REPLY_BYTES_MAX
+from quorlock._wire.handshake import Greeting, Handshake, Unfit
+from quorlock._wire.nodes import Node
+from quorlock._wire.packing import pack_words
+from quorlock.testing.servers import Servers
+
+PASSWORD = "canary-Pa55"
+RUN_ID = "0123456789abcdef0123456789abcdef01234567"
+
+SERVER = f"# Server\r\nredis_version:7.0.15\r\nrun_id:{RUN_ID}\r\ntcp_port:6379\r\n".encode()
+MASTER = b"# Replication\r\nrole:master\r\nconnected_slaves:0\r\n"
+HELLO3 = b"%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n"
+NO_HELLO = b"-ERR unknown command `HELLO`, with args beginning with: `3`\r\n"
+NOAUTH = b"-NOAUTH Authentication required.\r\n"
+OK = b"+OK\r\n"
+
+
+def bulk(text: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(text), text)
+
+
+def verbatim(text: bytes) -> bytes:
+    return b"=%d\r\ntxt:%b\r\n" % (len(text) + 4, text)
+
+
+def handshake(
+    db: int = 0, username: str | None = None, password: str | None = None
+) -> Handshake:
+    return Handshake(Node(db=db, username=username, password=password), username, password)
+
+
+def unfit(made: Handshake, *parts: bytes) -> Unfit:
+    with pytest.raises(Unfit) as caught:
+        for part in parts:
+            made.hear(part)
+    assert made.greeting is None
+    assert PASSWORD not in caught.value.text
+    return caught.value
+
+
+def sent(made: Handshake) -> list[list[bytes]]:
+    """What it sends, as words."""
+    reader = hiredis.Reader()
+    reader.feed(made.to_send)
+    words: list[list[bytes]] = []
+    while isinstance(reply := reader.gets(), list):
+        words.append(reply)
+    return words
+
+
+INFOS = [[b"INFO", b"server"], [b"INFO", b"replication"]]
+NAMED = [b"SETNAME", b"quorlock"]
+
+
+# --- fit -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "packet"),
+    [
+        (handshake(), [[b"HELLO", b"3", *NAMED], *INFOS]),
+        (handshake(db=7), [[b"HELLO", b"3", *NAMED], [b"SELECT", b"7"], *INFOS]),
+        (
+            handshake(password="p w"),
+            [[b"HELLO", b"3", b"AUTH", b"default", b"p w", *NAMED], *INFOS],
+        ),
+        (
+            handshake(username="ü", password="ß"),
+            [[b"HELLO", b"3", b"AUTH", "ü".encode(), "ß".encode(), *NAMED], *INFOS],
+        ),
+        (
+            handshake(username="u", password=""),
+            [[b"HELLO", b"3", b"AUTH", b"u", b"", *NAMED], *INFOS],
+        ),
+    ],
+    ids=range(5),
+)
+def test_one_packet_says_all(made: Handshake, packet: list[list[bytes]]) -> None:
+    """Protocol, user, name, database and both reports in one round trip."""
+    assert sent(made) == packet
+
+
+@pytest.mark.parametrize("db", [0, 3])
+@pytest.mark.parametrize("text", [bulk, verbatim])
+def test_a_master_is_greeted(db: int, text: type[bytes]) -> None:
+    """With its run_id and version, over RESP3."""
+    made = handshake(db=db)
+    select = OK if db else b""
+    made.hear(HELLO3 + select + text(SERVER) + text(MASTER))
+    assert made.greeting == Greeting(RUN_ID, "7.0.15")
+
+
+def test_valkey_tells_its_own_version() -> None:
+    """It also says a redis_version, for clients that look for one."""
+    made = handshake()
+    info = b"redis_version:7.2.4\r\nvalkey_version:9.1.0\r\nrun_id:abc\r\n"
+    made.hear(HELLO3 + bulk(info) + bulk(MASTER))
+    assert made.greeting == Greeting("abc", "9.1.0")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "made", "login"),
+    [
+        (NO_HELLO, handshake(), [b"PING"]),
+        (b"-ERR unknown command 'HELLO'\r\n", handshake(), [b"PING"]),
+        (b"-NOPROTO unsupported protocol version\r\n", handshake(), [b"PING"]),
+        (b"-NOPERM u has no permissions to run 'hello'\r\n", handshake(), [b"PING"]),
+        (NO_HELLO, handshake(password="p"), [b"AUTH", b"p"]),
+        (NO_HELLO, handshake(username="u", password="p"), [b"AUTH", b"u", b"p"]),
+    ],
+    ids=range(6),
+)
+def test_a_server_without_hello_is_asked_in_resp2(
+    refusal: bytes, made: Handshake, login: list[bytes]
+) -> None:
+    """Old servers, and users who may not say HELLO: AUTH or PING, and the rest again."""
+    made.hear(refusal + NOAUTH + NOAUTH)
+    assert made.greeting is None
+    assert sent(made) == [login, *INFOS]
+    made.hear(OK + bulk(SERVER) + bulk(MASTER))
+    assert made.greeting == Greeting(RUN_ID, "7.0.15")
+
+
+def test_the_database_is_selected_again_in_resp2() -> None:
+    """What was answered behind the refused HELLO does not count."""
+    made = handshake(db=2)
+    made.hear(NO_HELLO + b"-ERR DB index is out of range\r\n" + NOAUTH * 2)
+    assert sent(made) == [[b"PING"], [b"SELECT", b"2"], *INFOS]
+    made.hear(b"+PONG\r\n" + OK + bulk(SERVER) + bulk(MASTER))
+    assert made.greeting is not None
+
+
+FIRST = HELLO3 + OK + verbatim(SERVER) + verbatim(MASTER)
+OLD = NO_HELLO + OK + NOAUTH * 2, b"+PONG\r\n" + OK + bulk(SERVER) + bulk(MASTER)
+
+
+def test_split_at_every_byte() -> None:
+    """The talk does not depend on how the bytes are cut, in RESP3 and in RESP2."""
+    for cut in range(1, len(FIRST)):
+        made = handshake(db=1)
+        made.hear(FIRST[:cut])
+        assert made.greeting is None
+        made.hear(FIRST[cut:])
+        assert made.greeting == Greeting(RUN_ID, "7.0.15")
+    made = handshake(db=1)
+    for data in OLD:
+        for i in range(len(data)):
+            assert made.greeting is None
+            made.hear(data[i : i + 1])
+    assert made.greeting == Greeting(RUN_ID, "7.0.15")
+
+
+def test_pushes_between_are_skipped() -> None:
+    """However many come in one packet."""
+    push = b">2\r\n+invalidate\r\n*1\r\n+k\r\n"
+    made = handshake()
+    made.hear(push * 5_000 + HELLO3 + push + bulk(SERVER) + push * 2_000 + bulk(MASTER) + push)
+    assert made.greeting is not None
+
+
+def test_real_servers_are_greeted(nodes: Servers) -> None:
+    """A real server's bytes, and the run_id that it tells elsewhere."""
+    for node in nodes:
+        reader = hiredis.Reader()
+        made = handshake(db=1)
+        reader.feed(made.to_send)
+        commands = [reader.gets() for _ in range(4)]
+        assert commands[1] == [b"SELECT", b"1"]
+        replies = [node.execute(*words) for words in commands[2:]]
+        made.hear(HELLO3 + OK + b"".join(map(bulk, replies)))
+        assert made.greeting is not None
+        assert made.greeting.run_id.encode() in node.execute("INFO", "server")
+        assert re.fullmatch(r"[0-9a-f]{40}", made.greeting.run_id)
+
+
+# --- unfit -----------------------------------------------------------------------------------
+
+REFUSED: list[tuple[bytes, str, bool]] = [
+    (
+        b"-NOAUTH HELLO must be called with the client already authenticated\r\n",
+        "NOAUTH HELLO must be called with the client already authenticated",
+        True,
+    ),
+    (
+        b"-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+        "WRONGPASS invalid username-password pair or user is disabled.",
+        True,
+    ),
+    (
+        b"-DENIED Redis is running in protected mode\r\n",
+        "DENIED Redis is running in protected mode",
+        True,
+    ),
+    (b"-ERR max number of clients reached\r\n", "ERR max number of clients reached", False),
+    (b"-LOADING Redis is loading\r\n", "LOADING Redis is loading", False),
+    (b"-BUSY Redis is busy running a script\r\n", "BUSY Redis is busy running a script", False),
+    (b"-ERR \x1b[31m\r\n", "ERR ?[31m", False),
+]
+
+
+@pytest.mark.parametrize(("reply", "text", "lasting"), REFUSED, ids=range(len(REFUSED)))
+def test_a_refused_first_word_is_told_at_once(reply: bytes, text: str, lasting: bool) -> None:
+    """A server that refuses may hang up behind its words: they are the reason, with or without
+    answers to the rest of the packet.
+    """
+    for rest in (b"", NOAUTH * 2, OK + bulk(SERVER) + bulk(MASTER)):
+        error = unfit(handshake(password=PASSWORD), reply + rest)
+        assert (error.text, error.lasting) == (text, lasting)
+        assert str(error) == text
+
+
+@pytest.mark.parametrize(
+    ("login", "text", "lasting"),
+    [
+        (b"-ERR invalid password\r\n", "ERR invalid password", True),
+        (
+            b"-ERR Client sent AUTH, but no password is set\r\n",
+            "ERR Client sent AUTH, but no password is set",
+            True,
+        ),
+        (
+            b"-ERR AUTH <password> called without any password configured\r\n",
+            "ERR AUTH <password> called without any password configured",
+            True,
+        ),
+        (b"-WRONGPASS invalid\r\n", "WRONGPASS invalid", True),
+        (
+            b"-ERR wrong number of arguments for 'auth' command\r\n",
+            "ERR wrong number of arguments for 'auth' command",
+            False,
+        ),
+    ],
+    ids=range(5),
+)
+def test_a_refused_login_in_resp2(login: bytes, text: str, lasting: bool) -> None:
+    """The same for servers without HELLO, whose words are older."""
+    made = handshake(username="u", password=PASSWORD)
+    error = unfit(made, NO_HELLO + NOAUTH * 2, login + NOAUTH * 2)
+    assert (error.text, error.lasting) == (text, lasting)
+
+
+def test_no_password_where_one_is_needed_in_resp2() -> None:
+    """PING is answered by NOAUTH."""
+    error = unfit(handshake(), NO_HELLO + NOAUTH * 2, NOAUTH * 3)
+    assert (error.text, error.lasting) == ("NOAUTH Authentication required.", True)
+
+
+@pytest.mark.parametrize(
+    ("select", "text"),
+    [
+        (b"-ERR DB index is out of range\r\n", "ERR DB index is out of range"),
+        (b"-ERR invalid DB index\r\n", "ERR invalid DB index"),
+        (b"-NOPERM no permissions to run 'select'\r\n", "NOPERM no permissions to run 'select'"),
+    ],
+)
+def test_a_database_that_is_not_there(select: bytes, text: str) -> None:
+    """Lasting: no lock can ever be in it."""
+    error = unfit(handshake(db=99), HELLO3 + select + bulk(SERVER) + bulk(MASTER))
+    assert (error.text, error.lasting) == (text, True)
+
+
+NO_INFO = b"-NOPERM User u has no permissions to run the 'info' command\r\n"
+INFO_HINT = "may not run INFO, which tells its run_id (grant +info)"
+NO_RUN_ID = "does not tell its run_id in INFO"
+NO_TEXT = "does not speak the Redis protocol: INFO is not a text"
+
+
+def replication(*lines: bytes) -> bytes:
+    return bulk(b"# Replication\r\n" + b"".join(line + b"\r\n" for line in lines))
+
+
+REPORTS: list[tuple[bytes, bytes, str, bool]] = [
+    (NO_INFO, NO_INFO, INFO_HINT, True),
+    (bulk(SERVER), NO_INFO, INFO_HINT, True),
+    (NOAUTH, NOAUTH, "NOAUTH Authentication required.", True),
+    (b"-BUSY script\r\n", bulk(MASTER), "BUSY script", False),
+    (
+        bulk(SERVER),
+        replication(b"role:slave", b"master_host:10.0.0.1", b"master_port:6379"),
+        "is not a master (role slave of 10.0.0.1)",
+        True,
+    ),
+    (bulk(SERVER), replication(b"role:slave"), "is not a master (role slave)", True),
+    (bulk(SERVER), bulk(b""), "is not a master (role none)", True),
+    (bulk(b"# Server\r\n"), bulk(MASTER), NO_RUN_ID, True),
+    (bulk(b"run_id:\r\n"), bulk(MASTER), NO_RUN_ID, True),
+    (b"$-1\r\n", bulk(MASTER), NO_TEXT, True),
+    (b":5\r\n", bulk(MASTER), NO_TEXT, True),
+    (b"#f\r\n", b"#f\r\n", NO_TEXT, True),
+    (b"*1\r\n+a\r\n", bulk(MASTER), NO_TEXT, True),
+    (bulk(SERVER), replication(b"role:\x1b[1m"), "is not a master (role ?[1m)", True),
+]
+
+
+@pytest.mark.parametrize(
+    ("server", "replica", "text", "lasting"), REPORTS, ids=range(len(REPORTS))
+)
+def test_a_report_that_is_unfit(server: bytes, replica: bytes, text: str, lasting: bool) -> None:
+    """Users without INFO, replicas, sentinels (they have no role there), servers without a
+    run_id, servers whose report is none.
+    """
+    error = unfit(handshake(), HELLO3 + server + replica)
+    assert (error.text, error.lasting) == (text, lasting)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2p1\r\n",
+        b"\x15\x03\x01\x00\x02\x02",
+        b"\x00" * 8,
+        b"%1\r\n*0\r\n:1\r\n",
+        b"!5\r\nERR x\r\n",
+        b"*99999999999999999999\r\n",
+    ],
+    ids=range(7),
+)
+def test_garbage(data: bytes) -> None:
+    """Another protocol lasts, and its bytes are not quoted."""
+    error = unfit(handshake(password=PASSWORD), data)
+    assert (error.text, error.lasting) == ("does not speak the Redis protocol", True)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=5))
+def test_arbitrary_bytes_are_unfit_or_wait(parts: list[bytes]) -> None:
+    """Nothing but Unfit comes out, and nobody is greeted without a run_id."""
+    made = handshake()
+    try:
+        for part in parts:
+            made.hear(part)
+    except Unfit:
+        pass
+    assert made.greeting is None
+
+
+@pytest.mark.parametrize(
+    "more", [b"x" * 10_000, b":1\r\n" * 2_500, b">1\r\n+x\r\n" * 1_000], ids=range(3)
+)
+def test_words_without_an_end(more: bytes) -> None:
+    """A stranger cannot make us read for ever."""
+    made = handshake()
+    made.hear(b"$999999999\r\n" if more[:1] == b"x" else b"*1000000\r\n")
+    with pytest.raises(Unfit, match="^sends a reply without an end$") as caught:
+        for _ in range(2 * REPLY_BYTES_MAX // len(more) + 1):
+            made.hear(more)
+    assert caught.value.lasting
+
+
+# --- secrets ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("username", [None, "u"])
+@pytest.mark.parametrize("db", [0, 3])
+def test_an_echo_never_shows_the_password(db: int, username: str | None) -> None:
+    """A server that sends our own bytes back, whole, in part or as an error."""
+    made = handshake(db, username, PASSWORD)
+    error = unfit(made, made.to_send)
+    assert error.lasting
+    assert error.text.startswith("does not speak the Redis protocol")
+    words = pack_words(b"AUTH", PASSWORD.encode())
+    for data in (b"+" + words, words * 4, b"-ERR " + made.to_send.replace(b"\r\n", b" ") + b"\r\n"):
+        unfit(handshake(db, username, PASSWORD), data + NOAUTH * 4)
+
+
+@pytest.mark.parametrize("password", [PASSWORD, "tab\tand\x1bescape", "пароль", "a b", "\x7f"])
+def test_a_server_that_plays_the_password_back(password: str) -> None:
+    """Taken out before the text is cut and cleaned, so that no part of it is left."""
+    for padding in (0, 100, *range(140, 165)):
+        plays_back(password, padding)
+
+
+def plays_back(password: str, padding: int) -> None:
+    words = f"-ERR {'x' * padding}{password}\r\n".encode()
+    role = replication(f"role:{'x' * padding}{password}".encode())
+    for data in (words, HELLO3 + words * 2, HELLO3 + bulk(SERVER) + role):
+        made = handshake(password=password)
+        with pytest.raises(Unfit) as caught:
+            made.hear(data)
+        assert password not in caught.value.text
+        text = caught.value.text.partition("x" * padding)[2] if padding else caught.value.text
+        assert password[:3] not in text
+        assert re.sub(r"[^\x20-\x7eа-я]", "?", password)[:3] not in text

@@ -1,0 +1,73 @@
+"""What is sent is RESP as hiredis packs it, whatever bytes are in names and tokens."""
+
+from __future__ import annotations
+
+import hiredis
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from quorlock import scripts
+from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
+from quorlock._wire.packing import pack, pack_in_full, pack_words
+
+WORDS = st.one_of(st.binary(max_size=600), st.sampled_from([b"", b"\r\n", b"*1\r\n$4\r\nPING\r\n"]))
+TTLS = st.integers(1, 10**12)
+
+
+def words(command: Command, *, in_full: bool = False) -> tuple[bytes, ...]:
+    """What a node is to be told, word by word (DESIGN section 5)."""
+    if isinstance(command, Acquire):
+        return (b"SET", command.key, command.token, b"NX", b"PX", b"%d" % command.ttl_ms)
+    script = {
+        Release: scripts.RELEASE,
+        Extend: scripts.EXTEND,
+        Inspect: scripts.INSPECT,
+    }[type(command)]
+    head = (b"EVAL", script.text) if in_full else (b"EVALSHA", script.sha)
+    arguments: tuple[bytes, ...] = (command.key,)
+    if isinstance(command, Extend | Release):
+        arguments += (command.token,)
+    if isinstance(command, Extend):
+        arguments += (b"%d" % command.ttl_ms,)
+    return (*head, b"1", *arguments)
+
+
+@given(WORDS, WORDS, TTLS)
+@example(b"a\r\nb", b"\x00\xff\r\n", 10_000)
+def test_every_command_is_packed_as_hiredis_does(key: bytes, token: bytes, ttl_ms: int) -> None:
+    """The templates give the same bytes as hiredis.pack_command, for any key, token and ttl."""
+    for command in (
+        Acquire(key, token, ttl_ms),
+        Extend(key, token, ttl_ms),
+        Release(key, token),
+        Inspect(key),
+    ):
+        assert pack(command) == hiredis.pack_command(words(command))
+
+
+@given(WORDS, WORDS, TTLS)
+def test_every_script_is_packed_in_full(key: bytes, token: bytes, ttl_ms: int) -> None:
+    """For a node that has forgotten a script, its text goes with the same arguments."""
+    for command in (Extend(key, token, ttl_ms), Release(key, token), Inspect(key)):
+        assert pack_in_full(command) == hiredis.pack_command(words(command, in_full=True))
+
+
+@given(st.lists(WORDS, min_size=1, max_size=8))
+def test_any_words_are_packed_and_come_back(given_words: list[bytes]) -> None:
+    """Lengths come first, so nothing in a word can be taken for another word."""
+    packed = pack_words(*given_words)
+    assert packed == hiredis.pack_command(tuple(given_words))
+    reader = hiredis.Reader()
+    reader.feed(packed)
+    assert reader.gets() == given_words
+    assert not reader.has_data()
+
+
+@pytest.mark.parametrize("script", [scripts.EXTEND, scripts.INSPECT, scripts.RELEASE])
+def test_a_scripts_name_is_its_hash(script: scripts.Script) -> None:
+    """40 hexadecimal characters, as EVALSHA and the release template expect."""
+    assert len(script.sha) == 40
+    assert script.sha == script.sha.lower()
+    assert int(script.sha, 16)
+    assert script.text.startswith(b"-- "), "a script opens with its contract"
