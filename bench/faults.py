@@ -138,8 +138,8 @@ def main() -> int:
         f" load {os.getloadavg()[0]:.1f}; {N} nodes, node_timeout {NODE_TIMEOUT * 1e3:.0f} ms,"
         f" {options.rounds} rounds of {options.cycles} cycles (acquire + release), times in ms"
     )
-    columns = ("face", "fault", "healthy p50", "faulty p50", "ratio", "healthy p99", "faulty p99")
-    columns += ("first call p50", "first call worst")
+    columns = ["face", "fault", "healthy p50", "faulty p50", "ratio", "healthy p99", "faulty p99"]
+    columns += ["first call p50", "first call worst"]
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for face, own in samples.items():
         for fault in faults:

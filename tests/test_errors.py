@@ -22,9 +22,7 @@ from quorlock.errors import (
 )
 
 
-def said(
-    node: str, vote: str, cause: str, *, answered: bool = True, fit: bool = True
-) -> NodeVote:
+def said(node: str, vote: str, cause: str, *, answered: bool = True, fit: bool = True) -> NodeVote:
     return NodeVote(node, vote, cause, answered, fit)
 
 
@@ -71,8 +69,10 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
     ),
     (
         AcquireTimeout("r", [held(A), yes(B)], 2, 0.25, 0.5),
-        "'r' is held by another: 1 of 2 nodes refused (a:6379) after 2 attempts in 250 ms;"
-        " the holder's lease ends in at most 500 ms",
+        (
+            "'r' is held by another: 1 of 2 nodes refused (a:6379) after 2 attempts in 250 ms;"
+            " the holder's lease ends in at most 500 ms"
+        ),
     ),
     (
         AcquireTimeout("r", [yes(A), yes(B), yes(C), unheard(D), unheard(E)], 1, 10.0),
@@ -84,40 +84,54 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
     ),
     (
         AcquireTimeout("a'b\n", [held(A), held(B), down(C)], 1, 1.0),
-        '"a\'b\\n" is held by another: 2 of 3 nodes refused (a:6379, b:6379)'
-        " after 1 attempt in 1.0 s",
+        (
+            '"a\'b\\n" is held by another: 2 of 3 nodes refused (a:6379, b:6379)'
+            " after 1 attempt in 1.0 s"
+        ),
     ),
     (
         QuorumUnreachable("r", [down(A), silent(B), yes(C), down(D), held(E)], 12, 5.04),
-        "'r': 2 of 5 nodes answered, 3 are needed (a:6379: connection refused, b:6379: no answer"
-        " in time, d:6379: connection refused), after 12 attempts in 5.0 s; look at these nodes",
+        (
+            "'r': 2 of 5 nodes answered, 3 are needed (a:6379: connection refused, b:6379: no"
+            " answer in time, d:6379: connection refused), after 12 attempts in 5.0 s; look at these nodes"
+        ),
     ),
     (
         QuorumUnreachable("r", [down(A)], 1, 0.0),
-        "'r': 0 of 1 nodes answered, 1 are needed (a:6379: connection refused), after 1 attempt"
-        " in 0 ms; look at these nodes",
+        (
+            "'r': 0 of 1 nodes answered, 1 are needed (a:6379: connection refused), after 1 attempt"
+            " in 0 ms; look at these nodes"
+        ),
     ),
     (
         NodeError("r", [no_acl(A), yes(B), no_acl(C)], 1, 0.002),
-        "'r': 2 of 3 nodes cannot vote (a:6379: NOPERM no permissions to run 'set', c:6379:"
-        " NOPERM no permissions to run 'set'), after 1 attempt in 2 ms; mend these nodes or"
-        " their settings",
+        (
+            "'r': 2 of 3 nodes cannot vote (a:6379: NOPERM no permissions to run 'set', c:6379:"
+            " NOPERM no permissions to run 'set'), after 1 attempt in 2 ms; mend these nodes or"
+            " their settings"
+        ),
     ),
     (
         LeaseLost("r", "expired"),
-        "lease on 'r' is lost: its time ran out or its keys are gone; stop what it protected,"
-        " then acquire anew",
+        (
+            "lease on 'r' is lost: its time ran out or its keys are gone; stop what it protected,"
+            " then acquire anew"
+        ),
     ),
     (
         LeaseLost("r", "taken", votes=[held(A), yes(B), held(C)]),
-        "lease on 'r' is lost: somebody else holds it (a:6379: held by another, c:6379: held by"
-        " another); stop what it protected, then acquire anew",
+        (
+            "lease on 'r' is lost: somebody else holds it (a:6379: held by another, c:6379: held by"
+            " another); stop what it protected, then acquire anew"
+        ),
     ),
     (
         LeaseLost("r", "unreachable", votes=[silent(A), silent(B), yes(C)]),
-        "lease on 'r' is lost: no quorum of nodes confirmed it before its validity ended (a:6379:"
-        " no answer in time, b:6379: no answer in time); stop what it protected, then acquire"
-        " anew",
+        (
+            "lease on 'r' is lost: no quorum of nodes confirmed it before its validity ended"
+            " (a:6379: no answer in time, b:6379: no answer in time); stop what it protected, then acquire"
+            " anew"
+        ),
     ),
     (ConfigError("ttl", 0, "give seconds above 0"), "ttl=0: give seconds above 0"),
     (ConfigError("nodes[1]", "ftp://a", "give a URL"), "nodes[1]='ftp://a': give a URL"),

@@ -32,6 +32,9 @@ class QuorlockError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         # Errors travel between processes (multiprocessing, Celery): rebuilt from their facts.
         return _rebuild, (type(self), self.facts())
@@ -232,6 +235,8 @@ class _Quoted:
 
 
 def _shortened(value: object, limit: int = 80) -> str:
+    if isinstance(value, _Quoted):
+        return repr(value)
     # Sliced before repr: a 10 MB value must not be copied several times to be shown.
     if isinstance(value, (str, bytes, bytearray)) and len(value) > limit:
         return f"{value[:limit]!r}… ({len(value)} long)"

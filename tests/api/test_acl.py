@@ -123,7 +123,7 @@ NEEDED_BY = {
     "+info": "acquire",
     "+set": "acquire",
     "+eval": "release",
-    "+evalsha": "release",
+    "+evalsha": "extend",  # the first release on a connection is sent in full, by EVAL
     "+get": "release",
     "+del": "release",
     "+pttl": "extend",

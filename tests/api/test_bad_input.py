@@ -652,7 +652,7 @@ FAULTS = [
     ),
     Fault("user without SET", lacking("+set"), NodeError, "NOPERM … 'set' command"),
     Fault("user of other keys", user(*RIGHTS, keys="~other:*"), NodeError, "NOPERM …key…"),
-    Fault("user without EVALSHA", lacking("+evalsha"), NodeError, "NOPERM …", act="release"),
+    Fault("user without EVALSHA", lacking("+evalsha"), NodeError, "NOPERM …", act="extend"),
     Fault("user without EVAL", lacking("+eval"), NodeError, "NOPERM …", act="release"),
     Fault("user without GET", lacking("+get"), NodeError, "ERR …script…", act="release"),
     Fault("user without DEL", lacking("+del"), NodeError, "ERR …script…", act="release"),

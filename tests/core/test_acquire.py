@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import product
 from typing import TypeVar
 
@@ -10,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorlock._core.commands import Acquire, Release
-from quorlock._core.effects import Abandoned, Elapsed, Flow, Receipt, Receive, Replied, Send, Sleep
+from quorlock._core.effects import (
+    Abandoned,
+    Elapsed,
+    Flow,
+    Keep,
+    Receipt,
+    Receive,
+    Replied,
+    Send,
+    Sleep,
+)
 from quorlock._core.outcomes import HELD, Cause, Granted, Refusal, Refused, Vote
 from quorlock._core.quorum import quorum
 from quorlock._core.redlock import acquire, attempt, give_back, holder_ttl_ms, try_acquire
@@ -23,6 +34,7 @@ from tests.support.script import (
     NO_ACL,
     START,
     Dice,
+    Kind,
     Round,
     Say,
     Script,
@@ -32,6 +44,7 @@ from tests.support.script import (
     policy_of,
     request_of,
     says,
+    spread,
     yes,
 )
 
@@ -125,13 +138,12 @@ def test_a_late_reply_of_an_earlier_attempt_is_not_counted_in_the_next() -> None
 
 # --- step 5: give back -------------------------------------------------------------------------
 
-KINDS = [yes, held, NEVER, DOWN, BROKEN, NO_ACL, LOADING]
+KINDS: list[Kind] = [yes, held, NEVER, DOWN, BROKEN, NO_ACL, LOADING]
 
 
 def rounds(n: int) -> list[Round]:
     """Every combination of what n nodes can say, the next one a ms after the one before."""
-    every = product(KINDS, repeat=n)
-    return [[k(i + 1) if callable(k) else k for i, k in enumerate(plan)] for plan in every]
+    return [spread(plan) for plan in product(KINDS, repeat=n)]
 
 
 def truth(plan: Round) -> Refusal | None:
@@ -482,10 +494,8 @@ LIVES: list[list[Round]] = [
 
 def steps(flow: Flow[T], script: Script) -> int:
     """How many effects the flow asks for when nothing disturbs it."""
-    try:
+    with suppress(AcquireTimeout, QuorumUnreachable, NodeError):
         script.run(flow)
-    except (AcquireTimeout, QuorumUnreachable, NodeError):
-        pass
     return len(script.effects)
 
 
@@ -495,13 +505,14 @@ def steps(flow: Flow[T], script: Script) -> int:
 def test_abandoned_anywhere_it_gives_back_on_all_nodes(
     flow: type, plan: list[Round], sending: int
 ) -> None:
-    """Abandoned at every yield: it sends a release of the attempt under way to all nodes that
-    were asked (or all), asks for nothing but sends after it, and Abandoned comes out (rule 5).
+    """Abandoned at every yield, also when it has won but its caller has not got it yet: it sends a
+    release of the attempt under way to all nodes that were asked (or all), asks for nothing but
+    sends after it, and Abandoned comes out (rule 5).
     """
     policy = policy_of(len(plan[0]))
 
     def fresh() -> Flow[Granted]:
-        made: Flow[Granted] = flow(request_of(policy, 3.0), policy, Dice())  # type: ignore[call-arg]
+        made: Flow[Granted] = flow(request_of(policy, 3.0), policy, Dice())
         return made
 
     for step in range(steps(fresh(), Script(plan, sending=sending))):
@@ -537,14 +548,15 @@ def test_interrupted_or_closed_anywhere(
 
     def started(upto: int) -> Flow[Granted]:
         """A flow that stands at its nth yield."""
-        run: Flow[Granted] = flow(request_of(policy, 3.0), policy, Dice())  # type: ignore[call-arg]
+        run: Flow[Granted] = flow(request_of(policy, 3.0), policy, Dice())
         script = Script(plan)
         effect = next(run)
         for _ in range(upto):
+            assert not isinstance(effect, Keep)
             effect = run.send(script._perform(effect))
         return run
 
-    total = steps(flow(request_of(policy, 3.0), policy, Dice()), Script(plan))  # type: ignore[call-arg]
+    total = steps(flow(request_of(policy, 3.0), policy, Dice()), Script(plan))
     for step in range(total):
         run = started(step)
         if isinstance(error, GeneratorExit):
@@ -556,6 +568,19 @@ def test_interrupted_or_closed_anywhere(
             assert isinstance(effect.command, Release)
             effect = run.send(Receipt(99, START, START, 0))
         assert caught.value is error
+
+
+def test_a_lock_that_is_won_is_kept_until_its_caller_has_it() -> None:
+    """Keep is the last wish: closed there the lock stays, abandoned there it is given back."""
+    script = Script([[yes(1)] * 3])
+    granted = one_attempt(script)
+    assert script.effects[-1][1] == Keep(granted)  # type: ignore[arg-type]
+    assert script.sent(Release) == []
+    policy = policy_of(3)
+    script = Script([[yes(1)] * 3])
+    with pytest.raises(Abandoned):
+        script.run(attempt(request_of(policy), policy, Dice()), abandon_at=3)
+    assert script.sends[-1] == Send(Release(b"r", b"token-0"), granted.receipt)  # type: ignore[union-attr]
 
 
 def test_elapsed_and_replied_are_all_that_a_flow_is_told() -> None:

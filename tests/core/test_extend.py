@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -23,6 +24,7 @@ from tests.support.script import (
     NO_ACL,
     START,
     Dice,
+    Kind,
     Round,
     Say,
     Script,
@@ -32,6 +34,7 @@ from tests.support.script import (
     policy_of,
     request_of,
     says,
+    spread,
     yes,
 )
 
@@ -49,9 +52,7 @@ def holding(valid_until: Instant, receipt: Receipt | None = None) -> Holding:
     return Holding("r", b"r", b"t", valid_until, receipt)
 
 
-def extended(
-    script: Script, left: int = 5 * NS_PER_S, dice: Dice | None = None
-) -> Extended | Lost:
+def extended(script: Script, left: int = 5 * NS_PER_S, dice: Dice | None = None) -> Extended | Lost:
     """Extend a lease that is valid for `left` ns more, by 10 s."""
     policy = policy_of(script.n)
     flow = extend(holding(START + left), 10_000, START, policy, dice or Dice())
@@ -106,7 +107,7 @@ def test_it_counts_only_within_its_own_validity(early: int) -> None:
     assert isinstance(outcome, Extended if early else Lost)
 
 
-KINDS = [yes, held, absent, NEVER, DOWN, WRONG_TYPE, LOADING]
+KINDS: list[Kind] = [yes, held, absent, NEVER, DOWN, WRONG_TYPE, LOADING]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
@@ -115,7 +116,7 @@ def test_every_combination_of_answers(n: int) -> None:
     is not ours that no majority can be left; else tried again to the end of the validity.
     """
     for kinds in product(KINDS, repeat=n):
-        plan = [kind(i + 1) if callable(kind) else kind for i, kind in enumerate(kinds)]
+        plan = spread(kinds)
         script = Script([plan])
         outcome = extended(script, left=ms(180))
         causes = [say.answer.cause for say in plan if say is not NEVER]
@@ -141,7 +142,7 @@ def test_every_combination_of_answers(n: int) -> None:
 @pytest.mark.parametrize("dead", [DOWN, BROKEN, LOADING], ids=cause)
 @pytest.mark.parametrize(("against", "loss"), [(absent, Loss.EXPIRED), (held, Loss.TAKEN)])
 def test_a_dead_minority_does_not_hide_a_loss(
-    n: int, dead: Say, against: type[Say], loss: Loss
+    n: int, dead: Say, against: Callable[[float], Say], loss: Loss
 ) -> None:
     """When dead nodes decide early, the others are still heard: a quorum that says that the key
     is gone ends the lease at once, not when its validity ends.
@@ -265,9 +266,9 @@ def test_a_shorter_extension_never_shortens_a_lease() -> None:
 # --- by bare token, and adopted ---------------------------------------------------------------
 
 
-def by_token(plan: Round, **settings: int) -> bool:
+def by_token(plan: Round) -> bool:
     policy = policy_of(len(plan))
-    script = Script([plan], **settings)
+    script = Script([plan])
     try:
         return script.run(extend_by_token(request_of(policy), b"t", policy))
     finally:

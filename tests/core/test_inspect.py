@@ -12,8 +12,19 @@ from quorlock._core.outcomes import Answer, Cause, Vote
 from quorlock._core.quorum import quorum
 from quorlock._core.redlock import holder_ttl_ms, inspect
 from quorlock._face.inspection import Inspection, digest, inspection
-from tests.support.script import DOWN, NEVER, NO_ACL, START, Round, Say, Script, absent, ms
-from tests.support.script import policy_of, says
+from tests.support.script import (
+    DOWN,
+    NEVER,
+    NO_ACL,
+    START,
+    Round,
+    Say,
+    Script,
+    absent,
+    ms,
+    policy_of,
+    says,
+)
 
 
 def holds(token: bytes, left: int, after: float = 1) -> Say:

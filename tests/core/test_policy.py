@@ -242,9 +242,10 @@ def test_the_ttl_of_one_call() -> None:
     assert made.checked_ttl_ms(None) == 7_000
     assert made.checked_ttl_ms(0.15) == 150
     assert made.checked_ttl_ms(timedelta(seconds=30)) == 30_000
-    for wrong in (0, -1, NAN, INF, 0.149, 30.001, "7", False):
+    wrongs: list[Any] = [0, -1, NAN, INF, 0.149, 30.001, "7", False]
+    for wrong in wrongs:
         with pytest.raises(ConfigError, match=r"^ttl="):
-            made.checked_ttl_ms(wrong)  # type: ignore[arg-type]
+            made.checked_ttl_ms(wrong)
 
 
 def test_the_timeout_of_one_call() -> None:
@@ -253,9 +254,10 @@ def test_the_timeout_of_one_call() -> None:
     assert timeout_of(0) == 0
     assert timeout_of(2.5) == 2_500_000_000
     assert timeout_of(timedelta(minutes=1)) == 60 * NS_PER_S
-    for wrong in (-1, NAN, INF, "1", True, [], LONGEST * 2):
+    wrongs: list[Any] = [-1, NAN, INF, "1", True, [], LONGEST * 2]
+    for wrong in wrongs:
         with pytest.raises(ConfigError, match=r"^timeout="):
-            timeout_of(wrong)  # type: ignore[arg-type]
+            timeout_of(wrong)
 
 
 def test_a_margin_may_be_zero() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.script import (
     NEVER,
     NO_ACL,
     START,
+    Kind,
     Round,
     Say,
     Script,
@@ -28,6 +30,7 @@ from tests.support.script import (
     policy_of,
     request_of,
     says,
+    spread,
     yes,
 )
 
@@ -63,7 +66,7 @@ def test_nodes_that_were_never_asked_had_no_key() -> None:
     assert (outcome.deleted, outcome.gone) == (False, Loss.EXPIRED)
 
 
-KINDS = [yes, held, absent, NEVER, DOWN, WRONG_TYPE, LOADING, NO_ACL]
+KINDS: list[Kind] = [yes, held, absent, NEVER, DOWN, WRONG_TYPE, LOADING, NO_ACL]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
@@ -73,7 +76,7 @@ def test_every_combination_of_answers(n: int) -> None:
     """
     policy = policy_of(n)
     for kinds in product(KINDS, repeat=n):
-        plan = [kind(i + 1) if callable(kind) else kind for i, kind in enumerate(kinds)]
+        plan = spread(kinds)
         outcome = released(Script([plan]))
         causes = [say.answer.cause for say in plan if say is not NEVER]
         # A node that was down got no acquire from this driver, and by token it says nothing.
@@ -95,7 +98,7 @@ def test_every_combination_of_answers(n: int) -> None:
 @pytest.mark.parametrize("dead", [DOWN, BROKEN, LOADING, NO_ACL], ids=cause)
 @pytest.mark.parametrize(("against", "loss"), [(absent, Loss.EXPIRED), (held, Loss.TAKEN)])
 def test_a_dead_minority_does_not_hide_that_it_was_gone(
-    n: int, dead: Say, against: type[Say], loss: Loss
+    n: int, dead: Say, against: Callable[[float], Say], loss: Loss
 ) -> None:
     """When dead nodes decide early, the others are still heard: False is an answer, no error."""
     minority = n - quorum(n)

@@ -342,13 +342,16 @@ async def verb_at_every_point(
         lease = await scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
         before()
 
-        async def call(held: Lease = lease) -> None:
+        began: list[bool] = []
+
+        async def call(held: Lease = lease, began: list[bool] = began) -> None:
+            began.append(True)
             await verb(scene.redlock, held)
 
         outcome, reached = await cancelled_at(k, call())
         after()
-        # Before its first callback a call has not begun, and a lease that is dropped gives back.
-        if held_after is not None and lease.held != held_after and k > 1:
+        # A call that was cancelled before its first step has done nothing.
+        if held_after is not None and lease.held != held_after and began:
             scene.faults.append(f"{k}: the lease is {'held' if lease.held else 'over'}")
         if held_after is not False and lease.held and not await lease.release() and held_after:
             scene.faults.append(f"{k}: the lease was lost")

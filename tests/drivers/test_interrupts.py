@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
+    from quorlock._drivers.pool import Pool
     from quorlock.testing.servers import Server, Servers
 
 SOURCE = str(Path(quorlock.__file__).parent)
@@ -214,21 +215,28 @@ class Scene:
             self.begin(warm=True)
 
     def unusable(self) -> Iterator[str]:
-        driver = self.redlock._session.driver
-        if self.redlock._session.holdings:
-            yield f"an account of {len(self.redlock._session.holdings)} leases"
-            self.redlock._session.holdings.clear()
+        session, pool = self.redlock._session, self.redlock._session.driver._pool
+        end = time.monotonic() + CLEAN_WITHIN
+        while session.holdings and time.monotonic() < end:
+            time.sleep(0.001)  # a thread gives back what was dropped
+        if session.holdings:
+            yield f"an account of {len(session.holdings)} leases is left"
+            session.holdings.clear()
         try:
             lease = self.redlock.lock("afterwards", timeout=2.0).acquire()
             if not lease.release():
                 yield "a later release says False"
         except QuorlockError as error:
             yield f"a later acquire fails: {error}"
-        pool = driver._pool
-        if pool._places._value != pool._cap:
-            yield f"{pool._cap - pool._places._value} places lost"
-        if len(pool._all) != len(pool._idle):
-            yield f"{len(pool._all) - len(pool._idle)} bundles lost"
+        while in_use(pool) and time.monotonic() < end:
+            time.sleep(0.001)
+        if in_use(pool):
+            yield f"{in_use(pool)} bundles are lost"
+
+
+def in_use(pool: Pool) -> int:
+    """Bundles that somebody has in hand; nobody should."""
+    return sum(b.owner is not None or b not in pool._idle for b in pool.every())
 
 
 def acquire(scene: Scene, interrupter: Interrupter) -> None:

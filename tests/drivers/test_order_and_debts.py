@@ -24,6 +24,7 @@ import pytest
 import quorlock
 import quorlock.asyncio
 from quorlock import QuorlockError, QuorumUnreachable
+from quorlock._drivers.pool import Owner
 from tests.support.impostors import Proxy
 
 if TYPE_CHECKING:
@@ -312,6 +313,12 @@ class SlowRoads(Proxy):
             server.write_eof()
 
 
+class Urgent(Owner):
+    """We take a bundle out of the pool, so that the next caller must take another."""
+
+    urgent = True
+
+
 def test_release_from_another_bundle(nodes: Servers) -> None:
     """pottery's bug: the release of another thread overtakes the acquire, and a ghost remains."""
     with ExitStack() as stack:
@@ -320,11 +327,12 @@ def test_release_from_another_bundle(nodes: Servers) -> None:
         stack.callback(redlock.close)
         pool = redlock._session.driver._pool
         for _ in range(50):  # two bundles, both fully connected
-            first, second = pool.take(urgent=True), pool.take(urgent=True)
+            us, other = Urgent(), Urgent()
+            first, second = pool.take(us), pool.take(other)
             for bundle in (first, second):
                 bundle.refresh()
-            pool.give(first, urgent=True)
-            pool.give(second, urgent=True)
+            pool.give(us)
+            pool.give(other)
             if first._connected() == second._connected() == 5:
                 break
             time.sleep(0.02)
@@ -332,14 +340,15 @@ def test_release_from_another_bundle(nodes: Servers) -> None:
             pytest.fail("no two whole bundles")
         for number in range(1_000 if THOROUGH else 150):
             lease = redlock.lock(f"r{number}").acquire()
-            used = pool.take(urgent=True)
+            us = Urgent()
+            used = pool.take(us)
             assert lease._holding.receipt is not None
             assert used is lease._holding.receipt.path, "the pool is a stack"
             outcome: list[bool] = []
             thread = threading.Thread(target=lambda: outcome.append(lease.release()))  # noqa: B023
             thread.start()
             thread.join(10)
-            pool.give(used, urgent=True)
+            pool.give(us)
             assert outcome == [True]
         clean(nodes)
         stays_clean(nodes, 3 * road.slowest)

@@ -31,7 +31,6 @@ def pttl(node: Server, key: bytes = KEY) -> int:
     return left
 
 
-
 # --- release.lua: -3 deleted, -2 absent, -1 another's without ttl, n another's for n ms ---------
 
 

@@ -8,14 +8,24 @@ of Release that follow another command are not in it: there a node says the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from quorlock._core.commands import Command, Release
-from quorlock._core.effects import Abandoned, Effect, Elapsed, Flow, Receipt, Receive
-from quorlock._core.effects import Replied, Send, Sleep
+from quorlock._core.effects import (
+    Abandoned,
+    Effect,
+    Elapsed,
+    Flow,
+    Keep,
+    Receipt,
+    Receive,
+    Replied,
+    Send,
+    Sleep,
+)
 from quorlock._core.outcomes import ABSENT, GRANTED, HELD, Answer, Cause, Vote
 from quorlock._core.policy import Policy, policy
 from quorlock._core.redlock import Request
@@ -62,7 +72,13 @@ DOWN = says(Cause.DOWN, "connection refused", after=0)
 NO_ACL = says(Cause.FORBIDDEN, "NOPERM no")
 LOADING = says(Cause.FAILED, "LOADING")
 
-Round = Sequence[Say]
+Round: TypeAlias = Sequence[Say]
+Kind: TypeAlias = Say | Callable[[float], Say]
+
+
+def spread(kinds: Iterable[Kind]) -> list[Say]:
+    """A round in which each node answers a ms after the one before, where it answers at all."""
+    return [k if isinstance(k, Say) else k(i) for i, k in enumerate(kinds, 1)]
 
 
 def policy_of(n: int, **settings: Any) -> Policy:
@@ -140,12 +156,15 @@ class Script:
                 effect = flow.throw(Abandoned()) if thrown else flow.send(event)
                 assert isinstance(effect, Send) or not abandoned, f"{effect} after Abandoned"
                 self.effects.append((self.now, effect))
-                event = self._perform(effect)
+                if isinstance(effect, Keep) and len(self.effects) != abandon_at + 1:
+                    flow.close()  # the caller has its lease
+                    return effect.granted  # type: ignore[return-value]
+                event = None if isinstance(effect, Keep) else self._perform(effect)
         except StopIteration as stop:
             result: T = stop.value
             return result
 
-    def _perform(self, effect: Effect) -> Receipt | Replied | Elapsed | Instant:
+    def _perform(self, effect: Send | Receive | Sleep) -> Receipt | Replied | Elapsed | Instant:
         if isinstance(effect, Send):
             return self._send(effect)
         if isinstance(effect, Receive) and self._mail and self._mail[0][0] <= effect.until:

@@ -49,13 +49,18 @@ def test_every_reply_that_a_command_can_have(command: Command, reply: Any, answe
     assert not answer.is_fault
 
 
+NO_ACQUIRED: list[Any] = [b"ok", b"QUEUED", b"", 1, 0, True, False, [], [b"OK"], 1.0]
+NO_EXTENDED: list[Any] = [2, -2, -3, True, False, 1.0, None, b"1", b"OK", [1], {}]
+NO_RELEASED: list[Any] = [-4, True, False, -3.0, None, b"-3", b"OK", [-3]]
+NO_INSPECTED: list[Any] = [None, b"t", 5, [], [b"t"], [b"t", 5, 5], {b"t": 5}, [1, 5], [False, 5]]
+NO_TTL: list[Any] = [None, True, b"5", 5.0, -3, [5]]
+
 WRONG: list[tuple[Command, Any]] = [
-    *((ACQUIRE, reply) for reply in (b"ok", b"QUEUED", b"", 1, 0, True, False, [], [b"OK"], 1.0)),
-    *((EXTEND, reply) for reply in (2, -2, -3, True, False, 1.0, None, b"1", b"OK", [1], {})),
-    *((RELEASE, reply) for reply in (-4, True, False, -3.0, None, b"-3", b"OK", [-3])),
-    *((INSPECT, reply) for reply in (None, b"t", 5, [], [b"t"], [b"t", 5, 5], {b"t": 5}, [1, 5])),
-    *((INSPECT, [b"t", ttl]) for ttl in (None, True, b"5", 5.0, -3, [5])),
-    (INSPECT, [False, 5]),
+    *((ACQUIRE, reply) for reply in NO_ACQUIRED),
+    *((EXTEND, reply) for reply in NO_EXTENDED),
+    *((RELEASE, reply) for reply in NO_RELEASED),
+    *((INSPECT, reply) for reply in NO_INSPECTED),
+    *((INSPECT, [b"t", ttl]) for ttl in NO_TTL),
 ]
 
 
@@ -84,6 +89,7 @@ def test_no_shape_is_granted_by_accident(command: Command, reply: Any) -> None:
 
 FAILED, FORBIDDEN = Cause.FAILED, Cause.FORBIDDEN
 SCRIPT = "script: 0123, on @user_script:5."
+NESTED = "@user_script:5: The user executing the script can't run this command or subcommand"
 
 # The texts of Redis 5 to 7 and Valkey 8 and 9 (faults.md, rows 8 and 21 to 25).
 ERRORS: list[tuple[str, Cause]] = [
@@ -121,11 +127,7 @@ ERRORS: list[tuple[str, Cause]] = [
     (f"ERR The user executing the script can't run this command or subcommand {SCRIPT}", FORBIDDEN),
     ("ERR The user executing the script can't access at least one of the keys", FORBIDDEN),
     (f"ERR ACL failure in script: User u has no permissions to run the 'get' {SCRIPT}", FORBIDDEN),
-    (
-        "ERR Error running script (call to f_0123): @user_script:5: @user_script: 5:"
-        " The user executing the script can't run this command or subcommand",
-        FORBIDDEN,
-    ),
+    (f"ERR Error running script (call to f_0): {NESTED}", FORBIDDEN),
 ]
 
 

@@ -45,8 +45,17 @@ class Talk:
 
     def ask(self, command: Command, *, over: bool = False, at: int = 0) -> int:
         self.rounds += 1
-        self.conversation.ask(Question(command, Asker(over), self.rounds, at))
+        self.conversation.ask(Question(command, Asker(over), self.rounds, at), pack(command))
         return self.rounds
+
+    @classmethod
+    def that_released(cls) -> Talk:
+        """Its first release, which goes in full, is behind it."""
+        talk = cls()
+        talk.ask(release(b"first"))
+        talk.hear(b":-2\r\n")
+        talk.rounds = 0
+        return talk
 
     def hear(self, *parts: bytes) -> list[tuple[int, Answer]]:
         """The rounds that got their answers, with them."""
@@ -69,6 +78,8 @@ def release(token: bytes = b"t") -> Release:
     return Release(b"k", token)
 
 
+INSPECT = Inspect(b"k")
+
 # Every kind of reply that a node gives to us, RESP2 and RESP3.
 EXCHANGES: list[tuple[Command, bytes, Answer]] = [
     (acquire(), b"+OK\r\n", GRANTED),
@@ -79,17 +90,15 @@ EXCHANGES: list[tuple[Command, bytes, Answer]] = [
     (extend(), b":-1\r\n", ABSENT),
     (release(), b":-3\r\n", GRANTED),
     (release(), b":77\r\n", Answer(Vote.REFUSED, Cause.HELD, "", 77)),
-    (Inspect(b"k"), b"*2\r\n$3\r\n\r\n*\r\n:5\r\n", Answer(Vote.REFUSED, Cause.HELD, "", 5, b"\r\n*")),
+    (INSPECT, b"*2\r\n$3\r\n\r\n*\r\n:5\r\n", Answer(Vote.REFUSED, Cause.HELD, "", 5, b"\r\n*")),
     (Inspect(b"k"), b"*2\r\n_\r\n:-2\r\n", ABSENT),
     (Inspect(b"k"), b"*2\r\n$-1\r\n:-2\r\n", ABSENT),
 ]
-PUSHES = [b">2\r\n+invalidate\r\n*1\r\n$1\r\nk\r\n", b">1\r\n_\r\n", b">3\r\n+message\r\n:1\r\n#f\r\n"]
+PUSHES = [b">2\r\n+invalidate\r\n*1\r\n+k\r\n", b">1\r\n_\r\n", b">3\r\n+m\r\n:1\r\n#f\r\n"]
 
 
 @given(st.lists(st.integers(0, len(EXCHANGES) - 1), min_size=1, max_size=8), st.data())
-def test_answers_come_in_the_order_of_the_questions(
-    chosen: list[int], data: st.DataObject
-) -> None:
+def test_answers_come_in_the_order_of_the_questions(chosen: list[int], data: st.DataObject) -> None:
     """Each reply belongs to the oldest question that waits, however the bytes are cut and
     whatever is pushed between them.
     """
@@ -140,11 +149,11 @@ def test_a_question_nobody_waits_for_keeps_its_place() -> None:
 def test_an_answer_that_nobody_asked_for() -> None:
     """After it no reply can be matched with its question."""
     talk = Talk()
-    with pytest.raises(Nonsense, match="^answers what it was not asked$"):
+    with pytest.raises(Nonsense, match="answers what it was not asked"):
         talk.hear(b"+OK\r\n")
     talk = Talk()
     talk.ask(acquire())
-    with pytest.raises(Nonsense, match="^answers what it was not asked$"):
+    with pytest.raises(Nonsense, match="answers what it was not asked"):
         talk.hear(b"+OK\r\n+OK\r\n")
 
 
@@ -203,7 +212,7 @@ def test_what_is_no_resp_is_nonsense(data: bytes) -> None:
     """Another protocol, or a reply that the parser chokes on: one kind of error for all."""
     talk = Talk()
     talk.ask(acquire())
-    with pytest.raises(Nonsense, match="^does not speak the Redis protocol$"):
+    with pytest.raises(Nonsense, match="does not speak the Redis protocol"):
         talk.hear(data)
 
 
@@ -236,13 +245,10 @@ def test_a_reply_without_an_end(start: bytes, more: bytes) -> None:
     """What is read of one reply is bounded, whether it is one long string or many elements."""
     talk = Talk()
     talk.ask(Inspect(b"k"))
-    fed = 0
-    with pytest.raises(Nonsense, match="^sends a reply without an end$"):
-        while fed < 3 * REPLY_BYTES_MAX:
-            part = more if fed else start
-            fed += len(part)
-            assert talk.hear(part) == []
-    assert REPLY_BYTES_MAX <= fed <= REPLY_BYTES_MAX + len(more)
+    before = (REPLY_BYTES_MAX - len(start)) // len(more)
+    assert talk.hear(start, *[more] * before) == []
+    with pytest.raises(Nonsense, match="sends a reply without an end"):
+        talk.hear(more)
 
 
 def test_many_small_replies_are_not_one_without_an_end() -> None:
@@ -301,10 +307,21 @@ def test_bytes_that_are_no_text() -> None:
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
 
 
+def test_the_first_release_goes_in_full() -> None:
+    """So that the node knows the script from then on, also when nobody stays to hear NOSCRIPT;
+    everything else goes as it was packed.
+    """
+    conversation = Conversation(None, PATIENCE)
+    asked: list[Command] = [acquire(), extend(), INSPECT, release(b"1"), release(b"2"), extend()]
+    sent = [conversation.ask(Question(c, Asker(), 1, 0), pack(c)) for c in asked]
+    assert sent == [pack_in_full(c) if c == release(b"1") else pack(c) for c in asked]
+    assert [question.command for question in conversation.questions] == asked
+
+
 def test_a_release_is_always_sent_again_in_full() -> None:
     """Also when nobody waits for it any more: else a key of ours stays (rule 3)."""
     for over in (False, True):
-        talk = Talk()
+        talk = Talk.that_released()
         first = talk.ask(release(b"1"), over=over)
         second = talk.ask(acquire(b"2"))
         assert talk.hear(NOSCRIPT) == []
@@ -328,12 +345,11 @@ def test_an_extension_is_sent_again_only_while_its_asker_waits() -> None:
 
 def test_what_is_sent_again_keeps_its_order() -> None:
     """Bytes and questions stand in the same order, so answers still find their questions."""
-    talk = Talk()
-    rounds = [talk.ask(command) for command in (extend(b"1"), release(b"2"), extend(b"3"))]
+    talk = Talk.that_released()
+    commands: list[Command] = [extend(b"1"), release(b"2"), extend(b"3")]
+    rounds = [talk.ask(command) for command in commands]
     assert talk.hear(NOSCRIPT * 3) == []
-    assert talk.conversation.unsent == b"".join(
-        map(pack_in_full, (extend(b"1"), release(b"2"), extend(b"3")))
-    )
+    assert talk.conversation.unsent == b"".join(pack_in_full(command) for command in commands)
     answers = [GRANTED, GRANTED, ABSENT]
     assert talk.hear(b":1\r\n:-3\r\n:-1\r\n") == list(zip(rounds, answers, strict=True))
 
@@ -341,7 +357,7 @@ def test_what_is_sent_again_keeps_its_order() -> None:
 def test_a_node_that_knows_no_script_is_asked_twice_at_most() -> None:
     """NOSCRIPT in answer to the script's own text would go round for ever."""
     for command in (release(), extend()):
-        talk = Talk()
+        talk = Talk.that_released()
         talk.ask(command)
         assert talk.hear(NOSCRIPT) == []
         talk.conversation.unsent = b""
@@ -398,17 +414,18 @@ def test_a_link_keeps_the_order_of_a_resent_script() -> None:
 
     async def scene() -> tuple[bytes, list[Command]]:
         member = Member(0, Node(), policy_of(1))
-        link = Link(member, Handshake(Node(), None, None), None, lambda: None)
+        link = Link(member, Handshake(Node(), None, None), None, lambda *_: None)
         transport = Recorder()
         link.connection_made(transport)
         link._handshake = None
-        transport.written = b""
+        link.ask(pack(release(b"0")), Question(release(b"0"), Sender(link), 1, 0))
         for command, asker in (
             (extend(b"1"), Sender(link)),
             (acquire(b"2"), Sender(link, then=release(b"2"))),
         ):
-            link.ask(b"", Question(command, asker, 1, 0))
-        data = NOSCRIPT + b"$-1\r\n"
+            link.ask(pack(command), Question(command, asker, 1, 0))
+        transport.written = b""
+        data = b":-3\r\n" + NOSCRIPT + b"$-1\r\n"
         link.get_buffer(-1)[: len(data)] = data
         link.buffer_updated(len(data))
         return transport.written, [q.command for q in link.conversation.questions]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -106,7 +107,7 @@ def test_the_life_of_a_debt() -> None:
         now = debts.next_due()
         assert now is not None
         paid += [now] * len(debts.due(now))
-    pauses = [round((b - a) / NS_PER_MS) for a, b in zip(paid, paid[1:], strict=False)]
+    pauses = [round((b - a) / NS_PER_MS) for a, b in pairwise(paid)]
     assert pauses == [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800]
     assert len(debts) == 0
 

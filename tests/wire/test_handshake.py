@@ -34,16 +34,16 @@ def verbatim(text: bytes) -> bytes:
     return b"=%d\r\ntxt:%b\r\n" % (len(text) + 4, text)
 
 
-def handshake(
-    db: int = 0, username: str | None = None, password: str | None = None
-) -> Handshake:
+def handshake(db: int = 0, username: str | None = None, password: str | None = None) -> Handshake:
     return Handshake(Node(db=db, username=username, password=password), username, password)
 
 
 def unfit(made: Handshake, *parts: bytes) -> Unfit:
+    *first, last = parts
+    for part in first:
+        made.hear(part)
     with pytest.raises(Unfit) as caught:
-        for part in parts:
-            made.hear(part)
+        made.hear(last)
     assert made.greeting is None
     assert PASSWORD not in caught.value.text
     return caught.value
@@ -303,9 +303,7 @@ REPORTS: list[tuple[bytes, bytes, str, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("server", "replica", "text", "lasting"), REPORTS, ids=range(len(REPORTS))
-)
+@pytest.mark.parametrize(("server", "replica", "text", "lasting"), REPORTS, ids=range(len(REPORTS)))
 def test_a_report_that_is_unfit(server: bytes, replica: bytes, text: str, lasting: bool) -> None:
     """Users without INFO, replicas, sentinels (they have no role there), servers without a
     run_id, servers whose report is none.
@@ -352,9 +350,10 @@ def test_words_without_an_end(more: bytes) -> None:
     """A stranger cannot make us read for ever."""
     made = handshake()
     made.hear(b"$999999999\r\n" if more[:1] == b"x" else b"*1000000\r\n")
-    with pytest.raises(Unfit, match="^sends a reply without an end$") as caught:
-        for _ in range(2 * REPLY_BYTES_MAX // len(more) + 1):
-            made.hear(more)
+    for _ in range((REPLY_BYTES_MAX - 20) // len(more)):
+        made.hear(more)
+    with pytest.raises(Unfit, match="sends a reply without an end") as caught:
+        made.hear(more)
     assert caught.value.lasting
 
 
@@ -374,7 +373,7 @@ def test_an_echo_never_shows_the_password(db: int, username: str | None) -> None
         unfit(handshake(db, username, PASSWORD), data + NOAUTH * 4)
 
 
-@pytest.mark.parametrize("password", [PASSWORD, "tab\tand\x1bescape", "пароль", "a b", "\x7f"])
+@pytest.mark.parametrize("password", [PASSWORD, "tab\tand\x1bescape", "ß€🔑 pass", "a b", "\x7f"])
 def test_a_server_that_plays_the_password_back(password: str) -> None:
     """Taken out before the text is cut and cleaned, so that no part of it is left."""
     for padding in (0, 100, *range(140, 165)):
@@ -391,4 +390,4 @@ def plays_back(password: str, padding: int) -> None:
         assert password not in caught.value.text
         text = caught.value.text.partition("x" * padding)[2] if padding else caught.value.text
         assert password[:3] not in text
-        assert re.sub(r"[^\x20-\x7eа-я]", "?", password)[:3] not in text
+        assert re.sub(r"[\x00-\x1f\x7f]", "?", password)[:3] not in text

@@ -15,6 +15,12 @@ WORDS = st.one_of(st.binary(max_size=600), st.sampled_from([b"", b"\r\n", b"*1\r
 TTLS = st.integers(1, 10**12)
 
 
+def packed_by_hiredis(*said: bytes) -> bytes:
+    """Its type hints know one word only."""
+    packed: bytes = hiredis.pack_command(said)  # type: ignore[arg-type]
+    return packed
+
+
 def words(command: Command, *, in_full: bool = False) -> tuple[bytes, ...]:
     """What a node is to be told, word by word (DESIGN section 5)."""
     if isinstance(command, Acquire):
@@ -43,21 +49,21 @@ def test_every_command_is_packed_as_hiredis_does(key: bytes, token: bytes, ttl_m
         Release(key, token),
         Inspect(key),
     ):
-        assert pack(command) == hiredis.pack_command(words(command))
+        assert pack(command) == packed_by_hiredis(*words(command))
 
 
 @given(WORDS, WORDS, TTLS)
 def test_every_script_is_packed_in_full(key: bytes, token: bytes, ttl_ms: int) -> None:
     """For a node that has forgotten a script, its text goes with the same arguments."""
     for command in (Extend(key, token, ttl_ms), Release(key, token), Inspect(key)):
-        assert pack_in_full(command) == hiredis.pack_command(words(command, in_full=True))
+        assert pack_in_full(command) == packed_by_hiredis(*words(command, in_full=True))
 
 
 @given(st.lists(WORDS, min_size=1, max_size=8))
 def test_any_words_are_packed_and_come_back(given_words: list[bytes]) -> None:
     """Lengths come first, so nothing in a word can be taken for another word."""
     packed = pack_words(*given_words)
-    assert packed == hiredis.pack_command(tuple(given_words))
+    assert packed == packed_by_hiredis(*given_words)
     reader = hiredis.Reader()
     reader.feed(packed)
     assert reader.gets() == given_words

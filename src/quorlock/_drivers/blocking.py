@@ -16,6 +16,7 @@ from quorlock._drivers import fork
 from quorlock._drivers.bundle import Bundle
 from quorlock._drivers.clock import now
 from quorlock._drivers.connection import Exchange
+from quorlock._drivers.janitor import Janitor
 from quorlock._drivers.keeper import Keeper
 from quorlock._drivers.members import Member, Members
 from quorlock._drivers.pool import Owner, Pool
@@ -55,7 +56,10 @@ class Driver:
             Keeper(member, self.members, self._policy, changed) for member in self.members.all
         )
         keepers, policy = self._keepers, self._policy
-        self._pool = Pool(lambda: Bundle(keepers, policy, changed), BUNDLES_MAX)
+        self._pool = Pool(
+            lambda: Bundle(keepers, policy, changed), BUNDLES_MAX, lambda: self._janitor.wake()
+        )
+        self._janitor = Janitor(self._pool, self._closed)
 
     def run(self, flow: Flow[T]) -> T:
         """Lead the flow to its end."""
@@ -81,6 +85,7 @@ class Driver:
         """Pay what is owed, as far as it can be in a bounded time, and close everything."""
         self._closed.set()
         until = now() + 2 * self._policy.node_timeout
+        self._janitor.close()
         self._pool.close(lambda bundle: bundle.close(until))
         for keeper in self._keepers:
             keeper.close(until + self._policy.connect_timeout)
@@ -90,10 +95,9 @@ class Driver:
         at, buffer = now(), bytearray(4096)
         silent_for = [0] * len(self.members.all)
         for bundle in self._pool.every():
+            bundle.look_in(buffer)  # what lies unread because nobody waits for it is no silence
             for connection in bundle.connections:
                 if connection is not None:
-                    # What lies unread because nobody waits for it is no silence.
-                    connection.receive(buffer)
                     index = connection.member.index
                     waiting = at - connection.conversation.oldest(at)
                     silent_for[index] = max(silent_for[index], waiting)

@@ -62,10 +62,9 @@ class Bundle:
 
     def arrive(self, connection: Connection) -> None:
         """A keeper brings a connection; called from its thread."""
-        if self._closed:
-            connection.close()
-            return
         self._arrivals.append(connection)
+        if self._closed:
+            self._turn_away()
         with self._changed:
             self._changed.notify_all()
 
@@ -84,7 +83,10 @@ class Bundle:
     def _take_in(self) -> None:
         while self._arrivals:
             arrival = self._arrivals[0]  # taken out when it has its place: we may be interrupted
-            self.connections[arrival.member.index] = arrival
+            index = arrival.member.index
+            if self.connections[index] not in (None, arrival):
+                self._drop(index)
+            self.connections[index] = arrival
             self._by_fd[arrival.fileno()] = arrival
             self._poll.register(arrival.fileno(), _POLL_IN)
             self._arrivals.popleft()
@@ -228,6 +230,12 @@ class Bundle:
             for c in self.connections
         )
 
+    def look_in(self, buffer: bytearray) -> None:
+        """Read what has come, for somebody who does not have it in hand."""
+        for connection in self.connections:
+            if connection is not None:
+                connection.receive(buffer)
+
     def _drain(self, until: Instant) -> None:
         """Read what is still to come, so that closing cuts nothing off."""
         while self.owes and (left := until - now()) > 0:
@@ -240,7 +248,11 @@ class Bundle:
         """Close all sockets, also those that are still to arrive; drain them until then."""
         self._drain(until)
         self._closed = True
-        while self._arrivals:
-            self._arrivals.popleft().close()
+        self._turn_away()
         for index in range(len(self.connections)):
             self._drop(index)
+
+    def _turn_away(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._arrivals.popleft().close()

@@ -203,5 +203,6 @@ class Engine:
 
     def _owes(self) -> bool:
         return any(
-            (way.link is not None and way.link.owes) or len(way.member.debts) for way in self.ways
+            (way.link is not None and way.link.owes) or way.member.debts.unpaid()
+            for way in self.ways
         )

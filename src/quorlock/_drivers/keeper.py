@@ -113,7 +113,7 @@ class Keeper:
 
     def _first(self, at: Instant) -> tuple[Instant, Callable[[], None] | None]:
         """What is to be done first, and when."""
-        if at >= self._until:
+        if at >= self._until or (self.closing and not self.member.debts.unpaid()):
             return at, None
         if self._unsent:
             return at, self._flush
@@ -146,8 +146,8 @@ class Keeper:
         if bundle is None:
             connection.close()
             return
-        del self._wanting[bundle]
-        bundle.arrive(connection)
+        bundle.arrive(connection)  # first: what is wanted and not there would be wanted twice
+        self._wanting.pop(bundle, None)
 
     def _pay(self) -> None:
         if self._own is None or self._own.lost:

@@ -27,8 +27,9 @@ class Owner:
 class Pool:
     """See the module."""
 
-    def __init__(self, make: Callable[[], Bundle], cap: int) -> None:
+    def __init__(self, make: Callable[[], Bundle], cap: int, on_owing: Callable[[], None]) -> None:
         self._make = make
+        self._on_owing = on_owing  # told when a bundle comes back that is still to hear something
         self._cap = cap
         self._bundles: list[Bundle] = []
         self._idle: list[Bundle] = []
@@ -54,8 +55,10 @@ class Pool:
     def give(self, owner: Owner) -> None:
         """Put back all that the owner has; close what is more than enough."""
         surplus: list[Bundle] = []
+        owing = False
         with self._freed:
             for bundle in [bundle for bundle in self._bundles if bundle.owner is owner]:
+                owing = owing or bundle.owes
                 if len(self._idle) >= self._cap and not bundle.owes:
                     self._bundles.remove(bundle)
                     surplus.append(bundle)
@@ -63,6 +66,8 @@ class Pool:
                     self._idle.append(bundle)
                 bundle.owner = None
             self._freed.notify()
+        if owing:
+            self._on_owing()
         for bundle in surplus:
             bundle.close()
 

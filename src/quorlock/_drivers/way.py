@@ -48,7 +48,7 @@ class Way:
         self._on_change = on_change
         self._task: asyncio.Task[None] | None = None
         self._links: set[Link] = set()
-        member.on_debt = self.want
+        self._closed = False
 
     @property
     def hopeful(self) -> bool:
@@ -57,13 +57,14 @@ class Way:
 
     def want(self) -> None:
         """Connect, or pay what is owed, if that is not under way."""
-        if self._task is None or self._task.done():
+        if not self._closed and (self._task is None or self._task.done()):
             name = f"quorlock way to {self.member.address}"
             self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
             silence(self._task)
 
     async def close(self, give_up: float) -> None:
         """End the task and close all connections, sending first what was written."""
+        self._closed = True
         task, self._task = self._task, None
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -151,6 +152,8 @@ class Way:
         if link is self.link:
             self.link = None
             self._on_change()
+        if len(self.member.debts):
+            self.want()
 
     def _pay(self) -> None:
         link, at = self.link, now()

@@ -28,6 +28,7 @@ class _Debt:
     run_id: str  # of the process that got, or may get, the acquire
     due: Instant
     pause: Duration = FIRST_PAUSE
+    paid: bool = False  # carried out once, but old bytes may still come
 
 
 class Debts:
@@ -57,6 +58,10 @@ class Debts:
             debt.pause *= 2
         return [debt.release for debt in debts]
 
+    def unpaid(self) -> bool:
+        """Something has never been carried out."""
+        return not all(debt.paid for debt in list(self._by_token.values()))
+
     def next_due(self) -> Instant | None:
         """When the next one is due; None when nothing is owed."""
         return min((debt.due for debt in list(self._by_token.values())), default=None)
@@ -65,5 +70,8 @@ class Debts:
         """The node carried the release out; it may be over with that."""
         debt = self._by_token.get(token)
         # A new process gets nothing that was meant for the old one, so once is enough there.
-        if debt is not None and (deleted or debt.run_id != run_id):
+        if debt is None:
+            return
+        debt.paid = True
+        if deleted or debt.run_id != run_id:
             self._by_token.pop(token, None)

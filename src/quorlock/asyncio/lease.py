@@ -17,7 +17,10 @@ from quorlock.errors import LeaseLost
 if TYPE_CHECKING:
     import asyncio
 
+    from quorlock._core.effects import Flow
     from quorlock._core.policy import Seconds
+    from quorlock._face.holding import Holding
+    from quorlock._face.session import Session
 
 
 class Lease(LeaseBase[Driver]):
@@ -118,9 +121,15 @@ class Lease(LeaseBase[Driver]):
         await session.driver.run(flow)
 
     def __del__(self) -> None:
-        # Nobody can release it any more. In its loop, which may run in another thread.
+        # Nobody can release it any more. In its loop, which may run in another thread; left in
+        # the account until it is sent, since closing looks there.
+        session, holding = self._session, self._holding
         with contextlib.suppress(Exception):
-            if self._session.end(self._holding):
-                self._session.driver.send_later(
-                    flows.give_back(self._holding.key, self._holding.token, self._holding.receipt)
-                )
+            if session.holdings.get(holding.token) is holding:
+                holding.end(holding.loss)
+                session.driver.send_later(_give_back_and_forget(session, holding))
+
+
+def _give_back_and_forget(session: Session[Driver], holding: Holding) -> Flow[None]:
+    yield from flows.give_back(holding.key, holding.token, holding.receipt)
+    session.end(holding, holding.loss)

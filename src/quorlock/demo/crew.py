@@ -76,13 +76,14 @@ class Member:
             if pipe is not None:
                 pipe.close()
 
+    def status(self) -> int:
+        """How it has ended; 0 is as told."""
+        return self.process.wait()
+
     def last_words(self) -> str:
-        """Why it ended, if not as told; "" if as told."""
-        status = self.process.wait()
+        """The end of what it complained of."""
         lines = self._complaints.read_text(errors="replace").splitlines()
-        if status == 0 and not lines:
-            return ""
-        return lines[-1] if lines else f"ended with status {status}"
+        return lines[-1] if lines else ""
 
 
 class Crew:
@@ -173,9 +174,14 @@ class Crew:
                 self._add(member, message)
         if member.ended:
             self._selector.unregister(member.voice)
-            words = member.last_words()
-            if words or not self._stopping:
-                self._mourn(member, words or "it just ended")
+            self._bury(member)
+
+    def _bury(self, member: Member) -> None:
+        status, words = member.status(), member.last_words()
+        if status or not self._stopping:
+            self._mourn(member, words or f"it ended with status {status}")
+        elif words:
+            self.troubles.append(f"worker {member.number}: {words}")
 
     def _mourn(self, member: Member, why: str) -> None:
         self.died += 1

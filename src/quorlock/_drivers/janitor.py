@@ -1,0 +1,60 @@
+"""Reads what idle bundles are still to hear, since nobody else does until they are used again.
+
+Most of it is stragglers, which only have to be dropped.  But a node may have forgotten a script
+and want a release again, or hang up with an acquire unanswered: then a key would stay for as
+long as the process is idle.  One thread, alive while bundles owe answers and a little longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quorlock._drivers.pool import Pool
+
+_EVERY = 0.05  # seconds: about a node_timeout, so that it finds nothing while there is traffic
+_ROUNDS_WITHOUT_WORK = 10
+
+
+class Janitor:
+    """See the module."""
+
+    def __init__(self, pool: Pool, closed: threading.Event) -> None:
+        self._pool = pool
+        self._closed = closed
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._buffer = bytearray(4096)
+
+    def wake(self) -> None:
+        """A bundle was given back that owes something."""
+        if self._thread is None and self._starting.acquire(blocking=False):
+            try:
+                # Threads cannot be started while the interpreter ends.
+                with contextlib.suppress(RuntimeError):
+                    threading.Thread(
+                        target=self._work, name="quorlock janitor", daemon=True
+                    ).start()
+            finally:
+                self._starting.release()
+
+    def close(self) -> None:
+        """Wait for the thread to end; the closed event has told it to."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(1.0)
+
+    def _work(self) -> None:
+        with self._starting:
+            if self._thread is not None:
+                return
+            self._thread = threading.current_thread()
+        idle_rounds = 0
+        while idle_rounds < _ROUNDS_WITHOUT_WORK and not self._closed.wait(_EVERY):
+            owing = [bundle for bundle in self._pool.every() if bundle.owes]
+            idle_rounds = 0 if owing else idle_rounds + 1
+            for bundle in owing:
+                bundle.look_in(self._buffer)
+        self._thread = None
