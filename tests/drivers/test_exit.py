@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from quorlock.testing.servers import Server, Servers
 
+STRICT = ("-X", "dev", "-W", "error")
 TIMEOUT = 30.0
 CLEAN_WITHIN = 2.0
 
@@ -66,10 +67,9 @@ class Ended:
 class Program:
     """A program in a process of its own; it says "ready" and waits for our word to go on."""
 
-    def __init__(self, nodes: Servers, source: str) -> None:
-        command = [sys.executable, "-X", "dev", "-W", "error", "-c", HEAD + dedent(source)]
+    def __init__(self, nodes: Servers, source: str, flags: tuple[str, ...] = STRICT) -> None:
         self.process = subprocess.Popen(
-            [*command, *nodes.urls],
+            [sys.executable, *flags, "-c", HEAD + dedent(source), *nodes.urls],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -421,10 +421,11 @@ def test_ctrl_c(nodes: Servers, program: str) -> None:
 
 
 def test_loop_closed_without_close(nodes: Servers) -> None:
-    """Nobody cancelled our tasks or closed our sockets: no noise of ours, the ttl must do."""
-    ended = run(
-        nodes,
-        """
+    """Nobody cancelled our tasks or closed our sockets: no noise of ours, the ttl must do.
+
+    In Python's own mode: `-X dev` warns of every transport that a closed loop leaves open.
+    """
+    source = """
         loop = asyncio.new_event_loop()
         redlock = for_asyncio(ttl=1.0)
         async def main():
@@ -437,12 +438,9 @@ def test_loop_closed_without_close(nodes: Servers) -> None:
         gc.collect()
         del redlock
         gc.collect()
-        """,
-    )
-    assert "Task was destroyed" not in ended.noise
-    assert "Traceback" not in ended.noise.replace("ResourceWarning", "")
-    assert "never retrieved" not in ended.noise
-    assert ended.status == 0
+    """
+    with Program(nodes, source, flags=()) as program:
+        quiet(program.go_on())
 
 
 def test_os_exit(nodes: Servers) -> None:

@@ -56,10 +56,9 @@ class Driver:
             Keeper(member, self.members, self._policy, changed) for member in self.members.all
         )
         keepers, policy = self._keepers, self._policy
-        self._pool = Pool(
-            lambda: Bundle(keepers, policy, changed), BUNDLES_MAX, lambda: self._janitor.wake()
-        )
-        self._janitor = Janitor(self._pool, self._closed)
+        self._janitor = Janitor(self._closed)
+        self._pool = Pool(lambda: Bundle(keepers, policy, changed), BUNDLES_MAX, self._janitor.wake)
+        self._janitor.pool = self._pool
 
     def run(self, flow: Flow[T]) -> T:
         """Lead the flow to its end."""
