@@ -21,8 +21,8 @@ _ROUNDS_WITHOUT_WORK = 10
 class Janitor:
     """See the module."""
 
-    def __init__(self, pool: Pool, closed: threading.Event) -> None:
-        self._pool = pool
+    def __init__(self, closed: threading.Event) -> None:
+        self.pool: Pool | None = None
         self._closed = closed
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -53,7 +53,8 @@ class Janitor:
             self._thread = threading.current_thread()
         idle_rounds = 0
         while idle_rounds < _ROUNDS_WITHOUT_WORK and not self._closed.wait(_EVERY):
-            owing = [bundle for bundle in self._pool.every() if bundle.owes]
+            bundles = self.pool.every() if self.pool is not None else []
+            owing = [bundle for bundle in bundles if bundle.owes]
             idle_rounds = 0 if owing else idle_rounds + 1
             for bundle in owing:
                 bundle.look_in(self._buffer)
