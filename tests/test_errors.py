@@ -93,7 +93,8 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
         QuorumUnreachable("r", [down(A), silent(B), yes(C), down(D), held(E)], 12, 5.04),
         (
             "'r': 2 of 5 nodes answered, 3 are needed (a:6379: connection refused, b:6379: no"
-            " answer in time, d:6379: connection refused), after 12 attempts in 5.0 s; look at these nodes"
+            " answer in time, d:6379: connection refused), after 12 attempts in 5.0 s; look at"
+            " these nodes"
         ),
     ),
     (
@@ -129,8 +130,8 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
         LeaseLost("r", "unreachable", votes=[silent(A), silent(B), yes(C)]),
         (
             "lease on 'r' is lost: no quorum of nodes confirmed it before its validity ended"
-            " (a:6379: no answer in time, b:6379: no answer in time); stop what it protected, then acquire"
-            " anew"
+            " (a:6379: no answer in time, b:6379: no answer in time); stop what it protected,"
+            " then acquire anew"
         ),
     ),
     (ConfigError("ttl", 0, "give seconds above 0"), "ttl=0: give seconds above 0"),

@@ -140,12 +140,11 @@ class AcquireTimeout(AcquireError, TimeoutError):
         return f"is held by another: {len(refused)} of {n} nodes refused ({', '.join(refused)})"
 
     def _hint(self) -> str:
-        stuck = sum("without ttl" in vote.cause for vote in self.votes)
-        if len(self.votes) - stuck <= len(self.votes) // 2:
+        if self.holder_ttl is not None:
+            return f"; the holder's lease ends in at most {_seconds(self.holder_ttl)}"
+        if any("without ttl" in vote.cause for vote in self.votes):
             return "; the key there has no ttl and is no lock of ours: delete it if nobody needs it"
-        if self.holder_ttl is None:
-            return ""
-        return f"; the holder's lease ends in at most {_seconds(self.holder_ttl)}"
+        return ""
 
     def facts(self) -> dict[str, Any]:
         """The attributes, as the constructor takes them."""

@@ -826,7 +826,7 @@ FAULTS = [
     ),
     Fault(
         "greets, then another kind of answer",
-        impostors(greeting_then(b":1\r\n")),
+        impostors(greeting_then(b"$1\r\nx\r\n")),
         NodeError,
         "answers … with another thing",
     ),
@@ -889,7 +889,8 @@ async def test_one_node_of_three_at_fault(
     """Acquire, extend and release work as if nothing; `redlock.nodes` tells what is the matter."""
     with Rig(own) as rig:
         (bad,) = fault.build(rig, 1)
-        async with over(face, [nodes[0].url, bad, nodes[1].url]) as redlock:
+        # Patient with the good ones: on a busy machine they may be late as well.
+        async with over(face, [nodes[0].url, bad, nodes[1].url], outage_timeout=5) as redlock:
             status = await ended(seen_at_work(redlock, fault.seen or fault.cause))
             assert status.address == Node.from_url(bad).address
             assert not status.up
@@ -902,8 +903,8 @@ async def seen_at_work(redlock: Any, cause: str) -> NodeStatus:
     lock = redlock.lock("x")
     seen = set()
     began = time.monotonic()
-    while time.monotonic() - began < SOON:  # its connect_timeout, four times
-        lease = await lock.acquire(timeout=0)
+    while time.monotonic() - began < 2 * SOON:  # its connect_timeout, ten times
+        lease = await lock.acquire(timeout=SOON)
         assert lease.held
         await asyncio.sleep(0.005)  # a key that lives long enough is not prolonged
         await lease.extend()

@@ -14,7 +14,7 @@ from quorlock import QuorumUnreachable
 from quorlock.testing.servers import Servers
 from tests.api.faces import Face, left_over, raises
 
-SETTINGS: dict[str, Any] = {"node_timeout": 0.05, "connect_timeout": 0.5}
+SETTINGS: dict[str, Any] = {"node_timeout": 0.25, "connect_timeout": 0.5}
 CYCLES = 60
 
 
@@ -98,7 +98,7 @@ async def test_three_of_five_killed(face: Face, mortal_nodes: Servers, before: b
     """QuorumUnreachable within outage_timeout, naming the three and their causes; nothing of ours
     stays on the two that live.
     """
-    settings = {**SETTINGS, "outage_timeout": 0.4}
+    settings = {**SETTINGS, "outage_timeout": 0.8}
     async with face.redlock(mortal_nodes.urls, **settings) as redlock:
         if before:
             await cycles(redlock, 3)
@@ -108,7 +108,7 @@ async def test_three_of_five_killed(face: Face, mortal_nodes: Servers, before: b
         error = await raises(QuorumUnreachable, redlock.lock("a").acquire(timeout=None))
         took = quorlock.now() - began
         print(f"\n{face.name}: gave up after {took:.3f} s, {error.attempts} attempts: {error}")
-        assert took < 0.4 + 5, "a generous slack for a busy machine"
+        assert took < 0.8 + 5, "a generous slack for a busy machine"
         assert error.attempts > 1
         absent = {vote.node: vote.cause for vote in error.votes if not vote.answered}
         assert set(absent) == {node.path for node in mortal_nodes[:3]}

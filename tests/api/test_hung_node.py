@@ -78,7 +78,7 @@ async def test_three_of_five_hung(face: Face, mortal_nodes: Servers) -> None:
             print(f"\n{face.name}: timeout={timeout}: {took:.3f} s, {error.attempts} attempts")
             assert least <= took < 0.5 + 5, "a generous slack for a busy machine"
             absent = {vote.node for vote in error.votes if not vote.answered}
-            assert absent == {node.path for node in mortal_nodes[:3]}
+            assert absent >= {node.path for node in mortal_nodes[:3]}
             # What was sent to the live two is given back without waiting for the others.
             assert await until(lambda: left_over(mortal_nodes[3:]) == {})
         for node in mortal_nodes[:3]:

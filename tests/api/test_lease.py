@@ -28,8 +28,8 @@ from tests.api.faces import (
 from tests.api.test_dead_nodes import sees_all
 
 # Short enough to wait for, long enough for a busy machine to do something within.
-SHORT = 0.15
-SETTINGS: dict[str, Any] = {"node_timeout": 0.03, "retry_delay": (0.002, 0.01)}
+SHORT = 0.16
+SETTINGS: dict[str, Any] = {"node_timeout": 0.05, "retry_delay": (0.002, 0.01)}
 
 
 def flag(face: Face) -> dict[str, Any]:
@@ -312,9 +312,8 @@ async def test_without_a_quorum_extend_tries_until_the_validity_ends(
         lost = await raises(LeaseLost, lease.extend())
         assert quorlock.now() >= end
         assert lost.reason == "unreachable"
-        assert {vote.node for vote in lost.votes if vote.vote == "unknown"} == {
-            node.path for node in mortal_nodes[:3]
-        }
+        silent = {vote.node for vote in lost.votes if vote.vote == "unknown"}
+        assert silent >= {node.path for node in mortal_nodes[:3]}
         assert not lease.held
         for node in mortal_nodes[:3]:
             node.cont()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorlock._core.commands import Extend, Release
@@ -192,6 +192,7 @@ def test_a_loss_in_a_later_round_is_final() -> None:
     assert len(script.commands) == 2
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([DOWN, NEVER, BROKEN, yes(7), LOADING]), min_size=3, max_size=3),
     st.integers(1, 1_000),

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from quorlock._core.policy import KEY_BYTES_MAX, LONGEST, Policy, non_negative, timeout_of
@@ -186,6 +186,7 @@ def test_boundary_values_are_valid(settings: dict[str, Any]) -> None:
     policy_of(5, **settings)
 
 
+@settings(deadline=None)
 @given(st.integers(1_000, 500_000), st.integers(0, 10**6))
 @example(50_500, 0)
 @example(123_457, 0)
@@ -202,6 +203,7 @@ def test_advice_can_be_followed(node_timeout_us: int, ttl_us: int) -> None:
         assert policy_of(3, ttl=ttl, max_ttl=maximum, node_timeout=node_timeout).ttl_ms > 0
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 1_000), st.integers(1, 100_000), st.sampled_from([0, 0.01, 0.3, 0.5, 0.9, 0.99])
 )

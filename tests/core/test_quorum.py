@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations, product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorlock._core.effects import Replied
@@ -73,6 +73,7 @@ def test_an_even_split_is_lost_at_once(n: int) -> None:
         assert tally.count(reply(node, GRANTED)) is Verdict.LOST
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_only_one_reply_of_each_node_and_only_this_round_count(data: st.DataObject) -> None:
     """Late answers of other rounds and second answers of a node change nothing."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorlock._core.policy import LONGEST
@@ -44,6 +44,7 @@ def test_seconds_become_whole_nanoseconds(seconds: float | timedelta, nanosecond
     assert type(from_seconds(seconds)) is int
 
 
+@settings(deadline=None)
 @given(st.timedeltas())
 def test_a_timedelta_is_converted_exactly(delta: timedelta) -> None:
     """No float in between: the longest timedelta keeps its microseconds."""
@@ -52,18 +53,21 @@ def test_a_timedelta_is_converted_exactly(delta: timedelta) -> None:
     )
 
 
+@settings(deadline=None)
 @given(st.integers(0, 30 * 86_400_000))
 def test_milliseconds_survive_the_way_there_and_back(milliseconds: int) -> None:
     """Every duration of whole ms up to a month is the same after a float's detour."""
     assert from_seconds(to_seconds(milliseconds * NS_PER_MS)) == milliseconds * NS_PER_MS
 
 
+@settings(deadline=None)
 @given(st.floats(0, LONGEST))
 def test_seconds_are_off_by_less_than_a_microsecond(seconds: float) -> None:
     """Beyond a month a float loses nanoseconds, but up to the longest allowed no more."""
     assert abs(from_seconds(seconds) - Fraction(seconds) * NS_PER_S) < 1_000
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**15), st.floats(0, 1, exclude_max=True))
 def test_drift_is_never_less_than_the_expiry_resolution(ttl: int, factor: float) -> None:
     """drift = ttl * factor + 2 ms (Redlock page), in whole ns, and grows with the ttl."""

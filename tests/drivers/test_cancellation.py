@@ -63,7 +63,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run it in a loop of ours; afterwards nothing may be under way, and nothing was complained of."""
+    """Run it in a loop of ours; afterwards nothing is under way, and nothing was complained of."""
     with asyncio.Runner(loop_factory=CountingLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, CountingLoop)
@@ -189,6 +189,7 @@ async def expiring_block(scene: Scene) -> None:
 
 WANTING = [acquire, try_acquire, block]
 
+
 async def every_point(
     act: Callable[[Scene], Coroutine[Any, Any, None]],
     scene: Scene,
@@ -227,9 +228,7 @@ def maker(urls: Iterable[str], **settings: Any) -> Callable[[], Redlock]:
     return lambda: Redlock(kept, **{"retry_delay": (0.01, 0.03), **settings})
 
 
-@pytest.mark.parametrize(
-    "act", [*WANTING, acquire_and_release, flagged_block, expiring_block]
-)
+@pytest.mark.parametrize("act", [*WANTING, acquire_and_release, flagged_block, expiring_block])
 def test_warm(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     run(every_point(act, Scene(list(nodes), maker(nodes.urls))))
 
@@ -431,9 +430,7 @@ def test_lost_extend(nodes: Servers) -> None:
         def give_up() -> None:
             assert [s.execute("GETDEL", RESOURCE) for s in nodes[:3]] == [b"thief"] * 3
 
-        await verb_at_every_point(
-            scene, extend, held_after=None, before=steal, after=give_up
-        )
+        await verb_at_every_point(scene, extend, held_after=None, before=steal, after=give_up)
 
     run(main())
 
@@ -568,14 +565,17 @@ def test_task_group_that_fails(nodes: Servers) -> None:
         async with redlock.lock(f"{RESOURCE}-{number % 3}"):
             await asyncio.sleep(0.001)
 
+    async def group_of(redlock: Redlock) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(10):
+                group.create_task(hold(redlock, number))
+            group.create_task(fail(random.uniform(0.0, 0.01)))
+
     async def main() -> None:
         redlock = Redlock(nodes.urls, retry_delay=(0.001, 0.003))
         for _ in range(200 if THOROUGH else 30):
             with pytest.raises(ExceptionGroup) as caught:
-                async with asyncio.TaskGroup() as group:
-                    for number in range(10):
-                        group.create_task(hold(redlock, number))
-                    group.create_task(fail(random.uniform(0.0, 0.01)))
+                await group_of(redlock)
             assert len(caught.value.exceptions) == 1
             await gone(nodes)
         await redlock.close()
@@ -608,12 +608,10 @@ def test_a_hundred_at_once(nodes: Servers) -> None:
             for task in tasks:
                 task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-            for outcome in outcomes:
-                assert isinstance(outcome, (Lease, asyncio.CancelledError)), outcome
-            won = [outcome for outcome in outcomes if isinstance(outcome, Lease)]
-            assert len({lease.resource for lease in won}) == len(won)
-            del outcomes, tasks, won
-            outcome = None
+            assert all(isinstance(o, (Lease, asyncio.CancelledError)) for o in outcomes), outcomes
+            won = [outcome.resource for outcome in outcomes if isinstance(outcome, Lease)]
+            assert len(set(won)) == len(won)
+            del outcomes, tasks, task
             await gone(nodes)
             assert not redlock._session.holdings
         await redlock.close()
@@ -655,7 +653,8 @@ def test_main_task_cancelled_with_everything_under_way(nodes: Servers) -> None:
                 await stack.enter_async_context(redlock.lock(f"{RESOURCE}-block-{number}"))
             kept = [await redlock.lock(f"{RESOURCE}-kept-{n}").acquire() for n in range(3)]
             tasks = [
-                asyncio.create_task(redlock.lock(f"{RESOURCE}-{n % 5}").acquire()) for n in range(20)
+                asyncio.create_task(redlock.lock(f"{RESOURCE}-{n % 5}").acquire())
+                for n in range(20)
             ]
             await asyncio.sleep(after)
             raise ZeroDivisionError(len(kept), len(tasks))

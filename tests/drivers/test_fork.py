@@ -45,7 +45,7 @@ def start_child(work: Callable[[], None]) -> tuple[int, int]:
         os.close(read_end)
         try:
             work()
-        except BaseException:
+        except BaseException:  # noqa: BLE001
             os.write(write_end, traceback.format_exc().encode()[-8000:])
     finally:
         os._exit(0)
@@ -249,7 +249,7 @@ def test_fork_while_other_threads_acquire(nodes: Servers) -> None:
             try:
                 while not stop.is_set():
                     cycle(redlock, f"thread-{number}", 1)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001
                 faults.append(error)
 
         threads = [threading.Thread(target=acquire_for_ever, args=(n,)) for n in range(4)]

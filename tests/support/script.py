@@ -156,6 +156,7 @@ class Script:
                 effect = flow.throw(Abandoned()) if thrown else flow.send(event)
                 assert isinstance(effect, Send) or not abandoned, f"{effect} after Abandoned"
                 self.effects.append((self.now, effect))
+                assert len(self.effects) < 5_000, "it goes round for ever"
                 if isinstance(effect, Keep) and len(self.effects) != abandon_at + 1:
                     flow.close()  # the caller has its lease
                     return effect.granted  # type: ignore[return-value]

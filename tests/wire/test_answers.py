@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
@@ -77,6 +77,7 @@ SHAPES = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(COMMANDS), SHAPES)
 def test_no_shape_is_granted_by_accident(command: Command, reply: Any) -> None:
     """Whatever comes is an answer, never an exception; granted only as the contract says."""
@@ -157,6 +158,7 @@ def test_wrong_type_is_told_in_our_words(text: str) -> None:
     assert error_answer(text).reason == "the key holds another type of data"
 
 
+@settings(deadline=None)
 @given(st.text(max_size=500))
 def test_a_servers_words_are_fit_for_a_log(text: str) -> None:
     """One line, nothing that a terminal obeys, not endless; harmless texts are kept."""

@@ -97,6 +97,7 @@ EXCHANGES: list[tuple[Command, bytes, Answer]] = [
 PUSHES = [b">2\r\n+invalidate\r\n*1\r\n+k\r\n", b">1\r\n_\r\n", b">3\r\n+m\r\n:1\r\n#f\r\n"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, len(EXCHANGES) - 1), min_size=1, max_size=8), st.data())
 def test_answers_come_in_the_order_of_the_questions(chosen: list[int], data: st.DataObject) -> None:
     """Each reply belongs to the oldest question that waits, however the bytes are cut and
@@ -216,7 +217,7 @@ def test_what_is_no_resp_is_nonsense(data: bytes) -> None:
         talk.hear(data)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=4))
 def test_arbitrary_bytes_never_grant_and_never_crash(parts: list[bytes]) -> None:
     """Any bytes give answers or Nonsense; nothing is granted but by +OK."""

@@ -6,7 +6,7 @@ import re
 
 import hiredis
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorlock._wire.conversation import REPLY_BYTES_MAX
@@ -331,6 +331,7 @@ def test_garbage(data: bytes) -> None:
     assert (error.text, error.lasting) == ("does not speak the Redis protocol", True)
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=5))
 def test_arbitrary_bytes_are_unfit_or_wait(parts: list[bytes]) -> None:
     """Nothing but Unfit comes out, and nobody is greeted without a run_id."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hiredis
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quorlock import scripts
@@ -39,6 +39,7 @@ def words(command: Command, *, in_full: bool = False) -> tuple[bytes, ...]:
     return (*head, b"1", *arguments)
 
 
+@settings(deadline=None)
 @given(WORDS, WORDS, TTLS)
 @example(b"a\r\nb", b"\x00\xff\r\n", 10_000)
 def test_every_command_is_packed_as_hiredis_does(key: bytes, token: bytes, ttl_ms: int) -> None:
@@ -52,6 +53,7 @@ def test_every_command_is_packed_as_hiredis_does(key: bytes, token: bytes, ttl_m
         assert pack(command) == packed_by_hiredis(*words(command))
 
 
+@settings(deadline=None)
 @given(WORDS, WORDS, TTLS)
 def test_every_script_is_packed_in_full(key: bytes, token: bytes, ttl_ms: int) -> None:
     """For a node that has forgotten a script, its text goes with the same arguments."""
@@ -59,6 +61,7 @@ def test_every_script_is_packed_in_full(key: bytes, token: bytes, ttl_ms: int) -
         assert pack_in_full(command) == packed_by_hiredis(*words(command, in_full=True))
 
 
+@settings(deadline=None)
 @given(st.lists(WORDS, min_size=1, max_size=8))
 def test_any_words_are_packed_and_come_back(given_words: list[bytes]) -> None:
     """Lengths come first, so nothing in a word can be taken for another word."""

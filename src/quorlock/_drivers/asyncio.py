@@ -19,7 +19,7 @@ from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 from quorlock._drivers.engine import Engine
 from quorlock._drivers.link import Hears
-from quorlock._drivers.members import Member, Members
+from quorlock._drivers.members import CLOSED, CLOSED_MEANWHILE, Member, Members
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Driver:
         """
         if self.closed:
             flow.close()
-            raise QuorlockError("this Redlock is closed")
+            raise QuorlockError(CLOSED)
         turn = Turn(self._engine(), self.members, flow)
         try:
             turn.begin()
@@ -141,7 +141,7 @@ class Turn(Hears, Generic[T]):
 
     def begin(self) -> None:
         """Lead the flow as far as it goes."""
-        self._engine.turns += 1
+        self._engine.turns.add(self)
         self._go_on(None)
 
     def hear(self, reply: Replied) -> None:
@@ -151,6 +151,13 @@ class Turn(Hears, Generic[T]):
         else:
             self._until = None
             self._go_on(reply)
+
+    def turn_out(self) -> None:
+        """The engine ends: whoever waits for a lock is told; a release goes on."""
+        if self._acquires:
+            self.abandon()
+            if not self.future.done():
+                self.future.set_exception(QuorlockError(CLOSED_MEANWHILE))
 
     def abandon(self) -> None:
         """The caller is gone (or was told of an error): let the flow give back.
@@ -227,9 +234,8 @@ class Turn(Hears, Generic[T]):
             self.future.set_exception(error)
 
     def _finish(self) -> None:
-        if not self.over:
-            self.over = True
-            self._engine.turns -= 1
+        self.over = True
+        self._engine.turns.discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

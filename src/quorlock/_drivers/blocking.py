@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from quorlock._core.commands import Acquire, Release
 from quorlock._core.effects import Abandoned, Keep, Receive, Send, Sleep
@@ -18,7 +18,7 @@ from quorlock._drivers.clock import now
 from quorlock._drivers.connection import Exchange
 from quorlock._drivers.janitor import Janitor
 from quorlock._drivers.keeper import Keeper
-from quorlock._drivers.members import Member, Members
+from quorlock._drivers.members import CLOSED, CLOSED_MEANWHILE, Member, Members
 from quorlock._drivers.pool import Owner, Pool
 from quorlock.errors import QuorlockError
 
@@ -166,7 +166,7 @@ class _Turn(Owner):
             return self._bundle.receive(self._exchange, effect.until)
         if isinstance(effect, Send):
             if self._closed.is_set():
-                raise QuorlockError("this Redlock is closed")
+                _refuse(CLOSED)
             bundle = self._in_hand(effect)
             bundle.refresh()
             if type(effect.command) is not Release:
@@ -189,8 +189,22 @@ class _Turn(Owner):
     def _sleep(self, until: Instant) -> Instant:
         while (left := until - now()) > 0:
             if self._closed.wait(left / 1e9):
-                raise QuorlockError("this Redlock was closed while somebody waited for a lock")
+                _refuse(CLOSED_MEANWHILE)
         return now()
+
+
+def interpreter_ends() -> None:
+    """From now on a driver that closes wakes nobody with an error."""
+    _exiting.set()
+
+
+_exiting = threading.Event()
+
+
+def _refuse(text: str) -> NoReturn:
+    if _exiting.is_set():
+        threading.Event().wait()  # a daemon thread: frozen in a moment, not to print a traceback
+    raise QuorlockError(text)
 
 
 def _itself(outcome: T) -> T:

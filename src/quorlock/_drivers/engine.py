@@ -38,7 +38,7 @@ class Engine:
     ) -> None:
         self.loop = loop
         self.closing = False
-        self.turns = 0  # flows under way
+        self.turns: set[Turn[Any]] = set()  # flows under way
         self.ways = tuple(Way(member, members, policy, self._changed) for member in members.all)
         self._members = members
         self._policy = policy
@@ -188,6 +188,8 @@ class Engine:
 
     async def _finish(self) -> None:
         until = now() + 2 * self._policy.node_timeout
+        for turn in list(self.turns):
+            turn.turn_out()
         await self._drained(until)  # others may be giving back at this moment
         self.closing = True
         self._on_end(self)

@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from quorlock._drivers.bundle import Bundle
     from quorlock._drivers.pool import Pool
 
 _EVERY = 0.05  # seconds: about a node_timeout, so that it finds nothing while there is traffic
@@ -43,8 +44,11 @@ class Janitor:
     def close(self) -> None:
         """Wait for the thread to end; the closed event has told it to."""
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.ident != threading.get_ident():
             thread.join(1.0)
+
+    def _bundles(self) -> list[Bundle]:
+        return self.pool.every() if self.pool is not None else []
 
     def _work(self) -> None:
         with self._starting:
@@ -53,9 +57,10 @@ class Janitor:
             self._thread = threading.current_thread()
         idle_rounds = 0
         while idle_rounds < _ROUNDS_WITHOUT_WORK and not self._closed.wait(_EVERY):
-            bundles = self.pool.every() if self.pool is not None else []
-            owing = [bundle for bundle in bundles if bundle.owes]
+            owing = [bundle for bundle in self._bundles() if bundle.owes]
             idle_rounds = 0 if owing else idle_rounds + 1
             for bundle in owing:
                 bundle.look_in(self._buffer)
         self._thread = None
+        if not self._closed.is_set() and any(bundle.owes for bundle in self._bundles()):
+            self.wake()  # given back after our last look and before we said that we are gone

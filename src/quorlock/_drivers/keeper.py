@@ -72,7 +72,7 @@ class Keeper:
         self._until = until
         self._wake()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.ident != threading.get_ident():
             thread.join(max(0, until - now()) / 1e9)
         self._hang_up()
 

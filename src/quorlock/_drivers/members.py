@@ -31,6 +31,9 @@ BACK_OFF_MAX: Duration = 1_000 * NS_PER_MS
 
 BACKLOG = Answer(Vote.UNKNOWN, Cause.BACKLOG)
 
+CLOSED = "this Redlock is closed"
+CLOSED_MEANWHILE = "this Redlock was closed while somebody waited for a lock"
+
 
 class Standing(Enum):
     """What is known of the way to a node."""

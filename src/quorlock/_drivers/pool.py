@@ -34,6 +34,7 @@ class Pool:
         self._bundles: list[Bundle] = []
         self._idle: list[Bundle] = []
         self._freed = threading.Condition()
+        self._closing = False
 
     def take(self, owner: Owner) -> Bundle:
         """The bundle used last, or a new one; waits for a place unless urgent."""
@@ -59,7 +60,7 @@ class Pool:
         with self._freed:
             for bundle in [bundle for bundle in self._bundles if bundle.owner is owner]:
                 owing = owing or bundle.owes
-                if len(self._idle) >= self._cap and not bundle.owes:
+                if self._closing or (len(self._idle) >= self._cap and not bundle.owes):
                     self._bundles.remove(bundle)
                     surplus.append(bundle)
                 elif bundle not in self._idle:
@@ -72,7 +73,8 @@ class Pool:
             bundle.close()
 
     def close(self, end: Callable[[Bundle], None]) -> None:
-        """End all idle bundles, one after the other."""
+        """End all idle bundles, one after the other; those in use when they come back."""
+        self._closing = True
         while True:
             with self._freed:
                 if not self._idle:

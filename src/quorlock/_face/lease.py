@@ -28,6 +28,11 @@ class LeaseBase(Generic[D]):
         self._holding = holding
 
     @property
+    def holding(self) -> Holding:
+        """Its state; for the account of its Redlock."""
+        return self._holding
+
+    @property
     def resource(self) -> str:
         """The name of what is protected."""
         return self._holding.resource

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from quorlock._core.outcomes import Lost, node_votes
 from quorlock._core.policy import Policy, Seconds, timeout_of
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 D = TypeVar("D")
 
 
+class Holds(Protocol):
+    """A lease, as far as the account is concerned."""
+
+    @property
+    def holding(self) -> Holding: ...
+
+
+L = TypeVar("L", bound=Holds)
+
+
 class Session(Generic[D]):
     """Policy, driver and leases. It lives as long as anything that refers to it."""
 
@@ -42,23 +52,22 @@ class Session(Generic[D]):
         """One call to acquire, stamped with the time."""
         return Request(resource, key, ttl_ms, now(), timeout_of(timeout))
 
-    def hold(self, resource: str, granted: Granted) -> Holding:
-        """Keep account of a lease that was won."""
-        return self._account(
-            Holding(
-                resource,
-                granted.key,
-                granted.token,
-                granted.ttl_ms,
-                granted.valid_until,
-                granted.answers,
-                granted.receipt,
-            )
+    def holding(self, resource: str, granted: Granted) -> Holding:
+        """The state of a lease that was won."""
+        return Holding(
+            resource,
+            granted.key,
+            granted.token,
+            granted.ttl_ms,
+            granted.valid_until,
+            granted.answers,
+            granted.receipt,
         )
 
-    def _account(self, holding: Holding) -> Holding:
-        self.holdings[holding.token] = holding
-        return holding
+    def account(self, lease: L) -> L:
+        """Keep account of a lease from now on, until it is over."""
+        self.holdings[lease.holding.token] = lease.holding
+        return lease
 
     def end(self, holding: Holding, loss: Loss | None = None) -> bool:
         """End a lease, here and now; False if somebody has done so already.
@@ -87,31 +96,29 @@ class Session(Generic[D]):
             raise ConfigError("ticket", type(ticket).__name__, "give what hand_over() returned")
         request, token = self.by_token(ticket.resource, ticket.ttl), token_bytes(ticket.token)
         mark = object()
-        first = self._adopting.setdefault(token, mark) is mark
         try:
+            first = self._adopting.setdefault(token, mark) is mark
             if not first or token in self.holdings:
                 fix = "this lease is held here already: a ticket moves a lease, it never copies it"
                 raise ConfigError("ticket", ticket, fix)
             yield request, token
         finally:
-            if first:
+            if self._adopting.get(token) is mark:
                 del self._adopting[token]
 
     def adopted(self, request: Request, token: bytes, outcome: Extended | Lost) -> Holding:
-        """Keep account of a lease that another process handed over. Raises LeaseLost."""
+        """The state of a lease that another process handed over. Raises LeaseLost."""
         if isinstance(outcome, Lost):
             votes = node_votes(self.policy.addresses, outcome.answers)
             raise LeaseLost(request.resource, outcome.loss.value, votes=votes)
-        return self._account(
-            Holding(
-                request.resource,
-                request.key,
-                token,
-                request.ttl_ms,
-                outcome.valid_until,
-                outcome.answers,
-                None,
-            )
+        return Holding(
+            request.resource,
+            request.key,
+            token,
+            request.ttl_ms,
+            outcome.valid_until,
+            outcome.answers,
+            None,
         )
 
     def settled(self, holding: Holding, released: Released, asked_at: Instant) -> Released:

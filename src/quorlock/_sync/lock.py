@@ -67,7 +67,8 @@ class Lock(LockBase[Driver, Lease]):
         return session.locked(request, session.driver.run(flows.inspect(self._key, session.policy)))
 
     def _lease(self, granted: Granted) -> Lease:
-        return Lease(self._session, self._session.hold(self._resource, granted))
+        session = self._session
+        return session.account(Lease(session, session.holding(self._resource, granted)))
 
     def _lease_or_none(self, granted: Granted | None) -> Lease | None:
         return None if granted is None else self._lease(granted)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import weakref
 from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
-from quorlock._drivers.blocking import Driver
+from quorlock._drivers.blocking import Driver, interpreter_ends
 from quorlock._face.redlock import RedlockBase
 from quorlock._face.session import Session, token_bytes
 from quorlock._sync.lease import Lease
@@ -32,6 +34,7 @@ class Redlock(RedlockBase[Driver]):
     def _begin(self, session: Session[Driver]) -> None:
         # When the last lock and lease are garbage, or the interpreter ends, at the latest.
         weakref.finalize(session, _close, session.driver, session.holdings)
+        _watch_exit()
 
     def lock(
         self, resource: str | bytes, *, ttl: Seconds | None = None, timeout: Seconds | None = None
@@ -52,7 +55,10 @@ class Redlock(RedlockBase[Driver]):
         with session.adopting(ticket) as (request, token):
             flow = flows.adopt(request, token, session.policy, session.chance)
             return session.driver.win(
-                flow, lambda outcome: Lease(session, session.adopted(request, token, outcome))
+                flow,
+                lambda outcome: session.account(
+                    Lease(session, session.adopted(request, token, outcome))
+                ),
             )
 
     def extend(self, resource: str | bytes, token: str, *, ttl: Seconds | None = None) -> bool:
@@ -97,6 +103,12 @@ class Redlock(RedlockBase[Driver]):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@functools.cache
+def _watch_exit() -> None:
+    # After the first finalizer, so that it runs before all of them: last in, first out.
+    atexit.register(interpreter_ends)
 
 
 def _close(driver: Driver, holdings: dict[bytes, Holding]) -> None:

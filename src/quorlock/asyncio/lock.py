@@ -79,7 +79,8 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
         return session.locked(request, await session.driver.run(flow))
 
     def _lease(self, granted: Granted) -> Lease:
-        return Lease(self._session, self._session.hold(self._resource, granted))
+        session = self._session
+        return session.account(Lease(session, session.holding(self._resource, granted)))
 
     def _lease_or_none(self, granted: Granted | None) -> Lease | None:
         return None if granted is None else self._lease(granted)

@@ -70,7 +70,10 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         with session.adopting(ticket) as (request, token):
             flow = flows.adopt(request, token, session.policy, session.chance)
             return await session.driver.win(
-                flow, lambda outcome: Lease(session, session.adopted(request, token, outcome))
+                flow,
+                lambda outcome: session.account(
+                    Lease(session, session.adopted(request, token, outcome))
+                ),
             )
 
     async def extend(
