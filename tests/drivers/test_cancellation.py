@@ -142,6 +142,8 @@ class Scene:
         found = []
         if reached and outcome != "cancelled":
             found.append(f"the cancellation was swallowed: {outcome}")
+        if self.redlock._session.holdings:
+            gc.collect()  # a lease in a cycle with the exception that tells of it
         if not await self.clean():
             found.append(f"keys left: {self.values()}")
             self.scrub()

@@ -8,9 +8,12 @@ instructions at which CPython looks for signals.  Then the same with real signal
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dis
+import faulthandler
 import functools
+import gc
 import os
 import random
 import signal
@@ -19,6 +22,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import quorlock
-from quorlock import Lease, QuorlockError, Redlock
+from quorlock import ConfigError, Lease, LeaseLost, QuorlockError, Redlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,7 +103,7 @@ class Interrupter:
 def in_finalizer(frame: FrameType | None) -> bool:
     """Python itself swallows what is raised there."""
     while frame is not None:
-        if frame.f_code.co_name == "__del__":
+        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename == weakref.__file__:
             return True
         frame = frame.f_back
     return False
@@ -124,13 +128,15 @@ def opcodes(code: CodeType) -> tuple[dict[int, str], dict[int, int | None]]:
 def impossible(code: CodeType) -> frozenset[int]:
     """Where a line begins, but no signal can be noticed, and no program could bear it.
 
-    Where a `with` block is left its line begins once more, before `__exit__` is called; and the
-    word `try` in such a block does nothing but is outside of what the compiler has guarded.  An
-    exception there would leave the lock taken.  A `yield from` line begins once more at every
-    resumption, and an exception there would not come to the inner generator.
+    Where a `with` block is left its line begins once more, before `__exit__` is called; and some
+    instructions in such a block (the word `try`, the beginning of a comprehension) do nothing that
+    could fail and are outside of what the compiler has guarded.  An exception there would leave
+    the lock taken.  A `yield from` line begins once more at every resumption, and an exception
+    there would not come to the inner generator.
     """
     instructions = list(dis.get_instructions(code))
-    lines = {
+    guards, blocks = opcodes(code)[1], lines_in_blocks(code.co_filename)
+    entries = {
         i.positions.lineno: i.offset
         for i in reversed(instructions)
         if i.opname in ("BEFORE_WITH", "LOAD_SPECIAL") and i.positions
@@ -139,7 +145,20 @@ def impossible(code: CodeType) -> frozenset[int]:
         i.offset
         for i in instructions
         if i.opname in ("NOP", "SEND")
-        or (i.positions and i.offset > lines.get(i.positions.lineno, i.offset))
+        or (i.positions and i.offset > entries.get(i.positions.lineno, i.offset))
+        or (i.positions and i.positions.lineno in blocks and guards[i.offset] is None)
+    )
+
+
+@functools.cache
+def lines_in_blocks(file: str) -> frozenset[int]:
+    """The lines of all bodies of `with` in a file."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    return frozenset(
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With)
+        for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1)
     )
 
 
@@ -211,6 +230,8 @@ class Scene:
         found = []
         if interrupter.where and outcome != "interrupted":
             found.append(f"the interrupt was swallowed: {outcome}")
+        if self.redlock._session.holdings:
+            gc.collect()  # a lease in a cycle with the exception that tells of it
         if not self.clean():
             found.append(f"keys left: {self.values()}")
             self.scrub()
@@ -234,6 +255,7 @@ class Scene:
                 yield "a later release says False"
         except QuorlockError as error:
             yield f"a later acquire fails: {error}"
+        end = time.monotonic() + CLEAN_WITHIN
         while in_use(pool) and time.monotonic() < end:
             time.sleep(0.001)
         if in_use(pool):
@@ -295,14 +317,23 @@ def lost_extend(scene: Scene, interrupter: Interrupter) -> None:
 
 
 def hand_over_and_adopt(scene: Scene, interrupter: Interrupter) -> None:
-    """An interrupted adopt can be repeated."""
+    """An interrupted adopt can be repeated, unless it had won: then the lease was given back."""
     ticket = scene.redlock.lock(RESOURCE, timeout=2.0).acquire().hand_over()
     lease: Lease | None = None
+    interrupted = False
     try:
         with interrupter:
             lease = scene.redlock.adopt(ticket)
-    finally:
-        assert (scene.redlock.adopt(ticket) if lease is None else lease).release()
+    except KeyboardInterrupt:
+        interrupted = True
+    # Not inside of `except`: the traceback would keep alive what has to go.
+    with contextlib.suppress(LeaseLost, ConfigError):
+        if lease is None:
+            lease = scene.redlock.adopt(ticket)
+    if lease is not None:
+        lease.release()
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 ACTS: list[Callable[[Scene, Interrupter], None]] = [
@@ -387,6 +418,7 @@ def scene_after(scene: Scene) -> Iterator[str]:
         thread.join(max(0.0, end - time.monotonic()))
     stuck = sum(thread.is_alive() for thread in threads)
     if stuck:
+        faulthandler.dump_traceback()
         yield f"{stuck} of 20 threads are stuck"
     elif len(won) != 100 or not all(won):
         yield f"afterwards {won.count(True)} of 100 cycles went well"
@@ -485,7 +517,7 @@ REAL = """
     kind, rounds, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     print("seed", seed)
     chance = random.Random(seed)
-    interrupted, faults = 0, []
+    interrupted, swallowed, faults = 0, 0, []
 
     def fire(after):
         if kind == "timer":
@@ -533,8 +565,8 @@ REAL = """
                         else:
                             lease.release()
                             lease = lock.acquire()
-                    while True:
-                        time.sleep(0.1)
+                    time.sleep(0.5)
+                    swallowed += 1  # Python does so in __del__
                 except KeyboardInterrupt:
                     interrupted += 1
             except QuorlockError as error:
@@ -567,19 +599,21 @@ REAL = """
         redlock.close()
         if time.monotonic() - began > 2:
             faults.append("close takes long")
-    print("interrupted", interrupted)
+    print("interrupted", interrupted, "swallowed", swallowed)
     for fault in faults:
         print("FAULT", fault)
-    sys.exit(bool(faults) or interrupted < rounds)
+    sys.exit(bool(faults) or interrupted + swallowed < rounds or swallowed > rounds // 50)
 """
 
 
 @pytest.mark.parametrize("kind", ["timer", "main", "kill"])
 def test_real_signals(kind: str) -> None:
     """At random microseconds; in a process of their own, so that pytest is not hit."""
-    rounds, seed = (600 if THOROUGH else 100), random.getrandbits(32)
+    rounds, seed = (500 if THOROUGH else 100), random.getrandbits(32)
     command = [sys.executable, "-c", textwrap.dedent(REAL), kind, str(rounds), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
+    ignored = [line for line in done.stderr.splitlines() if not line.startswith((" ", "Traceback"))]
+    allowed = ("Exception ignored in: <function Lease.__del__", "KeyboardInterrupt")
+    assert all(line.startswith(allowed) for line in ignored), done.stderr

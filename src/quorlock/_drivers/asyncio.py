@@ -133,7 +133,7 @@ class Turn(Hears, Generic[T]):
         self._engine = engine
         self._members = members
         self._flow = flow
-        self._acquires = False  # what is under way wants something; it is no release
+        self._wants: bool | None = None  # a lock or an answer; it is no mere release
         self._sleeping = False
         self._until: Instant | None = None  # set while the flow waits for a reply
         self._timer: asyncio.TimerHandle | None = None
@@ -154,7 +154,7 @@ class Turn(Hears, Generic[T]):
 
     def turn_out(self) -> None:
         """The engine ends: whoever waits for a lock is told; a release goes on."""
-        if self._acquires:
+        if self._wants:
             self.abandon()
             if not self.future.done():
                 self.future.set_exception(QuorlockError(CLOSED_MEANWHILE))
@@ -176,7 +176,7 @@ class Turn(Hears, Generic[T]):
 
     def _carry_on(self, flow: Flow[Any], effect: Effect) -> None:
         # An acquire of which nothing was sent leaves nothing to give back.
-        while type(effect) is Send and (self.round or not self._acquires):
+        while type(effect) is Send and (self.round or not self._wants):
             effect = flow.send(self._engine.send(effect, self))
         flow.close()
 
@@ -191,12 +191,11 @@ class Turn(Hears, Generic[T]):
                         return
                     value = self.mail.popleft()
                 elif isinstance(effect, Send):
-                    self._acquires = type(effect.command) is not Release
+                    self._wants = self._wants or type(effect.command) is not Release
                     if not self._engine.ready():
                         self._engine.when_ready(partial(self._send, effect))
                         return
-                    if self._acquires:
-                        self._members.check()
+                    self._check(effect)
                     value = self._engine.send(effect, self)
                 elif isinstance(effect, Sleep):
                     self._sleeping = True
@@ -215,12 +214,15 @@ class Turn(Hears, Generic[T]):
         if self.over:
             return
         try:
-            if self._acquires:
-                self._members.check()
+            self._check(effect)
         except QuorlockError as error:
             self._fail(error)
         else:
             self._go_on(self._engine.send(effect, self))
+
+    def _check(self, effect: Send) -> None:
+        if type(effect.command) is not Release:
+            self._members.check()
 
     def _succeed(self, outcome: Any) -> None:
         self._finish()

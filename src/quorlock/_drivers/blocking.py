@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from quorlock._core.commands import Acquire, Release
@@ -20,6 +21,7 @@ from quorlock._drivers.janitor import Janitor
 from quorlock._drivers.keeper import Keeper
 from quorlock._drivers.members import CLOSED, CLOSED_MEANWHILE, Member, Members
 from quorlock._drivers.pool import Owner, Pool
+from quorlock._drivers.waiting import Flag, Waiters
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
@@ -50,8 +52,8 @@ class Driver:
 
     def _start(self) -> None:
         self.members = Members(self._nodes, self._policy)
-        self._closed = threading.Event()
-        changed = threading.Condition()
+        self._closed = Flag()
+        changed = Waiters()
         self._keepers = tuple(
             Keeper(member, self.members, self._policy, changed) for member in self.members.all
         )
@@ -122,7 +124,7 @@ class Driver:
 class _Turn(Owner):
     """One flow on its way: the bundle it has in hand, and its letter box."""
 
-    def __init__(self, pool: Pool, members: Members, closed: threading.Event) -> None:
+    def __init__(self, pool: Pool, members: Members, closed: Flag) -> None:
         self._pool = pool
         self._members = members
         self._closed = closed
@@ -198,12 +200,14 @@ def interpreter_ends() -> None:
     _exiting.set()
 
 
-_exiting = threading.Event()
+_exiting = Flag()
 
 
 def _refuse(text: str) -> NoReturn:
     if _exiting.is_set():
-        threading.Event().wait()  # a daemon thread: frozen in a moment, not to print a traceback
+        time.sleep(
+            threading.TIMEOUT_MAX
+        )  # a daemon thread: frozen in a moment, not to print a traceback
     raise QuorlockError(text)
 
 

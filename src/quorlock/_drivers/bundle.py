@@ -21,13 +21,12 @@ from quorlock._wire.conversation import Question
 from quorlock._wire.packing import pack
 
 if TYPE_CHECKING:
-    import threading
-
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
     from quorlock._drivers.connection import Connection, Exchange
     from quorlock._drivers.keeper import Keeper
     from quorlock._drivers.pool import Owner
+    from quorlock._drivers.waiting import Waiters
 
 _POLL_IN = select.POLLIN
 _BUFFER_BYTES = 4096
@@ -40,9 +39,7 @@ _FOREIGN_POLL = 1 * NS_PER_MS
 class Bundle:
     """See the module."""
 
-    def __init__(
-        self, keepers: tuple[Keeper, ...], policy: Policy, changed: threading.Condition
-    ) -> None:
+    def __init__(self, keepers: tuple[Keeper, ...], policy: Policy, changed: Waiters) -> None:
         self.connections: list[Connection | None] = [None] * len(keepers)
         self.owner: Owner | None = None  # the pool's note of who has it in hand
         self._keepers = keepers
@@ -65,8 +62,7 @@ class Bundle:
         self._arrivals.append(connection)
         if self._closed:
             self._turn_away()
-        with self._changed:
-            self._changed.notify_all()
+        self._changed.wake_all()
 
     def refresh(self) -> None:
         """Before sending: take in what arrived, drop what broke, wait where there is hope."""
@@ -112,17 +108,16 @@ class Bundle:
         # A little longer than connecting may take, so as to learn why it failed.
         give_up = began + self._policy.connect_timeout + self._policy.node_timeout
         grace: Instant | None = None
-        with self._changed:
-            while self._hopeful():
-                if self._connected() >= self._policy.quorum:
-                    if not self._fresh:
-                        return
-                    grace = grace or now() + self._policy.node_timeout
-                left = (grace or give_up) - now()
-                if left <= 0:
+        while self._hopeful():
+            if self._connected() >= self._policy.quorum:
+                if not self._fresh:
                     return
-                self._changed.wait(left / 1e9)
-                self._take_in()
+                grace = grace or now() + self._policy.node_timeout
+            left = (grace or give_up) - now()
+            if left <= 0:
+                return
+            self._changed.wait(lambda: self._arrivals or not self._hopeful(), left / 1e9)
+            self._take_in()
 
     def _connected(self) -> int:
         return sum(connection is not None for connection in self.connections)

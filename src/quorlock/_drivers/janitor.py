@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from quorlock._drivers.bundle import Bundle
     from quorlock._drivers.pool import Pool
+    from quorlock._drivers.waiting import Flag
 
 _EVERY = 0.05  # seconds: about a node_timeout, so that it finds nothing while there is traffic
 _ROUNDS_WITHOUT_WORK = 10
@@ -22,7 +23,7 @@ _ROUNDS_WITHOUT_WORK = 10
 class Janitor:
     """See the module."""
 
-    def __init__(self, closed: threading.Event) -> None:
+    def __init__(self, closed: Flag) -> None:
         self.pool: Pool | None = None
         self._closed = closed
         self._thread: threading.Thread | None = None

@@ -16,6 +16,7 @@ from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._drivers.clock import now
 from quorlock._drivers.connection import Connection, Exchange
 from quorlock._drivers.dial import dial
+from quorlock._drivers.waiting import Waiters
 from quorlock._wire.conversation import Question
 from quorlock._wire.packing import pack
 
@@ -37,15 +38,15 @@ _DEBTS_AT_ONCE = 32
 class Keeper:
     """See the module."""
 
-    def __init__(
-        self, member: Member, members: Members, policy: Policy, changed: threading.Condition
-    ) -> None:
+    def __init__(self, member: Member, members: Members, policy: Policy, changed: Waiters) -> None:
         self.member = member
         self.closing = False
         self._members = members
         self._policy = policy
         self._changed = changed  # told when a node turns out to be down
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._sleeping = Waiters()
+        self._woken = False
         self._wanting: dict[Bundle, None] = {}
         self._unsent: dict[Connection, None] = {}
         self._own: Connection | None = None  # the one on which debts are paid
@@ -77,18 +78,20 @@ class Keeper:
         self._hang_up()
 
     def _wake(self) -> None:
-        with self._condition:
-            if self._thread is None:
-                name = f"quorlock keeper of {self.member.address}"
-                # Threads cannot be started while the interpreter ends.
-                with contextlib.suppress(RuntimeError):
-                    threading.Thread(target=self._work, name=name, daemon=True).start()
-            self._condition.notify()
+        self._woken = True
+        self._sleeping.wake_all()
+        with self._lock:
+            alive = self._thread is not None
+        if not alive:
+            name = f"quorlock keeper of {self.member.address}"
+            # Threads cannot be started while the interpreter ends.
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._work, name=name, daemon=True).start()
 
     # --- the thread --------------------------------------------------------------------------
 
     def _work(self) -> None:
-        with self._condition:
+        with self._lock:
             # Taken by the thread itself: whoever started it may have been interrupted, and
             # somebody else have started another.
             if self._thread is not None:
@@ -96,20 +99,30 @@ class Keeper:
             self._thread = threading.current_thread()
         while (job := self._next_job()) is not None:
             job()
-        self._hang_up()
 
     def _next_job(self) -> Callable[[], None] | None:
         idle_until = now() + _IDLE
-        with self._condition:
-            while True:
-                at = now()
-                due, job = self._first(at)
-                if job is not None and due <= at:
-                    return job
-                if job is None and (self.closing or at >= idle_until):
-                    self._thread = None
+        while True:
+            self._woken = False
+            at = now()
+            due, job = self._first(at)
+            if job is not None and due <= at:
+                return job
+            if job is None and (self.closing or at >= idle_until):
+                if self._may_end():
                     return None
-                self._condition.wait(((due if job else idle_until) - at) / 1e9)
+                continue
+            seconds = ((due if job else idle_until) - at) / 1e9
+            self._sleeping.wait(lambda: self._woken, seconds)
+
+    def _may_end(self) -> bool:
+        """End, unless somebody who saw us alive has left something to do meanwhile."""
+        with self._lock:
+            if self._first(now())[1] is not None:
+                return False
+            self._hang_up()
+            self._thread = None
+            return True
 
     def _first(self, at: Instant) -> tuple[Instant, Callable[[], None] | None]:
         """What is to be done first, and when."""
@@ -133,8 +146,7 @@ class Keeper:
             if connection.lost or not connection.has_unsent:
                 self._unsent.pop(connection, None)
         if self._unsent:
-            with self._condition:
-                self._condition.wait(_FLUSH_EVERY / 1e9)
+            self._sleeping.wait(lambda: self.closing, _FLUSH_EVERY / 1e9)
             if self.closing:
                 self._unsent.clear()
 
@@ -181,8 +193,7 @@ class Keeper:
             return dial(self.member, self._members, self._patience())
         except Exception as error:  # noqa: BLE001 (whatever it is, this node does not vote)
             self.member.failed(error, now())
-            with self._changed:
-                self._changed.notify_all()
+            self._changed.wake_all()
             return None
 
     def _patience(self) -> Instant:

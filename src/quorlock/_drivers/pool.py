@@ -12,10 +12,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from quorlock._drivers.waiting import Waiters
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._drivers.bundle import Bundle
+
+
+_LOOK_AGAIN = 0.05  # seconds
 
 
 class Owner:
@@ -33,14 +38,21 @@ class Pool:
         self._cap = cap
         self._bundles: list[Bundle] = []
         self._idle: list[Bundle] = []
-        self._freed = threading.Condition()
+        self._lock = threading.Lock()
+        self._freed = Waiters()
         self._closing = False
 
     def take(self, owner: Owner) -> Bundle:
         """The bundle used last, or a new one; waits for a place unless urgent."""
-        with self._freed:
-            while not owner.urgent and self._acquiring() >= self._cap:
-                self._freed.wait()
+        while (bundle := self._try_take(owner)) is None:
+            # Looks again by itself too: the one who was woken may have been interrupted.
+            self._freed.wait(self._has_place, _LOOK_AGAIN)
+        return bundle
+
+    def _try_take(self, owner: Owner) -> Bundle | None:
+        with self._lock:
+            if not owner.urgent and not self._has_place():
+                return None
             while self._idle:
                 bundle = self._idle[-1]
                 if bundle.owner is None:
@@ -57,7 +69,7 @@ class Pool:
         """Put back all that the owner has; close what is more than enough."""
         surplus: list[Bundle] = []
         owing = False
-        with self._freed:
+        with self._lock:
             for bundle in [bundle for bundle in self._bundles if bundle.owner is owner]:
                 owing = owing or bundle.owes
                 if self._closing or (len(self._idle) >= self._cap and not bundle.owes):
@@ -66,7 +78,7 @@ class Pool:
                 elif bundle not in self._idle:
                     self._idle.append(bundle)
                 bundle.owner = None
-            self._freed.notify()
+        self._freed.wake_one()
         if owing:
             self._on_owing()
         for bundle in surplus:
@@ -76,12 +88,12 @@ class Pool:
         """End all idle bundles, one after the other; those in use when they come back."""
         self._closing = True
         while True:
-            with self._freed:
+            with self._lock:
                 if not self._idle:
                     return
                 bundle = self._idle[-1]
             end(bundle)
-            with self._freed:
+            with self._lock:
                 self._idle.remove(bundle)
                 self._bundles.remove(bundle)
 
@@ -89,5 +101,6 @@ class Pool:
         """All bundles, also those in use."""
         return list(self._bundles)
 
-    def _acquiring(self) -> int:
-        return sum(b.owner is not None and not b.owner.urgent for b in self._bundles)
+    def _has_place(self) -> bool:
+        owners = [bundle.owner for bundle in list(self._bundles)]
+        return sum(o is not None and not o.urgent for o in owners) < self._cap

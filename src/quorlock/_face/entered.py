@@ -24,6 +24,10 @@ class Entered(Generic[L]):
         """A block was entered."""
         self._leases.append((who, lease))
 
+    def forget(self, lease: L) -> None:
+        """The block was not entered after all."""
+        self._leases = [entry for entry in self._leases if entry[1] is not lease]
+
     def pop(self, who: object) -> L:
         """The same block is left."""
         own = [entry for entry in self._leases if entry[0] == who]

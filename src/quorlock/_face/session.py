@@ -101,7 +101,14 @@ class Session(Generic[D]):
             if not first or token in self.holdings:
                 fix = "this lease is held here already: a ticket moves a lease, it never copies it"
                 raise ConfigError("ticket", ticket, fix)
-            yield request, token
+            try:
+                yield request, token
+            except BaseException:
+                # Interrupted after it was won: nobody has the lease, the ticket stays good.
+                holding = self.holdings.pop(token, None)
+                if holding is not None:
+                    holding.end()
+                raise
         finally:
             if self._adopting.get(token) is mark:
                 del self._adopting[token]

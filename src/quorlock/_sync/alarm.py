@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from quorlock._drivers import fork
 from quorlock._drivers.clock import now
+from quorlock._drivers.waiting import Waiters
 
 if TYPE_CHECKING:
     from quorlock._face.holding import Holding
@@ -48,46 +49,55 @@ class Alarm:
         """In a forked child: the leases are the parent's, the thread is not here."""
         self._due: list[tuple[int, int, Bell]] = []
         self._number = itertools.count()
-        self._condition = threading.Condition()
+        # Reentrant: a lease may become garbage, and drop its bell, while we are in here.
+        self._lock = threading.RLock()
+        self._sleeping = Waiters()
+        self._woken = False
         self._thread: threading.Thread | None = None
 
     def bell(self, holding: Holding) -> Bell:
         """The holding's bell, one for all threads that ask."""
-        with self._condition:
+        with self._lock:
             if not isinstance(holding.bell, Bell):
                 holding.bell = Bell(holding)
             return holding.bell
 
     def watch(self, bell: Bell) -> None:
         """Ring when the holding's validity has ended."""
-        with self._condition:
+        with self._lock:
             heapq.heappush(self._due, (bell.holding.valid_until, next(self._number), bell))
             if self._thread is None:
                 name = "quorlock alarm"
                 self._thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._thread.start()
-            self._condition.notify()
+        self._wake()
 
     def drop(self, bell: Bell) -> None:
         """There is nothing to ring for any more."""
-        with self._condition:
+        with self._lock:
             self._due = [entry for entry in self._due if entry[2] is not bell]
             heapq.heapify(self._due)
-            self._condition.notify()
+        self._wake()
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._sleeping.wake_all()
 
     def _work(self) -> None:
         while (bell := self._next()) is not None:
             bell.ended()  # rings, or watches on if it was extended meanwhile
 
     def _next(self) -> Bell | None:
-        with self._condition:
-            while self._due:
+        while True:
+            self._woken = False
+            with self._lock:
+                if not self._due:
+                    self._thread = None
+                    return None
                 left = self._due[0][0] - now()
                 if left <= 0:
                     return heapq.heappop(self._due)[2]
-                self._condition.wait(left / 1e9)
-            self._thread = None
-            return None
+            self._sleeping.wait(lambda: self._woken, left / 1e9)
 
 
 alarm = Alarm()

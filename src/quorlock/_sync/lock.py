@@ -75,7 +75,11 @@ class Lock(LockBase[Driver, Lease]):
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
-        self._entered.push(threading.get_ident(), lease)
+        try:
+            self._entered.push(threading.get_ident(), lease)
+        except BaseException:
+            self._entered.forget(lease)  # interrupted: the block will not be left, nobody has it
+            raise
         return lease
 
     def __exit__(

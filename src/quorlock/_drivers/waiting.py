@@ -1,0 +1,73 @@
+"""Waiting for another thread, made of raw locks alone.
+
+threading's Condition, Event and Semaphore are written in Python: a Ctrl-C that arrives inside
+their `__enter__` leaves their lock taken, and everybody who comes later hangs (seen within
+100 interrupted calls, tests/drivers/test_interrupts.py).  A raw lock is taken and given in C,
+between two checks for signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Waiters:
+    """Threads that wait until something has changed."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[threading.Lock] = deque()
+
+    def wait(self, is_so: Callable[[], object], seconds: float) -> None:
+        """Return when it is so already, when somebody wakes us, or after that many seconds."""
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiting.append(waiter)  # before looking, so that no waking is missed
+        try:
+            if not is_so():
+                waiter.acquire(timeout=max(0.0, min(seconds, threading.TIMEOUT_MAX)))
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(waiter)
+
+    def wake_one(self) -> None:
+        """Wake the thread that has waited longest."""
+        with contextlib.suppress(IndexError):
+            self._waiting.popleft().release()
+
+    def wake_all(self) -> None:
+        """Wake them all."""
+        while self._waiting:
+            self.wake_one()
+
+
+class Flag:
+    """Something that becomes true once; threads may wait for it."""
+
+    __slots__ = ("_set", "_waiters")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiters = Waiters()
+
+    def is_set(self) -> bool:
+        """It has become true."""
+        return self._set
+
+    def set(self) -> None:
+        """Make it true."""
+        self._set = True
+        self._waiters.wake_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait that long for it at the most; whether it is true."""
+        if not self._set:
+            self._waiters.wait(self.is_set, seconds)
+        return self._set
