@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from quorlock._core.commands import Acquire, Release
@@ -78,8 +79,10 @@ class Driver:
             flow.close()
             return result
         except BaseException:
-            turn.abandon(flow)
-            turn.leave()
+            try:
+                _surely(partial(turn.abandon, flow))
+            finally:
+                _surely(turn.leave)
             raise
 
     def close(self) -> None:
@@ -193,6 +196,15 @@ class _Turn(Owner):
             if self._closed.wait(left / 1e9):
                 _refuse(CLOSED_MEANWHILE)
         return now()
+
+
+def _surely(step: Callable[[], None]) -> None:
+    """Do it; and if a Ctrl-C falls into it, once more from the start."""
+    try:
+        step()
+    except BaseException:
+        step()
+        raise
 
 
 def interpreter_ends() -> None:

@@ -130,9 +130,15 @@ class Lease(LeaseBase[Driver]):
 
     def __del__(self) -> None:
         # Nobody can release it any more.
-        with contextlib.suppress(Exception):
-            if self._session.holdings.get(self._holding.token) is self._holding:
-                self._give_back_soon()
+        try:
+            self._forget()
+        except BaseException:  # noqa: BLE001 (Python swallows what comes out of here)
+            with contextlib.suppress(Exception):
+                self._forget()  # a Ctrl-C fell into it
+
+    def _forget(self) -> None:
+        if self._session.holdings.get(self._holding.token) is self._holding:
+            self._give_back_soon()
 
 
 def _give_back(holding: Holding) -> Flow[None]:
