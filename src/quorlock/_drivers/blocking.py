@@ -7,7 +7,6 @@ talks.  `keeper` connects and pays debts, `bundle` sends and hears, this module 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -216,10 +215,8 @@ _exiting = Flag()
 
 
 def _refuse(text: str) -> NoReturn:
-    if _exiting.is_set():
-        time.sleep(
-            threading.TIMEOUT_MAX
-        )  # a daemon thread: frozen in a moment, not to print a traceback
+    while _exiting.is_set():
+        time.sleep(3600)  # a daemon thread: frozen in a moment, and not to print a traceback
     raise QuorlockError(text)
 
 

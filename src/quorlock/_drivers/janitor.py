@@ -11,6 +11,8 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
+from quorlock._drivers.waiting import Waiters
+
 if TYPE_CHECKING:
     from quorlock._drivers.bundle import Bundle
     from quorlock._drivers.pool import Pool
@@ -28,6 +30,7 @@ class Janitor:
         self._closed = closed
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._ended = Waiters()
         self._buffer = bytearray(4096)
 
     def wake(self) -> None:
@@ -44,9 +47,8 @@ class Janitor:
 
     def close(self) -> None:
         """Wait for the thread to end; the closed event has told it to."""
-        thread = self._thread
-        if thread is not None and thread.ident != threading.get_ident():
-            thread.join(1.0)
+        if self._thread is not None:
+            self._ended.wait(lambda: self._thread is None, 1.0)  # see Keeper.close
 
     def _bundles(self) -> list[Bundle]:
         return self.pool.every() if self.pool is not None else []
@@ -63,5 +65,6 @@ class Janitor:
             for bundle in owing:
                 bundle.look_in(self._buffer)
         self._thread = None
+        self._ended.wake_all()
         if not self._closed.is_set() and any(bundle.owes for bundle in self._bundles()):
             self.wake()  # given back after our last look and before we said that we are gone

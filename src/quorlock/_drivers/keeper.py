@@ -46,6 +46,8 @@ class Keeper:
         self._changed = changed  # told when a node turns out to be down
         self._lock = threading.Lock()
         self._sleeping = Waiters()
+        self._ended = Waiters()
+        self._ident = 0
         self._woken = False
         self._wanting: dict[Bundle, None] = {}
         self._unsent: dict[Connection, None] = {}
@@ -72,9 +74,12 @@ class Keeper:
         self.closing = True
         self._until = until
         self._wake()
-        thread = self._thread
-        if thread is not None and thread.ident != threading.get_ident():
-            thread.join(max(0, until - now()) / 1e9)
+        # Not Thread.join: it makes a dummy of a thread that threading does not know (ours that
+        # give back what is garbage), and keeps it.
+        while self._thread is not None and self._ident != threading.get_ident():
+            if (left := until - now()) <= 0:
+                break
+            self._ended.wait(lambda: self._thread is None, left / 1e9)
         self._hang_up()
 
     def _wake(self) -> None:
@@ -97,6 +102,7 @@ class Keeper:
             if self._thread is not None:
                 return
             self._thread = threading.current_thread()
+            self._ident = threading.get_ident()
         while (job := self._next_job()) is not None:
             job()
 
@@ -122,7 +128,8 @@ class Keeper:
                 return False
             self._hang_up()
             self._thread = None
-            return True
+        self._ended.wake_all()
+        return True
 
     def _first(self, at: Instant) -> tuple[Instant, Callable[[], None] | None]:
         """What is to be done first, and when."""
