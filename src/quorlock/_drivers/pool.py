@@ -4,7 +4,9 @@ Taken last in, first out, so that one thread always talks down the same connecti
 and releases pass the cap: who holds a lock must not queue behind those who want it.
 
 Who has a bundle in hand is noted on the bundle, and the rest is derived from that note, so that
-a taking or giving that is interrupted half way (Ctrl-C) is made good by the next giving.
+a taking or giving that is interrupted half way (Ctrl-C) is made good by the next giving.  No
+comprehension stands under a lock: since Python 3.12 (PEP 709) a signal that arrives in one is not
+covered by the `with` around it, and the lock would stay taken (tests/project/test_signals.py).
 """
 
 from __future__ import annotations
@@ -69,8 +71,9 @@ class Pool:
         """Put back all that the owner has; close what is more than enough."""
         surplus: list[Bundle] = []
         owing = False
+        mine = [bundle for bundle in list(self._bundles) if bundle.owner is owner]
         with self._lock:
-            for bundle in [bundle for bundle in self._bundles if bundle.owner is owner]:
+            for bundle in mine:
                 owing = owing or bundle.owes
                 if self._closing or (len(self._idle) >= self._cap and not bundle.owes):
                     self._bundles.remove(bundle)
@@ -91,10 +94,9 @@ class Pool:
             with self._lock:
                 if not self._idle:
                     return
-                bundle = self._idle[-1]
+                bundle = self._idle.pop()
             end(bundle)
             with self._lock:
-                self._idle.remove(bundle)
                 self._bundles.remove(bundle)
 
     def every(self) -> list[Bundle]:

@@ -75,9 +75,12 @@ class Alarm:
     def drop(self, bell: Bell) -> None:
         """There is nothing to ring for any more."""
         with self._lock:
-            self._due = [entry for entry in self._due if entry[2] is not bell]
+            self._due = self._without(bell)  # no comprehension under a lock: see _drivers/pool.py
             heapq.heapify(self._due)
         self._wake()
+
+    def _without(self, bell: Bell) -> list[tuple[int, int, Bell]]:
+        return [entry for entry in self._due if entry[2] is not bell]
 
     def _wake(self) -> None:
         self._woken = True
