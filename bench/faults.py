@@ -1,4 +1,3 @@
-# ruff: noqa: INP001, T201 (a script that prints)
 """What dead and hung nodes cost: `python bench/faults.py`.
 
 Five real servers on unix sockets. Every round takes fresh servers and measures, one after the
