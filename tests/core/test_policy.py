@@ -85,6 +85,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("prefix", 5, "prefix=5: give a string, '' for none"),
     ("prefix", "a\0", f"prefix='a\\x00': {NUL}"),
     ("prefix", "\ud800", "prefix='\\ud800': give text that UTF-8 can encode"),
+    (
+        "prefix",
+        "quorlock:x",
+        "prefix='quorlock:x': give less than 512 bytes that do not begin with 'quorlock:'",
+    ),
 ]
 
 

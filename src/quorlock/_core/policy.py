@@ -197,7 +197,11 @@ def _retry_delay(value: Any) -> tuple[Duration, Duration]:
 def _prefix(value: object) -> bytes:
     if not isinstance(value, (str, bytes)):
         raise ConfigError("prefix", value, "give a string, '' for none")
-    return _name_bytes("prefix", value)
+    prefix = _name_bytes("prefix", value)
+    if len(prefix) >= KEY_BYTES_MAX or prefix.startswith(SIDE_KEYS):
+        fix = f"give less than {KEY_BYTES_MAX} bytes that do not begin with 'quorlock:'"
+        raise ConfigError("prefix", value, fix)
+    return prefix
 
 
 def _resource_bytes(resource: object) -> bytes:

@@ -12,8 +12,9 @@ from quorlock.errors import ConfigError
 class Ticket:
     """What `Lease.hand_over` gives and `Redlock.adopt` takes.
 
-    It is the lock itself: whoever has it can extend and release, so treat it as a secret.  It
-    says nothing of how long the lease is valid, since clocks of two machines do not compare.
+    It is the lock itself: whoever has it can extend and release, so treat it as a secret, and
+    give it to one process: two that adopt it both hold the lease, and no node can tell.  It says
+    nothing of how long the lease is valid, since clocks of two machines do not compare.
 
     Attributes:
         resource: its name.
