@@ -11,7 +11,7 @@ import select
 from collections import deque
 from typing import TYPE_CHECKING
 
-from quorlock._core.commands import Acquire, Release
+from quorlock._core.commands import Acquire, Extend, Release
 from quorlock._core.effects import Elapsed, Receipt, Replied, Send
 from quorlock._core.outcomes import ABSENT, Answer
 from quorlock._core.time import NS_PER_MS
@@ -155,6 +155,9 @@ class Bundle:
         """Ask one node; the answer in its name if it can't be asked."""
         connection = self.connections[index]
         command = question.command
+        member = self._keepers[index].member
+        if type(command) is Extend and member.debts.owes(command.token):
+            return ABSENT  # what may be there of ours is about to be deleted
         if behind is not None:
             if not behind.asked >> index & 1:
                 return ABSENT  # it never had our key
@@ -168,7 +171,6 @@ class Bundle:
                     self._keepers[index].has_unsent(connection)
                 # An answer that the loss of the connection gave is in the mail already.
                 return None
-        member = self._keepers[index].member
         if type(command) is Release:
             member.owe(command, "", now())
         self._missing = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import Acquire, Release
+from quorlock._core.commands import Acquire, Extend, Release
 from quorlock._core.effects import Receipt, Replied, Send
 from quorlock._core.outcomes import ABSENT, Answer
 from quorlock._drivers.clock import now
@@ -82,6 +82,8 @@ class Engine:
             return ABSENT  # it never had our key
         way = self.ways[index]
         link, command = way.link, question.command
+        if type(command) is Extend and way.member.debts.owes(command.token):
+            return ABSENT  # what may be there of ours is about to be deleted
         if link is not None:
             if type(command) is Acquire and link.conversation.backlogged(question.asked_at):
                 return BACKLOG

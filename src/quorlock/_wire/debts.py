@@ -46,6 +46,14 @@ class Debts:
         debt = _Debt(Release(key, token), now + self._max_ttl, run_id, due=now)
         self._by_token.setdefault(token, debt)
 
+    def owes(self, token: bytes) -> bool:
+        """The release of this token is still to be carried out, or carried out again.
+
+        Such a node must not count for an extension of the lease: its key may be there, counted,
+        and then be deleted by us.
+        """
+        return token in self._by_token
+
     def due(self, now: Instant) -> list[Release]:
         """What to send now; each is due again after a growing pause, until it is settled."""
         # In place, and over copies: another thread may owe something at this moment.

@@ -1,0 +1,67 @@
+"""A node that is owed a release of a token never counts for an extension of its lease."""
+
+import asyncio
+import time
+
+import pytest
+
+from quorlock import LeaseLost, Redlock
+from quorlock._drivers.clock import now
+from quorlock.asyncio import Redlock as AsyncRedlock
+from quorlock.testing.servers import Servers
+from tests.support.impostors import Proxy
+
+SETTINGS = {"ttl": 2.0, "max_ttl": 4.0, "node_timeout": 0.2, "connect_timeout": 0.4}
+
+
+def owe_everywhere(redlock: object, token: str) -> None:
+    """As after connections that broke with the acquire unanswered, not yet paid."""
+    session = redlock._session  # type: ignore[attr-defined]
+    for member in session.driver.members.all:
+        member.debts.owe(b"x", token.encode(), member.run_id, now())
+
+
+def test_blocking(nodes: Servers) -> None:
+    """Its keys are there and ours, but they are about to be deleted: the lease is lost."""
+    with Redlock(nodes.urls, **SETTINGS) as redlock:  # type: ignore[arg-type]
+        lease = redlock.lock("x").acquire()
+        owe_everywhere(redlock, lease.token)
+        with pytest.raises(LeaseLost):
+            lease.extend()
+        assert not lease.held
+
+
+def test_asyncio(nodes: Servers) -> None:
+    """The same."""
+
+    async def main() -> None:
+        async with AsyncRedlock(nodes.urls, **SETTINGS) as redlock:  # type: ignore[arg-type]
+            lease = await redlock.lock("x").acquire()
+            owe_everywhere(redlock, lease.token)
+            with pytest.raises(LeaseLost):
+                await lease.extend()
+            assert not lease.held
+
+    asyncio.run(main())
+
+
+def test_a_vote_that_was_never_heard_is_no_vote_later(nodes: Servers) -> None:
+    """Cut off before its answer, the node gives the key back, and an extension has two of three.
+
+    With a second node dead one is left, which is no quorum: whatever the first one has or had.
+    """
+    with Proxy(nodes[2].url) as proxy:
+        urls = [nodes[0].url, nodes[1].url, proxy.url]
+        with Redlock(urls, **SETTINGS) as redlock:  # type: ignore[arg-type]
+            redlock.lock("warm").acquire().release()
+            proxy.hold(requests=False)
+            lease = redlock.lock("x").acquire()
+            proxy.cut()
+            proxy.resume()
+            nodes[1].kill()
+            with pytest.raises(LeaseLost):
+                lease.extend()
+            end = time.monotonic() + 3.0
+            while (left := [nodes[0].keys(), nodes[2].keys()]) != [[], []]:
+                assert time.monotonic() < end, left
+                time.sleep(0.01)
