@@ -481,7 +481,9 @@ def test_one_node_hung(
     nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
 ) -> None:
     """Stopped before the interrupted call, continued after it: nothing is on that node either."""
-    scene = Scene(nodes, list(nodes), maker(nodes))
+    # With one node hung and one connection cut by the interrupt, each of the other three has to
+    # answer in time, on a machine that may be busy and in a thread that is traced.
+    scene = Scene(nodes, list(nodes), maker(nodes, node_timeout=0.25))
     hung = nodes[4]
     every_point(act, scene, granularity, stride=29, before=hung.stop, after=hung.cont)
 
