@@ -494,7 +494,9 @@ def test_one_node_dead(
     nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
 ) -> None:
     nodes[4].kill()
-    every_point(act, Scene(nodes, list(nodes)[:4], maker(nodes)), granularity, stride=29)
+    every_point(
+        act, Scene(nodes, list(nodes)[:4], maker(nodes, node_timeout=0.25)), granularity, stride=29
+    )
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
