@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from quorlock._core.effects import Replied
 from quorlock._core.outcomes import Answer, Cause, Vote
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 _BUFFER_BYTES = 16_384
 
 
-class Hears:
+class Hears(Protocol):
     """Who waits for answers in this loop."""
 
     over: bool
 
     def hear(self, reply: Replied) -> None:
         """Take one answer."""
-        raise NotImplementedError
+        ...
 
 
 class Link(asyncio.BufferedProtocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from quorlock._core.policy import Policy, Seconds, policy
@@ -22,7 +23,7 @@ class Looks(Protocol):
     def statuses(self) -> tuple[NodeStatus, ...]: ...
 
 
-class RedlockBase(Generic[D]):
+class RedlockBase(ABC, Generic[D]):
     """Distributed locks over N independent Redis or Valkey masters.
 
     Args:
@@ -71,11 +72,13 @@ class RedlockBase(Generic[D]):
         self._session: Session[D] = Session(checked, self._driver(members, checked))
         self._begin(self._session)
 
+    @abstractmethod
     def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> D:
-        raise NotImplementedError  # each face has its own
+        """Each face has its own."""
 
+    @abstractmethod
     def _begin(self, session: Session[D]) -> None:
-        raise NotImplementedError  # and sees to its end
+        """And sees to its end."""
 
     @property
     def nodes(self) -> tuple[NodeStatus, ...]:
