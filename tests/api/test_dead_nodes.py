@@ -121,6 +121,8 @@ async def test_three_of_five_killed(face: Face, mortal_nodes: Servers, before: b
         await raises(QuorumUnreachable, redlock.lock("a").locked())
         for node in mortal_nodes[:3]:
             node.restart()
+        # Connecting backs off for up to a second, which is longer than our outage_timeout here.
+        assert await sees_all(redlock)
         lease = await redlock.lock("a").acquire(timeout=30)
         assert await lease.release() is True
     assert left_over(mortal_nodes) == {}
