@@ -79,11 +79,6 @@ class Holding:
         """Released or handed over: over, but not lost."""
         return self._over and self.loss is None
 
-    @property
-    def foreign(self) -> bool:
-        """Made in another process than this: a fork's parent holds it."""
-        return self._generation != fork.generation
-
     def end(self, loss: Loss | None = None) -> None:
         """It is over, before any byte about it is sent. loss: why, unless it was given up."""
         self.loss = loss
