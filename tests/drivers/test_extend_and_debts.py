@@ -65,3 +65,20 @@ def test_a_vote_that_was_never_heard_is_no_vote_later(nodes: Servers) -> None:
             while (left := [nodes[0].keys(), nodes[2].keys()]) != [[], []]:
                 assert time.monotonic() < end, left
                 time.sleep(0.01)
+
+
+def test_a_lease_that_moved_away_is_not_released_from_here(nodes: Servers) -> None:
+    """Its acquire was cut off on one node; the process that adopts it may count that node's key."""
+    with Proxy(nodes[2].url) as proxy:
+        urls = [nodes[0].url, nodes[1].url, proxy.url]
+        with Redlock(urls, **SETTINGS) as redlock:  # type: ignore[arg-type]
+            redlock.lock("warm").acquire().release()
+            proxy.hold(requests=False)
+            ticket = redlock.lock("x").acquire().hand_over()
+            proxy.cut()
+            proxy.resume()
+            redlock.lock("warm").acquire().release()  # sees the cut, and connects again
+            assert redlock._session.driver.members.all[2].debts.owes(ticket.token.encode()) is False
+        assert nodes[2].keys() == [b"x"]
+        with Redlock([node.url for node in nodes][:3], **SETTINGS) as elsewhere:  # type: ignore[arg-type]
+            assert elsewhere.adopt(ticket).release() is True

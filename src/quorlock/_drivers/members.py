@@ -182,6 +182,11 @@ class Members:
             member.misconfigured = ConfigError(f"nodes[{member.index}]", member.address, fix)
         raise Unfit(text, lasting=True)
 
+    def forgive(self, token: bytes, now: Instant) -> None:
+        """No node is owed a release of this token any more: its lease has moved away."""
+        for member in self.all:
+            member.debts.forgive(token, now)
+
     def check(self) -> None:
         """Raise what connecting found out about the configuration."""
         for member in self.all:

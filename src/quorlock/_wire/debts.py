@@ -37,14 +37,29 @@ class Debts:
     def __init__(self, max_ttl: Duration) -> None:
         self._max_ttl = max_ttl
         self._by_token: dict[bytes, _Debt] = {}
+        self._forgiven: dict[bytes, Instant] = {}
 
     def __len__(self) -> int:
         return len(self._by_token)
 
     def owe(self, key: bytes, token: bytes, run_id: str, now: Instant) -> None:
         """Note a release that must reach the node; every key of ours is gone by max_ttl."""
+        if token in self._forgiven:
+            return
         debt = _Debt(Release(key, token), now + self._max_ttl, run_id, due=now)
         self._by_token.setdefault(token, debt)
+
+    def forgive(self, token: bytes, now: Instant) -> None:
+        """Never release this token from here: its lease goes on in another process.
+
+        That process may count the key for an extension; better an orphan for a ttl than a key
+        deleted that a validity rests on.
+        """
+        for old, until in list(self._forgiven.items()):
+            if until <= now:
+                self._forgiven.pop(old, None)
+        self._forgiven[token] = now + self._max_ttl
+        self._by_token.pop(token, None)
 
     def owes(self, token: bytes) -> bool:
         """The release of this token is still to be carried out, or carried out again.

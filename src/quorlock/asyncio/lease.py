@@ -74,6 +74,7 @@ class Lease(LeaseBase[Driver]):
         holding = self._holding
         if not self._session.end(holding):
             self._raise_lost()
+        self._session.driver.members.forgive(holding.token, now())
         return Ticket(holding.resource, holding.token.decode(), holding.ttl_ms / 1000)
 
     async def leave(self, error: BaseException | None, *, slipped: bool) -> None:
