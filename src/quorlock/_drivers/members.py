@@ -187,6 +187,11 @@ class Members:
         for member in self.all:
             member.debts.forgive(token, now)
 
+    def resume(self, token: bytes) -> None:
+        """The lease has come back to this process."""
+        for member in self.all:
+            member.debts.resume(token)
+
     def check(self) -> None:
         """Raise what connecting found out about the configuration."""
         for member in self.all:

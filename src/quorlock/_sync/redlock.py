@@ -53,6 +53,7 @@ class Redlock(RedlockBase[Driver]):
         """
         session = self._session
         with session.adopting(ticket) as (request, token):
+            session.driver.members.resume(token)
             flow = flows.adopt(request, token, session.policy, session.chance)
             return session.driver.win(
                 flow,

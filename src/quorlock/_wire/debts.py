@@ -61,6 +61,10 @@ class Debts:
         self._forgiven[token] = now + self._max_ttl
         self._by_token.pop(token, None)
 
+    def resume(self, token: bytes) -> None:
+        """Its lease has come back: releases of it are owed again."""
+        self._forgiven.pop(token, None)
+
     def owes(self, token: bytes) -> bool:
         """The release of this token is still to be carried out, or carried out again.
 

@@ -68,6 +68,7 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         """
         session = self._session
         with session.adopting(ticket) as (request, token):
+            session.driver.members.resume(token)
             flow = flows.adopt(request, token, session.policy, session.chance)
             return await session.driver.win(
                 flow,
