@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
     from quorlock.testing.servers import Servers
 
 pytest_plugins = ["tests.guards"]
+
+
+def pytest_configure() -> None:
+    """Ctrl-C must reach the children that we interrupt: a shell's `make test &` ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
