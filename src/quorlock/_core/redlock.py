@@ -281,8 +281,9 @@ def extend(
 def extend_by_token(request: Request, token: bytes, policy: Policy) -> Flow[bool]:
     """Extend by bare token, in one round: True if a quorum did, False if it is gone or taken.
 
-    Sound without an old validity to keep within: a node extends only a key that has been this
-    token's without a break since it was acquired, so nobody else can have had a quorum since.
+    A quorum that holds the token now excludes everybody else from now on; it does not tell
+    that nobody held in between, if the lease had run out before: a SET that arrived late may
+    have brought the token back on a node (found by simulation, see docs/track-record.md).
     Raises QuorumUnreachable, NodeError.
     """
     holding = Holding(request.resource, request.key, token, FOR_EVER, None)

@@ -6,7 +6,7 @@
 2. `Receive`: gives the replies to any round of this flow, in the order of their coming, each
    with its round; `Elapsed` at the deadline, after one last look at the sockets.
 3. Commands to one node keep their order (rule 3); a release goes behind its acquire on the
-   same connection, or is owed (`_wire.debts`) where that connection is gone.
+   same connection, or is owed (`_core.debts`) where that connection is gone.
 4. No vote comes from a connection whose server was not compared with the others (rule 14).
 5. A caller that goes away (cancelled, interrupted) ends its flow by `Abandoned`; sends that the
    flow still asks for are carried out; the exception comes out in any case.

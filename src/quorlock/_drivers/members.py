@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from quorlock._core.debts import Debts
 from quorlock._core.outcomes import Answer, Cause, Vote
 from quorlock._core.time import NS_PER_MS, to_seconds
-from quorlock._wire.debts import Debts
 from quorlock._wire.handshake import Greeting, Unfit
 from quorlock.errors import ConfigError
 

@@ -82,7 +82,9 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
     ) -> bool:
         """Extend by bare token, in one round. True: a quorum did; False: gone or another's.
 
-        It makes no lease: whoever holds it must know of it.  Raises QuorumUnreachable, NodeError.
+        It makes no lease: whoever holds it must know of it.  True excludes everybody else from
+        now on; it does not tell that nobody held in between, if the lease had run out before.
+        Raises QuorumUnreachable, NodeError.
         """
         session, request = self._session, self._session.by_token(resource, ttl)
         flow = flows.extend_by_token(request, token_bytes(token), session.policy)

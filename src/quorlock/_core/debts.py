@@ -3,8 +3,8 @@
 A connection that breaks with acquires in flight leaves them ambiguous: the node may have set
 the key, may set it in a moment (bytes of a closed connection can still be delivered), or never.
 So their releases are owed: paid on the next connection, and again at growing intervals, until
-the node says that it deleted the key, or it is another process by now, or no key of that time
-can be alive.  Leaves connections and clocks to the drivers.
+the node says that it deleted the key, or it is another process by now, or max_ttl has passed:
+then once more.  Leaves connections and clocks to the drivers.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class _Debt:
     due: Instant
     pause: Duration = FIRST_PAUSE
     paid: bool = False  # carried out once, but old bytes may still come
+    last: bool = False  # sent for the last time
 
 
 class Debts:
@@ -43,7 +44,7 @@ class Debts:
         return len(self._by_token)
 
     def owe(self, key: bytes, token: bytes, run_id: str, now: Instant) -> None:
-        """Note a release that must reach the node; every key of ours is gone by max_ttl."""
+        """Note a release that must reach the node, whose old bytes may come until max_ttl."""
         if token in self._forgiven:
             return
         debt = _Debt(Release(key, token), now + self._max_ttl, run_id, due=now)
@@ -76,14 +77,13 @@ class Debts:
     def due(self, now: Instant) -> list[Release]:
         """What to send now; each is due again after a growing pause, until it is settled."""
         # In place, and over copies: another thread may owe something at this moment.
-        for token, debt in list(self._by_token.items()):
-            if debt.until <= now:
-                self._by_token.pop(token, None)
         debts = [debt for debt in list(self._by_token.values()) if debt.due <= now]
         for debt in debts:
-            debt.due = now + debt.pause
-            debt.pause *= 2
-        return [debt.release for debt in debts]
+            if debt.last:  # kept until now, so that it counted as owed while that was under way
+                self._by_token.pop(debt.release.token, None)
+            else:
+                _schedule(debt, now)
+        return [debt.release for debt in debts if debt.release.token in self._by_token]
 
     def unpaid(self) -> bool:
         """Something has never been carried out."""
@@ -102,3 +102,14 @@ class Debts:
         debt.paid = True
         if deleted or debt.run_id != run_id:
             self._by_token.pop(token, None)
+
+
+def _schedule(debt: _Debt, now: Instant) -> None:
+    """When a debt that is being paid now is due again: once at the end of it, in any case.
+
+    Without that, what came in the last and longest gap would have stayed (found by simulation).
+    """
+    debt.last = now >= debt.until
+    due = now + debt.pause
+    debt.due = due if debt.last else min(due, debt.until)
+    debt.pause *= 2

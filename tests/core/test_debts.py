@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quorlock._core.commands import Release
+from quorlock._core.debts import FIRST_PAUSE, Debts
 from quorlock._core.time import NS_PER_MS
-from quorlock._wire.debts import FIRST_PAUSE, Debts
 
 MAX_TTL = 30_000 * NS_PER_MS
 TOKENS = st.sampled_from([b"t1", b"t2", b"t3", b"t4"])
@@ -27,11 +27,17 @@ class Expected:
     payments: list[int]
 
     @property
+    def over(self) -> bool:
+        """It was paid when no old bytes were to be expected any more."""
+        return bool(self.payments) and self.payments[-1] >= self.since + MAX_TTL
+
+    @property
     def due(self) -> int:
-        """At once; then 100, 200, 400, ... ms after the payment before."""
+        """At once; then 100, 200, 400, ... ms after the payment before; and at the very end."""
         if not self.payments:
             return self.since
-        return self.payments[-1] + (FIRST_PAUSE << len(self.payments) - 1)
+        due = self.payments[-1] + (FIRST_PAUSE << len(self.payments) - 1)
+        return due if self.over else min(due, self.since + MAX_TTL)
 
 
 class DebtsMachine(RuleBasedStateMachine):
@@ -44,9 +50,9 @@ class DebtsMachine(RuleBasedStateMachine):
         self.now = 1_000 * NS_PER_MS
 
     def forget_the_old(self) -> None:
-        """A key of ours is gone max_ttl after its SET."""
+        """After its last payment it is kept for one more pause, and that is all."""
         for token, debt in list(self.expected.items()):
-            if debt.since + MAX_TTL <= self.now:
+            if debt.over and debt.due <= self.now:
                 del self.expected[token]
 
     @rule(token=TOKENS, run_id=RUN_IDS)
@@ -82,15 +88,9 @@ class DebtsMachine(RuleBasedStateMachine):
 
     @invariant()
     def next_due_is_the_earliest(self) -> None:
-        # Those that became pointless are dropped when somebody asks what is due.
-        assert len(self.debts) >= len(self.expected)
+        assert len(self.debts) == len(self.expected)
         dues = [debt.due for debt in self.expected.values()]
-        next_due = self.debts.next_due()
-        if dues:
-            assert next_due is not None
-            assert next_due <= min(dues)
-        if len(self.debts) == len(self.expected):
-            assert next_due == min(dues, default=None)
+        assert self.debts.next_due() == min(dues, default=None)
 
 
 TestDebts = DebtsMachine.TestCase
@@ -98,7 +98,7 @@ TestDebts.settings = settings(max_examples=80, stateful_step_count=40, deadline=
 
 
 def test_the_life_of_a_debt() -> None:
-    """Due at once, after 100 ms, 200 ms, 400 ms, ...; gone when no key of ours can be left."""
+    """Due at once, after 100 ms, 200 ms, 400 ms, ..., and when max_ttl has passed; then gone."""
     debts = Debts(MAX_TTL)
     debts.owe(b"k", b"t", "run", 5)
     assert (len(debts), debts.next_due()) == (1, 5)
@@ -108,8 +108,18 @@ def test_the_life_of_a_debt() -> None:
         assert now is not None
         paid += [now] * len(debts.due(now))
     pauses = [round((b - a) / NS_PER_MS) for a, b in pairwise(paid)]
-    assert pauses == [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800]
+    assert pauses == [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 4_500]
     assert len(debts) == 0
+
+
+def test_the_last_payment_counts_as_owed_until_it_has_arrived() -> None:
+    """A node whose key we are about to delete must not count for an extension."""
+    debts = Debts(MAX_TTL)
+    debts.owe(b"k", b"t", "run", 0)
+    assert len(debts.due(MAX_TTL)) == 1
+    assert debts.owes(b"t")
+    assert debts.due(MAX_TTL + FIRST_PAUSE) == []
+    assert not debts.owes(b"t")
 
 
 def test_a_debt_ends_when_the_node_deleted_the_key() -> None:
