@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import quorlock
-from quorlock import NodeVote
+from quorlock import NodeVote, errors
+from quorlock._core.outcomes import Cause
 from quorlock.errors import (
     AcquireError,
     AcquireTimeout,
@@ -98,6 +99,22 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
         ),
     ),
     (
+        QuorumUnreachable("r", [yes(A), yes(B), held(C), down(D), silent(E)], 1, 0.2),
+        (
+            "'r': 2 of 5 nodes granted it and 1 refused, 3 are needed; those that did not answer"
+            " could decide it (d:6379: connection refused, e:6379: no answer in time), after 1"
+            " attempt in 200 ms; look at these nodes"
+        ),
+    ),
+    (
+        QuorumUnreachable("r", [yes(A), unheard(B), held(C), down(D), down(E)], 1, 0.2),
+        (
+            "'r': 1 of 5 nodes granted it and 1 refused, 3 are needed; those that did not answer"
+            " could decide it (d:6379: connection refused, e:6379: connection refused), after 1"
+            " attempt in 200 ms; look at these nodes"
+        ),
+    ),
+    (
         QuorumUnreachable("r", [down(A)], 1, 0.0),
         (
             "'r': 0 of 1 nodes answered, 1 are needed (a:6379: connection refused), after 1 attempt"
@@ -177,6 +194,11 @@ def test_facts_are_attributes() -> None:
     assert (lost.resource, lost.reason, lost.lease, lost.votes) == ("r", "taken", lease, (held(A),))
     config = ConfigError("ttl", -1, "give more")
     assert (config.argument, config.value, config.fix) == ("ttl", -1, "give more")
+
+
+def test_words_that_this_module_repeats_since_it_imports_nothing() -> None:
+    """A node that was not waited for is known by the words of its cause."""
+    assert Cause.UNHEARD.value == errors._UNHEARD
 
 
 def test_the_tree() -> None:

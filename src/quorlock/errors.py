@@ -44,6 +44,11 @@ class QuorlockError(Exception):
         return {"message": self.message}
 
 
+# The words of `Cause.UNHEARD` (this module imports nothing): the verdict fell without that node.
+_UNHEARD = "not waited for"
+_LOOK = "look at these nodes"
+
+
 def _rebuild(kind: type[QuorlockError], facts: dict[str, Any]) -> QuorlockError:
     return kind(**facts)
 
@@ -152,14 +157,27 @@ class AcquireTimeout(AcquireError, TimeoutError):
 
 
 class QuorumUnreachable(AcquireError):
-    """Fewer than a quorum of nodes answered: whether somebody holds it is not known."""
+    """Too many nodes did not answer: whether somebody holds it is not known.
+
+    Fewer than a quorum answered, or, by bare token, the answers do not agree and those that
+    could decide it did not come.
+    """
 
     def __str__(self) -> str:
+        silent = [vote for vote in self.votes if not vote.answered and vote.cause != _UNHEARD]
+        return f"{self.resource!r}: {self._count()} ({_causes(silent)}), {self._effort()}; {_LOOK}"
+
+    def _count(self) -> str:
         n = len(self.votes)
-        absent = [vote for vote in self.votes if not vote.answered]
+        answered, needed = sum(vote.answered for vote in self.votes), n // 2 + 1
+        # A node that the verdict did not wait for is not to blame, and would not have decided it.
+        if answered < needed and all(vote.cause != _UNHEARD for vote in self.votes):
+            return f"{answered} of {n} nodes answered, {needed} are needed"
+        granted = sum(vote.vote == "granted" for vote in self.votes)
+        refused = sum(vote.vote == "refused" for vote in self.votes)
         return (
-            f"{self.resource!r}: {n - len(absent)} of {n} nodes answered, {n // 2 + 1} are needed"
-            f" ({_causes(absent)}), {self._effort()}; look at these nodes"
+            f"{granted} of {n} nodes granted it and {refused} refused, {needed} are needed;"
+            f" those that did not answer could decide it"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import quorlock
 import quorlock.asyncio as aio
 from quorlock import ConfigError, LeaseLost
+from quorlock._face.holding import Holding
 from quorlock.testing.servers import Server, Servers
 from tests.api.faces import (
     Face,
@@ -158,6 +160,27 @@ async def test_extend_prolongs(face: Face, nodes: Servers) -> None:
         await lease.extend()
         assert lease.valid_until >= before + 0.02
         assert await lease.release() is True
+
+
+async def test_an_extension_noticed_after_the_end_is_a_loss(
+    face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paused between the winning answer and the caller: others saw it lost, so lost it stays."""
+    prolong = Holding.prolong
+
+    def after_a_pause(holding: Holding, valid_until: int, ttl_ms: int) -> bool:
+        while holding.held:
+            time.sleep(0.005)
+        return prolong(holding, valid_until, ttl_ms)
+
+    monkeypatch.setattr(Holding, "prolong", after_a_pause)
+    async with face.redlock(nodes.urls) as redlock:
+        lease = await redlock.lock("a", ttl=0.5).acquire()
+        with pytest.raises(LeaseLost) as caught:
+            await lease.extend(20)
+        assert caught.value.reason == "expired"
+        assert not lease.held
+        assert await until(lambda: left_over(nodes) == {})
 
 
 async def test_extend_never_shortens(face: Face, nodes: Servers) -> None:

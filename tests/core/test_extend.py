@@ -15,6 +15,7 @@ from quorlock._core.outcomes import Cause, Extended, Loss, Lost
 from quorlock._core.quorum import quorum
 from quorlock._core.redlock import Holding, adopt, extend, extend_by_token
 from quorlock._core.time import FOR_EVER, NS_PER_S, Instant
+from quorlock._drivers.clock import now
 from quorlock._face.holding import Holding as FaceHolding
 from quorlock.errors import NodeError, QuorumUnreachable
 from tests.support.script import (
@@ -254,14 +255,22 @@ def test_abandoned_anywhere_it_sends_nothing_more(plan: Round) -> None:
 
 def test_a_shorter_extension_never_shortens_a_lease() -> None:
     """`extend` means at least this long: a validity that reaches further stays (rule 4)."""
-    lease = FaceHolding("r", b"r", b"t", 10_000, START + 500, (), None)
-    lease.prolong(START + 400, 4_000)
-    assert lease.valid_until == START + 500
-    lease.prolong(START + 600, 6_000)
-    assert lease.valid_until == START + 600
+    soon = now() + 60 * 1_000_000_000
+    lease = FaceHolding("r", b"r", b"t", 10_000, soon + 500, (), None)
+    assert lease.prolong(soon + 400, 4_000)
+    assert lease.valid_until == soon + 500
+    assert lease.prolong(soon + 600, 6_000)
+    assert lease.valid_until == soon + 600
     lease.end()
-    lease.prolong(START + 900, 9_000)
+    assert not lease.prolong(soon + 900, 9_000)
     assert lease.valid_until == 0, "nothing brings a lease back that is over"
+
+
+def test_an_extension_that_is_noticed_too_late_does_not_bring_a_lease_back() -> None:
+    """Others have seen it run out by then, and `lost` has told of it (rule 4)."""
+    lease = FaceHolding("r", b"r", b"t", 10_000, now() - 1, (), None)
+    assert not lease.prolong(now() + 10**12, 9_000)
+    assert not lease.held
 
 
 # --- by bare token, and adopted ---------------------------------------------------------------

@@ -233,6 +233,50 @@ def test_cut_and_no_way_back_for_a_while(nodes: Servers, face: Callable[..., Fac
         all_up(redlock)
 
 
+def test_cut_again_while_a_payment_is_due_much_later(
+    nodes: Servers, face: Callable[..., Face]
+) -> None:
+    """What is owed once more in seconds must not keep a lost connection waiting for it."""
+    with ExitStack() as stack:
+        urls, (proxy,) = in_front(nodes, stack, 4)
+        redlock = face(urls)
+        all_up(redlock)
+        proxy.hold(requests=True)  # the SET never reaches the node: no release will delete it
+        lease = redlock.acquire("r")
+        proxy.cut()
+        proxy.resume()
+        assert redlock.release(lease)
+        cycle(redlock)
+        all_up(redlock)
+        time.sleep(1.0)  # payments at 0.1, 0.2, 0.4 and 0.8 s: the next is due in 0.8 or 1.6 s
+        proxy.cut()
+        cycle(redlock)
+        began = time.monotonic()
+        all_up(redlock)
+        assert time.monotonic() - began < 0.5
+
+
+def test_a_release_that_a_node_refuses_is_tried_again(
+    nodes: Servers, face: Callable[..., Face]
+) -> None:
+    """Busy, loading, a permission that is missing for a moment: it must not keep the key."""
+    redlock = face(nodes.urls)
+    all_up(redlock)
+    lease = redlock.acquire("r")
+    arrives(nodes[4], "r", lease.token)
+    nodes[4].execute("ACL", "SETUSER", "default", "-eval", "-evalsha")
+    try:
+        assert redlock.release(lease)
+        time.sleep(0.05)
+        assert nodes[4].execute("GET", "r") == lease.token.encode()
+    finally:
+        nodes[4].execute("ACL", "SETUSER", "default", "+eval", "+evalsha")
+    deadline = time.monotonic() + 2
+    while nodes[4].execute("GET", "r") is not None:
+        assert time.monotonic() < deadline, "the key is left"
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("released", [True, False])
 def test_stopped_with_sets_unanswered_and_cut(
     nodes: Servers, face: Callable[..., Face], released: bool

@@ -90,6 +90,9 @@ READ: list[tuple[str, Node]] = [
     ("unix:///run/redis.sock?db=2", Node(path="/run/redis.sock", db=2)),
     ("unix:///run/my%20redis.sock", Node(path="/run/my redis.sock")),
     ("unix://u:p@/run/s?db=1", Node(path="/run/s", db=1, username="u", password="p")),
+    ("memory://a", Node(memory="a")),
+    ("memory://a/", Node(memory="a")),
+    ("Memory://orders-1.test_2", Node(memory="orders-1.test_2")),
 ]
 
 
@@ -101,7 +104,7 @@ def test_url_is_read(url: str, node: Node) -> None:
 
 def beyond_redis_py(url: str) -> bool:
     """Accepted by us alone: other schemes, and versions of TLS by name."""
-    return url.startswith(("valkey", "REDIS")) or "min_version=TLS" in url
+    return url.startswith(("valkey", "REDIS", "memory", "Memory")) or "min_version=TLS" in url
 
 
 @pytest.mark.parametrize("url", [url for url, _ in READ if not beyond_redis_py(url)])
@@ -126,7 +129,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("", "***", "begin with the scheme"),
     ("a:6379", "a", "begin with the scheme"),
     ("http://a:80", "http://a:80", "the scheme must be redis://"),
-    ("memory://a", "memory://a", "the scheme must be redis://"),
+    ("memory+x://a", "memory+x://a", "the scheme must be redis://"),
     ("unix+tls:///run/s", "unix+tls://***", "the scheme must be redis://"),
     ("redis:///0", "redis://***", "name the host"),
     ("redis://", "redis://***", "name the host"),
@@ -195,6 +198,23 @@ REFUSED: list[tuple[str, str, str]] = [
     ("unix:///run/s?db=x", "unix:///run/s", "the db must be a whole number"),
     ("unix:///run/s?ssl_cert_reqs=none", "unix:///run/s", "not encrypted"),
     ("unix:///run/a%00b", "unix:///run/a%00b", "without control characters"),
+    ("memory://", "memory://***", "a-z, 0-9"),
+    ("memory:///", "memory://***", "a-z, 0-9"),
+    ("memory://A", "memory://A", "a-z, 0-9"),
+    ("memory://-a", "memory://-a", "a-z, 0-9"),
+    ("memory://a%41", "memory://***", "a-z, 0-9"),
+    ("memory://[::1]", "memory://[::1]", "a-z, 0-9"),
+    (f"memory://{'a' * 65}", f"memory://{'a' * 65}", "up to 64"),
+    ("memory:///a", "memory://***", "a name and nothing else"),
+    ("memory://a/0", "memory://a/0", "a name and nothing else"),
+    ("memory://a:6379", "memory://a:6379", "a name and nothing else"),
+    ("memory://a:", "memory://***", "a name and nothing else"),
+    ("memory://@a", "memory://***@a", "a name and nothing else"),
+    ("memory://a?db=0", "memory://a", "a name and nothing else"),
+    ("memory://a?password=x", "memory://a", "a name and nothing else"),
+    (f"memory://u:{CANARY}@a", "memory://***@a", "a name and nothing else"),
+    (f"memory://u:{CANARY}", "memory://***", "a name and nothing else"),
+    (f"memory://a?{CANARY}=1", "memory://a", "an option's name is not one"),
 ]
 
 
@@ -262,6 +282,8 @@ BROKEN: list[Callable[[str, str, str], str]] = [
     lambda login, _, __: f"redis://{login}@",
     lambda login, _, __: f"redis://{login}@:0",
     lambda login, place, _: f"unix://{login}@{place}/s",
+    lambda login, place, _: f"memory://{login}@{place}",
+    lambda login, _, __: f"memory://{login}",
     lambda login, place, _: f"rediss://{login}@{place}?ssl_cert_reqs=perhaps",
     lambda login, place, _: f"redis://{login}@@{place}",
     lambda login, place, _: f"redis://x@{login}@{place}",
@@ -323,6 +345,7 @@ def test_repr_tells_all_but_the_secrets() -> None:
     assert repr(node) == "Node('a:6379', db=0, username='app', password=***, tls=required)"
     assert repr(Node("::1", db=2)) == "Node('[::1]:6379', db=2)"
     assert repr(Node(path="/run/s")) == "Node('/run/s', db=0)"
+    assert repr(Node(memory="a")) == "Node('memory://a', db=0)"
     assert repr(Node(credentials=lambda: (None, CANARY))).endswith("db=0, credentials=***)")
     loose = Node(tls=Tls(check_hostname=False, keyfile_password=CANARY))
     assert repr(loose) == "Node('localhost:6379', db=0, tls=required, any host name)"
@@ -372,6 +395,18 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("path", {"path": "/run/s", "host": "a"}, "no host"),
     ("path", {"path": "/run/s", "port": 7}, "no port"),
     ("path", {"path": "/run/s", "tls": True}, "not encrypted"),
+    ("memory", {"memory": 5}, "must be a str"),
+    ("memory", {"memory": ""}, "a-z, 0-9"),
+    ("memory", {"memory": "A"}, "a-z, 0-9"),
+    ("memory", {"memory": f"memory://u:{CANARY}@a"}, "a-z, 0-9"),
+    ("memory", {"memory": "a", "host": "b"}, "nothing else"),
+    ("memory", {"memory": "a", "port": 7}, "nothing else"),
+    ("memory", {"memory": "a", "db": 1}, "nothing else"),
+    ("memory", {"memory": "a", "path": "/s"}, "nothing else"),
+    ("memory", {"memory": "a", "tls": True}, "nothing else"),
+    ("memory", {"memory": "a", "username": "u"}, "nothing else"),
+    ("memory", {"memory": "a", "password": CANARY}, "nothing else"),
+    ("memory", {"memory": "a", "credentials": lambda: ("u", CANARY)}, "nothing else"),
     ("username", {"username": 5}, "must be a str"),
     ("password", {"password": CANARY.encode()}, "must be a str"),
     ("credentials", {"credentials": (CANARY, CANARY)}, "function"),
@@ -431,6 +466,7 @@ def test_tls_in_its_short_forms() -> None:
         (Node("::1"), "[::1]:6379", ("::1", 6379)),
         (Node("0:0:0:0:0:0:0:1"), "[0:0:0:0:0:0:0:1]:6379", ("::1", 6379)),
         (Node(path="/run/S", db=1), "/run/S", ("/run/S", None)),
+        (Node(memory="a"), "memory://a", ("memory://a", None)),
     ],
 )
 def test_address_and_identity(node: Node, address: str, identity: object) -> None:
@@ -493,8 +529,9 @@ def test_nodes_keep_their_order() -> None:
         (["redis://a", "redis://b", "redis://A:6379/1"], "nodes[2]", "nodes[0] (a:6379)"),
         (["redis://[::1]", Node("0::1")], "nodes[1]", "nodes[0] ([::1]:6379)"),
         (["unix:///s", f"unix://:{CANARY}@/s"], "nodes[1]", "nodes[0] (/s)"),
+        (["memory://a", "memory://b", Node(memory="a")], "nodes[2]", "nodes[0] (memory://a)"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_list_is_refused(things: Any, argument: str, advice: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -2,9 +2,10 @@
 
 A connection that breaks with acquires in flight leaves them ambiguous: the node may have set
 the key, may set it in a moment (bytes of a closed connection can still be delivered), or never.
-So their releases are owed: paid on the next connection, and again at growing intervals, until
-the node says that it deleted the key, or it is another process by now, or max_ttl has passed:
-then once more.  Leaves connections and clocks to the drivers.
+So their releases are owed, as are those that a node answers with an error: paid on the next
+connection, and again at growing intervals, until the node says that it deleted the key, or it is
+another process by now, or max_ttl has passed: then once more.  Leaves connections and clocks to
+the drivers.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from quorlock._core.time import Duration, Instant
 
 FIRST_PAUSE: Duration = 100 * NS_PER_MS
+# So many releases that a node refuses are tried again, those beyond end with the ttl.
+REFUSED_MAX = 1_000
 
 
 @dataclass(slots=True)
@@ -49,6 +52,18 @@ class Debts:
             return
         debt = _Debt(Release(key, token), now + self._max_ttl, run_id, due=now)
         self._by_token.setdefault(token, debt)
+
+    def refused(self, key: bytes, token: bytes, run_id: str, now: Instant) -> None:
+        """Note a release that the node answered with an error, which may pass: try it again.
+
+        Nobody waits for these when closing: the node has been asked.  Bounded, since a node
+        that refuses for good refuses every one.
+        """
+        if len(self._by_token) < REFUSED_MAX and token not in self._by_token:
+            self.owe(key, token, run_id, now)
+            debt = self._by_token.get(token)
+            if debt is not None:
+                debt.due, debt.paid = now + FIRST_PAUSE, True
 
     def forgive(self, token: bytes, now: Instant) -> None:
         """Never release this token from here: its lease goes on in another process.

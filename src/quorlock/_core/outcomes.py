@@ -61,6 +61,11 @@ class Answer:
         return self.cause in _LOCK_ANSWERS
 
     @property
+    def is_done(self) -> bool:
+        """The node carried the command out, whatever it found."""
+        return self.is_lock_answer or self.cause is Cause.WRONG_TYPE
+
+    @property
     def is_fault(self) -> bool:
         """The node answered, but with an error."""
         return self.cause in _FAULTS

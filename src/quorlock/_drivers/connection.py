@@ -149,7 +149,7 @@ class Connection:
         for question, answer in self.conversation.answers():
             asker = question.asker
             assert isinstance(asker, Exchange)
-            member.answered(question.command, answer, at - question.asked_at)
+            member.answered(question, answer, at)
             asker.deliver(question, member.index, answer, at)
 
     def _broken(self, error: BaseException) -> None:

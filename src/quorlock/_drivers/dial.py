@@ -9,6 +9,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING
 
+from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 from quorlock._drivers.connection import Connection
 from quorlock._wire.handshake import HANGS_UP, Greeting, Handshake, Unfit
@@ -55,7 +56,20 @@ def tune(sock: socket.socket, max_silence_ms: int) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+def to_memory(name: str) -> socket.socket:
+    """A connection to a node in this process's memory. Raises OSError, Unfit."""
+    # The one place that looks up: who asks for such a node wants quorlock.testing to be loaded.
+    from quorlock.testing.memory import Elsewhere, connect
+
+    try:
+        return connect(name, forked=fork.generation > 0)
+    except Elsewhere as error:
+        raise Unfit(str(error), lasting=True) from error
+
+
 def _open(node: Node, give_up: Instant, max_silence_ms: int) -> socket.socket:
+    if node.memory is not None:
+        return to_memory(node.memory)
     if node.path is not None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

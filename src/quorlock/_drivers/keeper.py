@@ -189,7 +189,7 @@ class Keeper:
         _hear(connection, exchange, len(owed), self._patience())
         exchange.over = True
         for reply in exchange.mail:
-            if reply.answer.vote is not Vote.UNKNOWN:
+            if reply.answer.is_done:
                 deleted = reply.answer.vote is Vote.GRANTED
                 token = owed[reply.round].token
                 self.member.debts.answered(token, connection.run_id, deleted=deleted)

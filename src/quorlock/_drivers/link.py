@@ -12,6 +12,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Protocol, cast
 
+from quorlock._core.commands import Release
 from quorlock._core.effects import Replied
 from quorlock._core.outcomes import Answer, Cause, Vote
 from quorlock._drivers.clock import now
@@ -58,6 +59,7 @@ class Link(asyncio.BufferedProtocol):
         self.closed: asyncio.Future[None] = loop.create_future()
         self._handshake: Handshake | None = handshake
         self.on_end: Callable[[], None] = lambda: None
+        self.on_debt: Callable[[], None] = lambda: None
         self._on_lost = on_lost
         self._out: list[bytes] = []
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
@@ -175,7 +177,9 @@ class Link(asyncio.BufferedProtocol):
         member = self.member
         for question, answer in self.conversation.answers():
             asker = cast("Hears", question.asker)
-            member.answered(question.command, answer, at - question.asked_at)
+            member.answered(question, answer, at)
+            if type(question.command) is Release and not answer.is_done:
+                self.on_debt()
             if asker.over:
                 continue
             asker.hear(Replied(question.round, member.index, answer, at))

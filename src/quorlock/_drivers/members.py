@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from quorlock._core.commands import Release
 from quorlock._core.debts import Debts
 from quorlock._core.outcomes import Answer, Cause, Vote
 from quorlock._core.time import NS_PER_MS, to_seconds
@@ -21,9 +22,10 @@ from quorlock.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.commands import Acquire, Command, Release
+    from quorlock._core.commands import Acquire, Command
     from quorlock._core.policy import Policy
     from quorlock._core.time import Duration, Instant
+    from quorlock._wire.conversation import Question
     from quorlock._wire.nodes import Node
 
 BACK_OFF_MIN: Duration = 50 * NS_PER_MS
@@ -109,14 +111,18 @@ class Member:
         if cause is Cause.NONSENSE:
             self._troubles[None] = text  # connecting again does not show that it is mended
 
-    def answered(self, command: Command, answer: Answer, latency: Duration) -> None:
+    def answered(self, question: Question, answer: Answer, at: Instant) -> None:
         """A connection brought an answer."""
-        self.latency = latency
+        command = question.command
+        self.latency = at - question.asked_at
         if self.standing is not Standing.UP:
             self.standing = Standing.UP  # by another connection than the one that broke
         if answer.cause is Cause.FAILED or answer.cause is Cause.FORBIDDEN:
             if not answer.text.startswith("NOSCRIPT"):
                 self._troubles[type(command)] = answer.reason
+            if type(command) is Release:
+                self.debts.refused(command.key, command.token, self.run_id, at)
+                self.on_debt()
         elif self._troubles:
             # What was refused is mended only when the same is granted again.
             self._troubles.pop(type(command), None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from quorlock._core.outcomes import Vote
 from quorlock._drivers.clock import now
-from quorlock._drivers.dial import tls_words, tune
+from quorlock._drivers.dial import tls_words, to_memory, tune
 from quorlock._drivers.link import Hears, Link, tuned
 from quorlock._drivers.members import Standing
 from quorlock._wire.conversation import Question
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from quorlock._core.effects import Replied
     from quorlock._core.policy import Policy
+    from quorlock._core.time import Instant
     from quorlock._drivers.members import Member, Members
 
 
@@ -49,6 +50,7 @@ class Way:
         self._task: asyncio.Task[None] | None = None
         self._links: set[Link] = set()
         self._closed = False
+        self._news = asyncio.Event()  # the link is gone, or more is owed
 
     @property
     def hopeful(self) -> bool:
@@ -57,6 +59,7 @@ class Way:
 
     def want(self) -> None:
         """Connect, or pay what is owed, if that is not under way."""
+        self._news.set()
         if not self._closed and (self._task is None or self._task.done()):
             name = f"quorlock way to {self.member.address}"
             self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
@@ -92,8 +95,21 @@ class Way:
             due = self.member.debts.next_due()
             if due is None:
                 return
-            await _sleep_until(due)
-            self._pay()
+            if await self._nothing_new_until(due):
+                self._pay()
+
+    async def _nothing_new_until(self, due: Instant) -> bool:
+        """Wait for it; False: sooner than that there is something else to do.
+
+        A payment may be due in half a max_ttl: a link that is lost meanwhile must not wait for it.
+        """
+        self._news.clear()
+        try:
+            async with asyncio.timeout(max(0, due - now()) / 1e9):
+                await self._news.wait()
+        except TimeoutError:
+            return True
+        return False
 
     async def _connect(self) -> None:
         try:
@@ -115,10 +131,14 @@ class Way:
         handshake = Handshake(node, username, password)
         link = Link(self.member, handshake, password, self._lost)
         link.on_end = partial(self._links.discard, link)
+        link.on_debt = self.want
         self._links.add(link)
         loop = asyncio.get_running_loop()
         try:
-            if node.path is not None:
+            if node.memory is not None:
+                sock = to_memory(node.memory)
+                await loop.create_unix_connection(lambda: link, sock=sock)
+            elif node.path is not None:
                 await loop.create_unix_connection(lambda: link, node.path)
             else:
                 tls = self._tls()
@@ -175,7 +195,7 @@ class _Payment(Hears):
         self._token = token
 
     def hear(self, reply: Replied) -> None:
-        if reply.answer.vote is not Vote.UNKNOWN:
+        if reply.answer.is_done:
             deleted = reply.answer.vote is Vote.GRANTED
             self._member.debts.answered(self._token, self._link.run_id, deleted=deleted)
 

@@ -86,10 +86,16 @@ class Holding:
         if self.bell is not None:
             self.bell.ended()
 
-    def prolong(self, valid_until: Instant, ttl_ms: int) -> None:
-        """An extension has won: never less than before."""
+    def prolong(self, valid_until: Instant, ttl_ms: int) -> bool:
+        """An extension has won: never less than before. False: it had run out meanwhile.
+
+        Whoever looked at it by then saw it lost, and what was seen to be lost stays lost (rule 4).
+        """
+        if not self.held:
+            return False
         self._valid_until = max(self._valid_until, valid_until)
         self.ttl_ms = ttl_ms
+        return True
 
     def facts(self) -> Facts:
         """For the core."""

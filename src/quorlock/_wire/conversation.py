@@ -103,7 +103,7 @@ class Conversation:
         """Something came."""
         self._silent_since = at
 
-    def feed(self, data: bytearray | memoryview, size: int) -> None:
+    def feed(self, data: bytes | bytearray | memoryview, size: int) -> None:
         """Take in the first `size` bytes of what came."""
         self._unread += size
         if self._unread > REPLY_BYTES_MAX:

@@ -87,6 +87,8 @@ class Node:
             for passwords that change. Called in the thread or event loop that connects,
             so it must not block for long.
         tls: `Tls(...)`, True for `Tls()`, or an `ssl.SSLContext`.
+        memory: the name of a node in this process's memory, for tests, in place of all others
+            (`quorlock.testing.memory`).
 
     Raises:
         ConfigError: a value that cannot work; `argument` says which.
@@ -100,6 +102,7 @@ class Node:
     password: str | None
     credentials: Credentials | None = field(hash=False)  # any callable will do, hashable or not
     tls: Tls | None
+    memory: str | None
 
     def __init__(
         self,
@@ -112,9 +115,11 @@ class Node:
         password: str | None = None,
         credentials: Credentials | None = None,
         tls: Tls | SSLContext | bool | None = None,
+        memory: str | None = None,
     ) -> None:
         facts = {"host": host, "port": port, "db": db, "path": path, "username": username}
         facts |= {"password": password, "credentials": credentials, "tls": _as_tls(tls)}
+        facts |= {"memory": memory}
         for name, value in facts.items():
             object.__setattr__(self, name, value)
         _check_node(self)
@@ -122,6 +127,8 @@ class Node:
     @classmethod
     def from_url(cls, url: str) -> Node:
         """The node that a `redis://`, `rediss://`, `unix://` (or `valkey(s)://`) URL names.
+
+        `memory://name` is a node in this process, for tests.
 
         Raises:
             ConfigError: the URL is not one, with what to change; without its secrets.
@@ -135,7 +142,9 @@ class Node:
 
     @property
     def address(self) -> str:
-        """`a:6379`, `[::1]:6379` or the socket's path; never with user info."""
+        """`a:6379`, `[::1]:6379`, the socket's path or `memory://a`; never with user info."""
+        if self.memory is not None:
+            return f"memory://{self.memory}"
         if self.path is not None:
             return self.path
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -143,8 +152,8 @@ class Node:
     @property
     def identity(self) -> tuple[str, int | None]:
         """Equal for two nodes that are one server by configuration, whatever their db."""
-        if self.path is not None:
-            return (self.path, None)
+        if self.path is not None or self.memory is not None:
+            return (self.address, None)
         literal = _ipv6(self.host)
         return (str(literal) if literal else self.host.lower(), self.port)
 
@@ -315,7 +324,9 @@ _HOST_FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
 def _check_node(node: Node) -> None:
     if not _is_number(node.db, 0, float("inf")):
         _refuse("the db must be a whole number, 0 or more", "db", _shown(node.db))
-    if node.path is None:
+    if node.memory is not None:
+        _check_memory(node)
+    elif node.path is None:
         _check_host(node.host)
         if not _is_number(node.port, _PORTS[0], _PORTS[-1]):
             _refuse("the port must be a whole number from 1 to 65535", "port", _shown(node.port))
@@ -352,6 +363,23 @@ def _check_path(node: Node) -> None:
         _refuse("a unix socket has no host and no port; give the path alone", "path", path)
     if node.tls is not None:
         _refuse("a unix socket is not encrypted; leave tls out", "path", path)
+
+
+_MEMORY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def _check_memory(node: Node) -> None:
+    name: object = node.memory
+    if not isinstance(name, str):
+        _refuse("the name of a memory node must be a str", "memory", _shown(name))
+    if not _MEMORY_NAME.fullmatch(name):
+        # Lower case alone: a host's case says nothing, and two spellings would be two nodes.
+        fix = "name it with up to 64 of a-z, 0-9 and . _ - (a letter or digit first): memory://a"
+        _refuse(fix, "memory", redacted(name))
+    place = (node.host, node.port, node.db, node.path, node.tls)
+    login = (node.username, node.password, node.credentials)
+    if place != ("localhost", 6379, 0, None, None) or any(login):
+        _refuse("a memory node has a name and nothing else: memory://a", "memory", name)
 
 
 def _check_authority(node: Node) -> None:
@@ -441,7 +469,7 @@ _URL = re.compile(
     r"(?P<path>/[^@?#]*)?"
     r"(?:\?(?P<query>[^@#]*))?"
 )
-_SCHEME = re.compile(r"(?:rediss?|valkeys?|unix|https?|tcp)://")
+_SCHEME = re.compile(r"(?:rediss?|valkeys?|unix|memory|https?|tcp)://")
 _PLAIN_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 _DB_PATH = re.compile(r"(?:/([0-9]{0,9})/?)?")
 
@@ -510,12 +538,20 @@ def _read_unix(match: re.Match[str], options: dict[str, str]) -> dict[str, Any]:
     return {"path": _decoded(match["path"], "the path"), "db": _db(options.get("db", "0"))}
 
 
+def _read_memory(match: re.Match[str], options: dict[str, str]) -> dict[str, Any]:
+    beside = (match["userinfo"], match["port"], (match["path"] or "").strip("/") or None)
+    if options or beside != (None, None, None):
+        _refuse("a memory node has a name and nothing else: memory://a")
+    return {"memory": match["host"]}
+
+
 _SCHEMES: Mapping[str, Callable[[re.Match[str], dict[str, str]], dict[str, Any]]] = {
     "redis": _read_tcp,
     "rediss": _read_tls,
     "unix": _read_unix,
     "valkey": _read_tcp,
     "valkeys": _read_tls,
+    "memory": _read_memory,
 }
 
 

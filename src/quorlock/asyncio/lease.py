@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
-from quorlock._core.outcomes import Extended, Loss, Released
+from quorlock._core.outcomes import Loss, Lost, Released
 from quorlock._drivers.asyncio import Driver
 from quorlock._drivers.clock import now
 from quorlock._face.lease import LeaseBase
@@ -50,18 +50,20 @@ class Lease(LeaseBase[Driver]):
         ttl_ms = holding.ttl_ms if ttl is None else session.policy.checked_ttl_ms(ttl)
         flow = flows.extend(holding.facts(), ttl_ms, now(), session.policy, session.chance)
         outcome = await session.driver.run(flow)
-        if isinstance(outcome, Extended):
-            holding.prolong(outcome.valid_until, ttl_ms)
-        else:
+        if isinstance(outcome, Lost):
             await self._slip(outcome.loss)
+        elif not holding.prolong(outcome.valid_until, ttl_ms):
+            await self._slip(Loss.EXPIRED)
         if not holding.held:
             self._raise_lost(outcome.answers)
 
     async def release(self) -> bool:
-        """Give it back on all nodes. True: a quorum still had it; False: it was over or gone.
+        """Give it back on all nodes. True: a quorum still had it, and deleted it.
 
-        It is over here before any byte is sent.  Never raises because it was lost; NodeError
-        if the nodes refuse to carry it out (permission, read-only): the keys live on then.
+        False: it was over or gone, or too few nodes answered to know; they are asked again until
+        max_ttl has passed.  It is over here before any byte is sent.  Never raises because it was
+        lost; NodeError if the nodes refuse to carry it out (permission, read-only): the keys
+        live on then.
         """
         return (await self._release()).deleted
 

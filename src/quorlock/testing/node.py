@@ -1,0 +1,190 @@
+"""One node in memory: the Python twin of a Redis or Valkey master, as far as we use one.
+
+It does what the server does for every command and script that quorlock sends, to the reply, the
+error text and the millisecond; `tests/simulation/test_node_twin.py` runs the same random commands
+on it and on real servers.  Time is told to it (its own wall clock, in ms), so that the same node
+lives in simulated worlds and behind `memory://` addresses.  It speaks as Valkey 9 does.  Leaves
+commands as words to `words.py`, bytes and connections to others.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, TypeAlias, Union
+
+from quorlock import scripts
+from quorlock._core.commands import Acquire, Command, Extend, Release
+
+
+class Error(str):
+    """An error reply: the text that follows the minus sign (surrogates stand for stray bytes)."""
+
+    __slots__ = ()
+
+
+class Status(bytes):
+    """A simple string such as OK; equal to the same bytes."""
+
+    __slots__ = ()
+
+
+Reply: TypeAlias = Union[int, bytes, Error, "list[Reply]", "dict[bytes, Reply]", None]
+
+OK: Final = Status(b"OK")
+WRONG_TYPE: Final = Error("WRONGTYPE Operation against a key holding the wrong kind of value")
+READ_ONLY: Final = Error("READONLY You can't write against a read only replica.")
+FULL: Final = Error("OOM command not allowed when used memory > 'maxmemory'.")
+
+
+def in_script(error: Error, script: scripts.Script, at: bytes) -> Error:
+    """The error as it leaves a script, which it ends in the line that has `at`."""
+    line = script.text[: script.text.index(at)].count(b"\n") + 1
+    return Error(f"{error} script: on @user_script:{line}.")
+
+
+_WRONG_TYPE_RELEASE: Final = in_script(WRONG_TYPE, scripts.RELEASE, b"redis.call('GET'")
+_WRONG_TYPE_EXTEND: Final = in_script(WRONG_TYPE, scripts.EXTEND, b"redis.call('GET'")
+_WRONG_TYPE_INSPECT: Final = in_script(WRONG_TYPE, scripts.INSPECT, b"redis.call('GET'")
+_READ_ONLY_RELEASE: Final = in_script(READ_ONLY, scripts.RELEASE, b"redis.call('DEL'")
+READ_ONLY_EXTEND: Final = in_script(READ_ONLY, scripts.EXTEND, b"redis.call('PEXPIRE'")
+
+
+class Entry(NamedTuple):
+    """A key's value, and the last instant (ms) at which it is there (None: it does not expire).
+
+    No value: data of another type, a list's or a set's members.
+    """
+
+    value: bytes | None
+    until: int | None
+    members: tuple[bytes, ...] | frozenset[bytes] = ()
+
+
+class Node:
+    """See the module.
+
+    Attributes:
+        keys: what it holds, expired keys included until a command finds them.
+        run_id: of its process: another one after every restart.
+        read_only: it is a replica: it refuses to write.
+        full: maxmemory is reached and nothing may be evicted: it refuses to take more.
+        known: SHA-1 (hex) of the scripts that it remembers by name.
+        started: when its process came up, by its own wall clock (ms).
+    """
+
+    __slots__ = ("_saved", "full", "keys", "known", "read_only", "run_id", "started")
+
+    def __init__(self, run_id: str = "", started: int = 0) -> None:
+        self.keys: dict[bytes, Entry] = {}
+        self.run_id = run_id
+        self.read_only = False
+        self.full = False
+        self.known: set[bytes] = set()
+        self.started = started
+        self._saved: dict[bytes, Entry] = {}
+
+    # --- what we send ------------------------------------------------------------------------
+
+    def ask(self, command: Command, at: int) -> Reply:
+        """Carry out one of our commands, at this instant of its wall clock (ms)."""
+        kind = type(command)
+        if kind is Acquire:
+            return self.set_nx_px(command.key, command.token, command.ttl_ms, at)  # type: ignore[union-attr]
+        if kind is Release:
+            return self.release(command.key, command.token, at)  # type: ignore[union-attr]
+        if kind is Extend:
+            return self.extend(command.key, command.token, command.ttl_ms, at)  # type: ignore[union-attr]
+        return self.inspect(command.key, at)
+
+    def set_nx_px(self, key: bytes, value: bytes, ttl_ms: int, at: int) -> Reply:
+        """SET key value NX PX ttl_ms."""
+        if self.read_only:
+            return READ_ONLY
+        if self.full:
+            return FULL
+        if self.alive(key, at) is not None:
+            return None
+        self.keys[key] = Entry(value, at + ttl_ms)
+        return OK
+
+    def release(self, key: bytes, token: bytes | None, at: int) -> Reply:
+        """scripts/release.lua."""
+        entry = self.alive(key, at)
+        if entry is None:
+            return -2
+        if entry.value is None:
+            return _WRONG_TYPE_RELEASE
+        if entry.value != token:
+            return ttl_left(entry, at)
+        if self.read_only:
+            return _READ_ONLY_RELEASE
+        del self.keys[key]
+        return -3
+
+    def extend(self, key: bytes, token: bytes | None, ttl_ms: int, at: int) -> Reply:
+        """scripts/extend.lua."""
+        entry = self.alive(key, at)
+        if entry is None:
+            return -1
+        if entry.value is None:
+            return _WRONG_TYPE_EXTEND
+        if entry.value != token:
+            return 0
+        if ttl_left(entry, at) < ttl_ms:
+            if self.read_only:
+                return READ_ONLY_EXTEND
+            self.expire_at(key, entry, at + ttl_ms, at)
+        return 1
+
+    def inspect(self, key: bytes, at: int) -> Reply:
+        """scripts/inspect.lua."""
+        entry = self.alive(key, at)
+        if entry is None:
+            return [None, -2]
+        if entry.value is None:
+            return _WRONG_TYPE_INSPECT
+        return [entry.value, ttl_left(entry, at)]
+
+    def alive(self, key: bytes, at: int) -> Entry | None:
+        """What the key holds, if it has not expired: that is, if its instant is not past."""
+        entry = self.keys.get(key)
+        if entry is None or entry.until is None or entry.until >= at:
+            return entry
+        if not self.read_only:  # a replica waits for its master to delete it, but hides it too
+            del self.keys[key]
+        return None
+
+    def expire_at(self, key: bytes, entry: Entry, until: int, at: int) -> None:
+        """Let the key live until then; one that would end now or in the past ends at once."""
+        if until > at:
+            self.keys[key] = Entry(entry.value, until, entry.members)
+        else:
+            del self.keys[key]
+
+    # --- what befalls it ---------------------------------------------------------------------
+
+    def save(self) -> None:
+        """What it holds now is on disk."""
+        self._saved = dict(self.keys)
+
+    def restart(self, run_id: str, *, memory: str, started: int = 0) -> None:
+        """Another process comes up: `memory` is "kept", "saved" (what was on disk) or "lost"."""
+        self.run_id, self.started = run_id, started
+        self.known.clear()
+        if memory == "saved":
+            self.keys = dict(self._saved)
+        elif memory == "lost":
+            self.keys = {}
+            self._saved = {}
+
+    def flush(self) -> None:
+        """FLUSHALL."""
+        self.keys.clear()
+
+    def evict(self, key: bytes) -> None:
+        """No memory is left, and the key goes, whatever its ttl."""
+        self.keys.pop(key, None)
+
+
+def ttl_left(entry: Entry, at: int) -> int:
+    """PTTL's number for a key that is there."""
+    return -1 if entry.until is None else entry.until - at
