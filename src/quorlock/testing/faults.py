@@ -1,0 +1,413 @@
+"""What can go wrong in a simulated world: one small function for each kind of fault.
+
+A kind strikes and, where it lasts, ends by itself or when everything is healed.  It answers False
+where there was nothing to hit.  Which of them are dealt out, and how often, is `scenario`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock.testing.network import Link
+    from quorlock.testing.plan import Fault
+    from quorlock.testing.process import Process
+    from quorlock.testing.server import Server
+    from quorlock.testing.world import World
+
+    Strike = Callable[[World, Fault], bool]
+
+
+def strike(world: World, fault: Fault) -> bool:
+    """Let it happen. False: there was nothing to hit."""
+    if world.healed:
+        return False
+    if fault.client >= 0 and world.processes[fault.client].dead:
+        return False
+    return KINDS[fault.kind](world, fault)
+
+
+def heal(world: World) -> None:
+    """Mend everything that still lasts."""
+    for server in world.servers:
+        _mend_server(world, server)
+    for process in world.processes:
+        if not process.dead:
+            _mend_process(world, process)
+
+
+def _mend_server(world: World, server: Server) -> None:
+    if not server.up:
+        _restart(world, (server, server.epoch, server.memory))
+    server.slow_by = 0
+    server.node.read_only = server.node.full = False
+    if server.hung:
+        server.go_on()
+    if server.wall.pace == 0:
+        server.wall.run_at(1_000_000, world.now)
+        world.tell("drift", node=server.index, pace=1_000_000)
+
+
+def _mend_process(world: World, process: Process) -> None:
+    process.stall = 0
+    process.vanishes = False
+    if process.elapsed.pace == 0:
+        process.elapsed.run_at(1_000_000, world.now)
+        world.tell("drift", client=process.index, pace=1_000_000)
+    for index in range(process.policy.n):
+        _reach(process, index)
+    for link in _links(process):
+        link.duplicate_after = 0
+        if link.swallows_requests or link.swallows_replies:
+            process.loses(link)
+    if process.paused:
+        process.go_on()
+
+
+# --- clients ---------------------------------------------------------------------------------
+
+
+def _pause(world: World, fault: Fault) -> bool:
+    """The client stands still: garbage collection, SIGSTOP, a moving virtual machine."""
+    process = world.processes[fault.client]
+    if process.paused:
+        return False
+    process.stop()
+    world.tell("pause", client=fault.client, lasts=fault.lasts)
+    world.at(world.now + fault.lasts, _resume, process)
+    return True
+
+
+def _resume(process: Process) -> None:
+    if process.paused and not process.dead:
+        process.world.tell("resume", client=process.index)
+        process.go_on()
+
+
+def _stall(world: World, fault: Fault) -> bool:
+    """The client freezes in the midst of its next sending, before node `fault.node`."""
+    process = world.processes[fault.client]
+    process.stall, process.stalls_at = fault.lasts, fault.node
+    world.tell("stall", client=fault.client, node=fault.node, lasts=fault.lasts)
+    return True
+
+
+def _client_crash(world: World, fault: Fault) -> bool:
+    """The client is killed; `amount` per mille of what it had sent still arrives."""
+    world.tell("client_crash", client=fault.client)
+    world.workers[fault.client].crash(fault.amount, fault.lasts)
+    return True
+
+
+def _cancel(world: World, fault: Fault) -> bool:
+    """Whoever waits for the client's call is gone."""
+    if world.processes[fault.client].paused:
+        return False  # nothing of it runs, its canceller neither
+    cancelled = world.workers[fault.client].cancel()
+    if cancelled:
+        world.tell("cancel", client=fault.client)
+    return cancelled
+
+
+def _vanish(world: World, fault: Fault) -> bool:
+    """The caller is gone at the very instant at which its next lock is won."""
+    world.processes[fault.client].vanishes = True
+    world.tell("vanish", client=fault.client)
+    return True
+
+
+def _client_step(world: World, fault: Fault) -> bool:
+    """The client's clock of elapsed time jumps by `amount` ns: none should."""
+    world.processes[fault.client].elapsed.step(fault.amount, world.now)
+    world.tell("step", client=fault.client, by=fault.amount)
+    return True
+
+
+def _client_wall_step(world: World, fault: Fault) -> bool:
+    """The client's wall clock is set, by `amount` ns: that is nothing to us."""
+    world.processes[fault.client].wall.step(fault.amount, world.now)
+    world.tell("wall_step", client=fault.client, by=fault.amount)
+    return True
+
+
+def _client_drift(world: World, fault: Fault) -> bool:
+    """The client's clock goes at `amount` parts per million from now on."""
+    world.processes[fault.client].elapsed.run_at(fault.amount, world.now)
+    world.tell("drift", client=fault.client, pace=fault.amount)
+    return True
+
+
+# --- nodes -----------------------------------------------------------------------------------
+
+
+def _crash(how: str) -> Strike:
+    def crash(world: World, fault: Fault) -> bool:
+        server = world.servers[fault.node]
+        if not server.up:
+            return False
+        server.crash(how)
+        world.tell("crash", node=fault.node, memory=how, lasts=fault.lasts)
+        for link in _all_links(world, fault.node):
+            # The kernel of the dead process closes its sockets: what it had answered arrives.
+            at = max(world.now + world.weather.delay(link.dice), link.replies_until)
+            world.at(at, _hang_up, link)
+        world.at(world.now + fault.lasts, lambda _: _restart(world, _), (server, server.epoch, how))
+        return True
+
+    return crash
+
+
+def _hang_up(link: Link) -> None:
+    if not link.process.paused:
+        link.process.loses(link)
+    else:
+        link.process.later(0, _hang_up, link)
+
+
+def _restart(world: World, life: tuple[Server, int, str]) -> None:
+    server, epoch, how = life
+    if server.up or server.epoch != epoch:
+        return
+    before = dict(server.node.keys)
+    server.restart(how)
+    world.tell("restart", node=server.index, memory=how)
+    world.forgot(server, before, f"restart ({how})")
+
+
+def _save(world: World, fault: Fault) -> bool:
+    """What the node holds now is what a restart with stale memory will find."""
+    world.servers[fault.node].node.save()
+    world.tell("save", node=fault.node)
+    return True
+
+
+def _hang(world: World, fault: Fault) -> bool:
+    """The node stands still with its sockets open, as after SIGSTOP."""
+    server = world.servers[fault.node]
+    if not server.up or server.hung:
+        return False
+    server.hung = True
+    world.tell("hang", node=fault.node, lasts=fault.lasts)
+    world.at(world.now + fault.lasts, _wake, server)
+    return True
+
+
+def _wake(server: Server) -> None:
+    if server.hung:
+        server.world.tell("go_on", node=server.index)
+        server.go_on()
+
+
+def _slow(world: World, fault: Fault) -> bool:
+    """Everything takes `amount` ns longer to reach the node."""
+    server = world.servers[fault.node]
+    server.slow_by = fault.amount
+    world.tell("slow", node=fault.node, by=fault.amount, lasts=fault.lasts)
+    world.at(world.now + fault.lasts, _quicken, server)
+    return True
+
+
+def _quicken(server: Server) -> None:
+    server.slow_by = 0
+
+
+def _read_only(world: World, fault: Fault) -> bool:
+    """The node is a replica for a while, that keeps what it has."""
+    node = world.servers[fault.node].node
+    node.read_only = True
+    world.tell("readonly", node=fault.node, lasts=fault.lasts)
+    world.at(world.now + fault.lasts, _writable, world.servers[fault.node])
+    return True
+
+
+def _full(world: World, fault: Fault) -> bool:
+    """The node has reached maxmemory and takes nothing more."""
+    world.servers[fault.node].node.full = True
+    world.tell("full", node=fault.node, lasts=fault.lasts)
+    world.at(world.now + fault.lasts, _writable, world.servers[fault.node])
+    return True
+
+
+def _writable(server: Server) -> None:
+    server.node.read_only = server.node.full = False
+
+
+def _flush(world: World, fault: Fault) -> bool:
+    """FLUSHALL."""
+    server = world.servers[fault.node]
+    before = dict(server.node.keys)
+    server.node.flush()
+    world.tell("flush", node=fault.node)
+    world.forgot(server, before, "flush")
+    return bool(before)
+
+
+def _evict(world: World, fault: Fault) -> bool:
+    """The node evicts one key, the `amount`-th."""
+    server = world.servers[fault.node]
+    before = dict(server.node.keys)
+    if not before:
+        return False
+    key = sorted(before)[fault.amount % len(before)]
+    server.node.evict(key)
+    world.tell("evict", node=fault.node, key=key.decode())
+    world.forgot(server, before, "eviction")
+    return True
+
+
+def _script_flush(world: World, fault: Fault) -> bool:
+    """SCRIPT FLUSH: the node forgets our scripts."""
+    world.servers[fault.node].node.known.clear()
+    world.tell("script_flush", node=fault.node)
+    return True
+
+
+def _wall_step(world: World, fault: Fault) -> bool:
+    """The node's wall clock jumps by `amount` ns."""
+    world.servers[fault.node].wall.step(fault.amount, world.now)
+    world.tell("step", node=fault.node, by=fault.amount)
+    return True
+
+
+def _wall_drift(world: World, fault: Fault) -> bool:
+    """The node's wall clock goes at `amount` parts per million from now on."""
+    world.servers[fault.node].wall.run_at(fault.amount, world.now)
+    world.tell("drift", node=fault.node, pace=fault.amount)
+    return True
+
+
+# --- the way between -------------------------------------------------------------------------
+
+
+def _links(process: Process) -> list[Link]:
+    return [link for ways in process.links for link in ways if link is not None]
+
+
+def _all_links(world: World, node: int) -> list[Link]:
+    links = (link for process in world.processes for link in _links(process))
+    return [link for link in links if link.server.index == node]
+
+
+def _struck(world: World, fault: Fault) -> list[Link]:
+    """The connections between that client (-1: all) and that node."""
+    links = _all_links(world, fault.node)
+    return [link for link in links if fault.client in (-1, link.process.index)]
+
+
+def _break(world: World, fault: Fault) -> bool:
+    """A reset: `amount` per mille of the requests under way still arrive, `lasts` ns late."""
+    links = _struck(world, fault)
+    for link in links:
+        world.tell("break", client=link.process.index, node=fault.node, late_by=fault.lasts)
+        _cut(link, fault.amount, fault.lasts)
+    return bool(links)
+
+
+def _cut(link: Link, survivors: int, late_by: int) -> None:
+    if link.process.paused:  # it learns of it when it goes on
+        link.process.later(0, lambda _: _cut(link, survivors, late_by))
+    else:
+        link.process.loses(link, survivors, late_by)
+
+
+def _lose(what: str) -> Strike:
+    """A hole in the stream: from now on nothing gets through that way, and later it breaks."""
+
+    def lose(world: World, fault: Fault) -> bool:
+        links = _struck(world, fault)
+        for link in links:
+            setattr(link, f"swallows_{what}", True)
+            world.tell(f"lose_{what}", client=link.process.index, node=fault.node)
+            world.at(world.now + fault.lasts, _hang_up, link)
+        return bool(links)
+
+    return lose
+
+
+def _duplicate(world: World, fault: Fault) -> bool:
+    """The next request on each of these connections arrives a second time, `lasts` ns later."""
+    links = _struck(world, fault)
+    for link in links:
+        link.duplicate_after = fault.lasts
+        world.tell("duplicate", client=link.process.index, node=fault.node)
+    return bool(links)
+
+
+def _partition(way: int, name: str) -> Strike:
+    """Requests (1), replies (2) or both (3) wait for the end of it."""
+
+    def part(world: World, fault: Fault) -> bool:
+        processes = [p for p in world.processes if fault.client in (-1, p.index) and not p.dead]
+        for process in processes:
+            process.cut_off[fault.node] |= way
+            world.at(world.now + fault.lasts, _rejoin, (process, fault.node))
+        world.tell(name, client=fault.client, node=fault.node, lasts=fault.lasts)
+        return bool(processes)
+
+    return part
+
+
+def _rejoin(ends: tuple[Process, int]) -> None:
+    process, node = ends
+    if process.cut_off[node] and not process.dead:
+        process.world.tell("rejoin", client=process.index, node=node)
+        _reach(process, node)
+
+
+def _reach(process: Process, node: int) -> None:
+    process.cut_off[node] = 0
+    for link in _links(process):
+        if link.server.index == node:
+            link.let_through()
+
+
+def _flap(world: World, fault: Fault) -> bool:
+    """`amount` short partitions, one after the other, within `lasts` ns."""
+    step = fault.lasts // (2 * fault.amount)
+    part = _partition(3, "partition")
+    for turn in range(fault.amount):
+        short = replace(fault, kind="partition", lasts=step)
+        world.at(world.now + 2 * turn * step, _again, (world, part, short))
+    return True
+
+
+def _again(blow: tuple[World, Strike, Fault]) -> None:
+    world, part, fault = blow
+    if not world.healed:
+        part(world, fault)
+
+
+KINDS: dict[str, Strike] = {
+    "pause": _pause,
+    "stall": _stall,
+    "client_crash": _client_crash,
+    "cancel": _cancel,
+    "vanish": _vanish,
+    "client_step": _client_step,
+    "client_drift": _client_drift,
+    "client_wall_step": _client_wall_step,
+    "crash_kept": _crash("kept"),
+    "crash_saved": _crash("saved"),
+    "crash_lost": _crash("lost"),
+    "save": _save,
+    "hang": _hang,
+    "slow": _slow,
+    "read_only": _read_only,
+    "full": _full,
+    "flush": _flush,
+    "evict": _evict,
+    "script_flush": _script_flush,
+    "wall_step": _wall_step,
+    "wall_drift": _wall_drift,
+    "break": _break,
+    "lose_requests": _lose("requests"),
+    "lose_replies": _lose("replies"),
+    "duplicate": _duplicate,
+    "partition": _partition(3, "partition"),
+    "one_way_to": _partition(1, "one_way_to"),
+    "one_way_from": _partition(2, "one_way_from"),
+    "flap": _flap,
+}

@@ -1,0 +1,150 @@
+"""Adds up what many worlds came to, and says whether that is worth anything.
+
+"No violation" means little where nothing happened.  So the report counts the worlds whose
+assumptions were intact, those with a fault during an attempt and those in which several clients
+won, and a floor under each share fails the run.  Leaves running worlds to `sim`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from quorlock.testing.checker import RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from quorlock.testing.checker import Judgement
+    from quorlock.testing.history import Violation
+    from quorlock.testing.scenario import Floors
+    from quorlock.testing.world import World
+
+# Below so many worlds a share tells nothing.
+FLOORS_FROM = 500
+# Every violation is counted, but the words of so many are enough.
+_KEPT = 20
+
+PHASES = (
+    *("idle", "acquiring", "waiting", "giving back", "holding", "extending", "releasing"),
+    *("owing", "gone"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A violation, and the world to which it can be replayed."""
+
+    scenario: str
+    seed: int
+    violation: Violation
+
+
+@dataclass(slots=True)
+class Report:
+    """The sum over many worlds."""
+
+    worlds: int = 0
+    intact: int = 0
+    disturbed: int = 0
+    contested: int = 0
+    excused: int = 0
+    leases: int = 0
+    messages: int = 0
+    events: int = 0
+    broken: Counter[str] = field(default_factory=Counter)  # violations, by rule
+    sizes: Counter[str] = field(default_factory=Counter)  # worlds, by nodes
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)  # of calls
+    phases: Counter[tuple[str, str]] = field(default_factory=Counter)  # faults, by phase
+    found: list[Found] = field(default_factory=list)
+
+    def add(self, world: World, judgement: Judgement) -> None:
+        """One more world."""
+        history = world.history
+        self.worlds += 1
+        self.intact += judgement.assumptions.intact
+        self.disturbed += judgement.disturbed
+        self.contested += judgement.winners > 1
+        self.excused += judgement.excused > 0
+        self.leases += len(history.leases)
+        self.messages += history.messages
+        self.events += history.events
+        self.sizes[f"N = {world.policy.n}"] += 1
+        self.phases.update(history.phases)
+        self.outcomes.update((call.what, call.outcome) for call in history.calls)
+        for violation in judgement.violations:
+            self.broken[violation.rule] += 1
+            if len(self.found) < _KEPT:
+                self.found.append(Found(world.plan.scenario, world.plan.seed, violation))
+
+    def merge(self, other: Report) -> None:
+        """What another process has added up."""
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in _COUNTERS:
+            getattr(self, name).update(getattr(other, name))
+        self.found = (self.found + other.found)[:_KEPT]
+
+    # --- is it worth anything? ---------------------------------------------------------------
+
+    def shares(self) -> dict[str, float]:
+        """Per mille of the worlds, for what has a floor."""
+        worlds = max(1, self.worlds)
+        return {
+            "assumptions intact": 1000 * self.intact / worlds,
+            "a fault during an attempt": 1000 * self.disturbed / worlds,
+            "grants to two clients or more": 1000 * self.contested / worlds,
+        }
+
+    def too_kind(self, floors: Floors) -> list[str]:
+        """Which floors were missed, in words; nothing is said of too few worlds."""
+        if self.worlds < FLOORS_FROM:
+            return []
+        wanted = zip(self.shares().items(), floors, strict=True)
+        return [
+            f"only {share / 10:.1f} % of the worlds had {what}, the floor is {floor / 10:.1f} %"
+            for (what, share), floor in wanted
+            if share < floor
+        ]
+
+    # --- words -------------------------------------------------------------------------------
+
+    def lines(self, seconds: float) -> Iterable[str]:
+        """The report as text."""
+        rate = self.worlds / seconds if seconds else 0.0
+        yield f"worlds               {self.worlds:>12,}   {rate:,.0f} a second"
+        for what, share in self.shares().items():
+            yield f"  {what:<31} {share / 10:>6.1f} %"
+        sizes = ", ".join(f"{size}: {count:,}" for size, count in sorted(self.sizes.items()))
+        yield f"  {sizes}"
+        yield f"leases granted       {self.leases:>12,}"
+        yield f"messages             {self.messages:>12,}"
+        yield f"overlaps excused     {self.excused:>12,}   worlds whose assumptions had been broken"
+        yield "violations"
+        for rule, meaning in RULES.items():
+            yield f"  {rule:<12} {self.broken[rule]:>9,}   {meaning}"
+
+    def coverage(self) -> Iterable[str]:
+        """How often each kind of fault met each phase of a client's work."""
+        kinds = sorted({kind for kind, _ in self.phases})
+        if not kinds:
+            return
+        yield "fault x phase".ljust(15) + "".join(f"{phase:>12}" for phase in PHASES)
+        for kind in kinds:
+            counts = "".join(f"{self.phases[kind, phase]:>12,}" for phase in PHASES)
+            yield f"{kind:<15}{counts}"
+
+    def calls(self) -> Iterable[str]:
+        """What became of the calls."""
+        by_call: dict[str, list[str]] = {}
+        for (what, outcome), count in sorted(self.outcomes.items()):
+            by_call.setdefault(what, []).append(f"{outcome or 'no end'} {count:,}")
+        for what, outcomes in by_call.items():
+            yield f"{what:<17} {', '.join(outcomes)}"
+
+
+_NUMBERS = (
+    *("worlds", "intact", "disturbed", "contested", "excused", "leases", "messages", "events"),
+)
+_COUNTERS = ("broken", "sizes", "outcomes", "phases")

@@ -1,0 +1,116 @@
+"""A node's process in a simulated world: the twin of `node`, its wall clock, its ups and downs.
+
+Carries requests out in the order in which they reach its door, at the instant that its own wall
+clock shows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorlock import scripts
+from quorlock._core.commands import Extend, Inspect, Release
+from quorlock._core.time import NS_PER_MS
+from quorlock.testing.node import Error, Node
+
+if TYPE_CHECKING:
+    from quorlock.testing.clock import Clock
+    from quorlock.testing.network import Message
+    from quorlock.testing.node import Reply
+    from quorlock.testing.world import World
+
+NO_SCRIPT = Error("NOSCRIPT No matching script.")
+_SCRIPTS: dict[type, bytes] = {
+    Release: scripts.RELEASE.sha,
+    Extend: scripts.EXTEND.sha,
+    Inspect: scripts.INSPECT.sha,
+}
+
+
+class Server:
+    """One node of a world.
+
+    Attributes:
+        up: it runs. epoch: how often it has been started; connections belong to one epoch.
+        hung: it runs, answers nothing and forgets nothing, as after SIGSTOP.
+        slow_by: how much longer everything takes to reach it (ns).
+    """
+
+    __slots__ = (
+        "_door",
+        "epoch",
+        "hung",
+        "index",
+        "memory",
+        "node",
+        "slow_by",
+        "up",
+        "wall",
+        "world",
+    )
+
+    def __init__(self, world: World, index: int, wall: Clock) -> None:
+        self.world = world
+        self.index = index
+        self.wall = wall
+        self.node = Node(run_id=f"n{index}.0")
+        self.up = True
+        self.memory = "kept"
+        self.epoch = 0
+        self.hung = False
+        self.slow_by = 0
+        self._door: list[Message] = []  # what came while it hung
+
+    def at_ms(self) -> int:
+        """What its wall clock shows, in the milliseconds that keys expire by."""
+        return self.wall.read(self.world.now) // NS_PER_MS
+
+    def arrive(self, message: Message) -> None:
+        """A request has reached the door."""
+        link = message.link
+        if not link.still_arrives(message):
+            self.world.loses(message, "request")
+        elif self.world.now < link.late_until:
+            self.world.at(link.late_until, self.arrive, message)
+        elif self.hung:
+            self._door.append(message)
+        else:
+            self._carry_out(message)
+
+    def _carry_out(self, message: Message) -> None:
+        message.reply = self._reply(message)
+        self.world.executed(self, message)
+        if not message.copy:
+            message.link.reply(message)
+
+    def _reply(self, message: Message) -> Reply:
+        command = message.command
+        sha = _SCRIPTS.get(type(command))
+        if sha is not None:
+            if message.in_full:
+                self.node.known.add(sha)
+            elif sha not in self.node.known:
+                return NO_SCRIPT
+        return self.node.ask(command, self.at_ms())
+
+    # --- its life ----------------------------------------------------------------------------
+
+    def crash(self, memory: str) -> None:
+        """It ends as by SIGKILL; what a restart will find of its `memory` is known then."""
+        self.up = False
+        self.memory = memory
+        self.epoch += 1
+        self.hung = False
+        self._door.clear()
+
+    def restart(self, memory: str) -> None:
+        """It is up again, with the memory that a restart leaves it (`Node.restart`)."""
+        self.up = True
+        self.node.restart(f"n{self.index}.{self.epoch}", memory=memory)
+
+    def go_on(self) -> None:
+        """It hung, and does not any more: everything at its door is carried out, in order."""
+        self.hung = False
+        door, self._door = self._door, []
+        for message in door:
+            self.arrive(message)

@@ -1,0 +1,219 @@
+"""Runs simulated worlds by the thousand and says what came of it: `python -m quorlock.testing.sim`.
+
+    make sim                                 2,000 worlds from a random seed
+    make sim SEED=7                          that one world, drawn as a sequence diagram
+    make sim SEED=7 HTML=out.html            the same as a page for a browser
+    make sim SEED=0 RUNS=20000 SCENARIO=network
+
+Exit status 1 when a promise was not kept, or when the worlds were too kind to tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import secrets
+import sys
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quorlock.testing.checker import judge
+from quorlock.testing.report import Report
+from quorlock.testing.scenario import ALL, SCENARIOS, floors_of, plan_of
+from quorlock.testing.shrink import shrink
+from quorlock.testing.trace import Trace
+from quorlock.testing.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from quorlock.testing.checker import Judgement
+    from quorlock.testing.plan import Plan
+    from quorlock.testing.report import Found
+
+RUNS = 2_000
+_CHUNK = 250
+
+
+def run(plan: Plan, trace: Trace | None = None) -> tuple[World, Judgement]:
+    """One world from beginning to end, and the judgement of it."""
+    world = World(plan, trace)
+    world.run()
+    judgement = judge(world)
+    if trace is not None:
+        trace.finish(judgement)
+    return world, judgement
+
+
+def run_seeds(scenario: str, first: int, count: int) -> Report:
+    """Many worlds, one after the other."""
+    # Worlds are full of circles; looking for them as often as Python does costs a tenth.
+    gc.set_threshold(50_000, 20, 100)
+    report = Report()
+    for seed in range(first, first + count):
+        report.add(*run(plan_of(scenario, seed)))
+    return report
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns the exit status."""
+    options = _options(arguments)
+    if options.runs == 1:
+        return _show(plan_of(options.scenario, options.seed), options)
+    report = Report()
+    began = time.monotonic()
+    try:
+        for part in _parts(options.scenario, options.seed, options.runs, options.jobs):
+            report.merge(part)
+            _progress(report, options.runs, began)
+    except KeyboardInterrupt:
+        print("\ninterrupted: so far", file=sys.stderr)
+    return _conclude(report, options, time.monotonic() - began)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make sim", description="Simulated worlds of quorlock.")
+    parser.add_argument("--seed", type=int, help="the first seed; at random without it")
+    parser.add_argument("--runs", type=int, help=f"how many worlds; 1 with a seed, else {RUNS:,}")
+    parser.add_argument("--scenario", default=ALL, choices=[ALL, *SCENARIOS], metavar="NAME")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--html", type=Path, help="write one world as a page")
+    parser.add_argument("--trace", type=Path, help="write one world as JSON lines")
+    parser.add_argument("--list", action="store_true", help="list the scenarios")
+    options = parser.parse_args(arguments)
+    if options.list:
+        for scenario in SCENARIOS.values():
+            print(f"{scenario.name:<10} {scenario.summary}")
+        parser.exit()
+    if options.runs is None:
+        options.runs = RUNS if options.seed is None else 1
+    if options.seed is None:
+        options.seed = secrets.randbelow(10**9)
+    if options.runs < 1 or options.seed < 0 or options.jobs < 1:
+        parser.error("--runs and --jobs are at least 1, --seed at least 0")
+    if (options.html or options.trace) and options.runs > 1:
+        parser.error("--html and --trace show one world: give a --seed, and no --runs")
+    return options
+
+
+# --- many worlds -----------------------------------------------------------------------------
+
+
+def _parts(scenario: str, first: int, count: int, jobs: int) -> Iterator[Report]:
+    """The reports of chunks of seeds, from several processes."""
+    chunks = [
+        (scenario, seed, min(_CHUNK, first + count - seed))
+        for seed in range(first, first + count, _CHUNK)
+    ]
+    if jobs == 1 or len(chunks) == 1:
+        for chunk in chunks:
+            yield run_seeds(*chunk)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting: set[Future[Report]] = set()
+        try:
+            for chunk in chunks:
+                waiting.add(pool.submit(run_seeds, *chunk))
+                if len(waiting) > 2 * jobs:
+                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                    yield from (part.result() for part in done)
+            for part in waiting:
+                yield part.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _progress(report: Report, runs: int, began: float) -> None:
+    rate = report.worlds / max(time.monotonic() - began, 1e-9)
+    left = (runs - report.worlds) / rate if rate else 0.0
+    line = (
+        f"{report.worlds:,} of {runs:,} worlds, {rate:,.0f} a second,"
+        f" {report.broken.total():,} violations, {left:,.0f} s left"
+    )
+    if sys.stderr.isatty():
+        print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
+    elif report.worlds % (40 * _CHUNK) < _CHUNK:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _conclude(report: Report, options: argparse.Namespace, seconds: float) -> int:
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    last = options.seed + options.runs - 1
+    print(f"scenario {options.scenario}, seeds {options.seed} to {last}, {seconds:,.1f} s")
+    for line in (*report.lines(seconds), "", *report.coverage(), "", *report.calls()):
+        print(line)
+    misses = report.too_kind(floors_of(options.scenario))
+    for miss in misses:
+        print(f"TOO KIND: {miss}")
+    for found in report.found:
+        print(f"VIOLATION ({found.violation.rule}) in {replay(found)}: {found.violation.text}")
+    if report.found:
+        _show_smallest(report.found[0])
+    return 1 if report.found or misses else 0
+
+
+def replay(found: Found) -> str:
+    """The command that shows it again."""
+    return f"make sim SCENARIO={found.scenario} SEED={found.seed}"
+
+
+# --- one world -------------------------------------------------------------------------------
+
+
+def smallest(plan: Plan, rule: str) -> Plan:
+    """The plan cut down to what breaks the same promise."""
+
+    def fails(candidate: Plan) -> bool:
+        return any(violation.rule == rule for violation in run(candidate)[1].violations)
+
+    return shrink(plan, fails)
+
+
+def _show_smallest(found: Found) -> None:
+    plan = plan_of(found.scenario, found.seed)
+    small = smallest(plan, found.violation.rule)
+    print(f"\nthe first, cut down from {plan.size} to {small.size} jobs, faults and extensions:\n")
+    _draw(small)
+    print(f"\nto see it again: {replay(found)}")
+
+
+def _draw(plan: Plan) -> Judgement:
+    from quorlock.testing.diagram import diagram
+
+    trace = Trace()
+    _, judgement = run(plan, trace)
+    print(diagram(trace.lines))
+    return judgement
+
+
+def _show(plan: Plan, options: argparse.Namespace) -> int:
+    """One world: drawn, or written where the options say; cut down first if it fails."""
+    trace = Trace()
+    _, judgement = run(plan, trace)
+    if options.trace:
+        options.trace.write_text(trace.text())
+        print(f"{len(trace.lines):,} lines in {options.trace}")
+    if options.html:
+        from quorlock.testing.page import page
+
+        options.html.write_text(page(trace.lines))
+        print(f"{len(trace.lines):,} lines in {options.html}: open it in a browser")
+    if not options.trace and not options.html:
+        _draw(plan)
+    for violation in judgement.violations:
+        print(f"VIOLATION ({violation.rule}): {violation.text}")
+    if judgement.violations:
+        small = smallest(plan, judgement.violations[0].rule)
+        print(f"\ncut down from {plan.size} to {small.size} jobs, faults and extensions:\n")
+        _draw(small)
+    return 1 if judgement.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

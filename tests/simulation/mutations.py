@@ -1,0 +1,335 @@
+"""The lock, broken on purpose, in one way at a time: what "no violation" is worth.
+
+Each break is a variant of a flow, of the driver or of the node, put in place of the right one
+while a world runs.  `search` counts the worlds that it takes until a promise is seen to be broken;
+the seed that it stops at is kept in SEEDS, and replayed by the tests.
+
+    python -m tests.simulation.mutations            search for all of them, and print the table
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from quorlock._core import policy, quorum, redlock
+from quorlock._core.commands import Acquire, Extend, Release
+from quorlock._core.debts import Debts
+from quorlock._core.effects import Elapsed, Flow, Keep, Receipt, Receive, Replied, Send
+from quorlock._core.outcomes import (
+    Extended,
+    Granted,
+    Loss,
+    Lost,
+    Refused,
+    Vote,
+)
+from quorlock._core.policy import Policy
+from quorlock._core.quorum import Tally, Verdict
+from quorlock._core.redlock import Holding, Request
+from quorlock._core.time import NS_PER_MS
+from quorlock.testing.checker import judge
+from quorlock.testing.history import Violation
+from quorlock.testing.node import Entry, Node, Reply
+from quorlock.testing.process import Dicey, Process
+from quorlock.testing.scenario import plan_of
+from quorlock.testing.world import World
+
+WORLDS_MAX = 20_000
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One break.
+
+    rule: the promise that is seen to be broken by it. scenario: where to look. pieces: what is
+    put in place of what. excuse_memory: False where the break is that nodes forget.
+    """
+
+    name: str
+    rule: str
+    pieces: tuple[tuple[Any, str, Any], ...]
+    scenario: str = "sound"
+    excuse_memory: bool = True
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        before = [getattr(where, name) for where, name, _ in self.pieces]
+        try:
+            for where, name, variant in self.pieces:
+                setattr(where, name, variant)
+            yield
+        finally:
+            for (where, name, _), old in zip(self.pieces, before, strict=True):
+                setattr(where, name, old)
+
+    def violations(self, seed: int) -> tuple[Violation, ...]:
+        """What is wrong with that world under this break."""
+        with self.applied():
+            world = World(plan_of(self.scenario, seed))
+            world.run()
+            return judge(world, excuse_memory=self.excuse_memory).violations
+
+
+def search(mutation: Mutation, first: int = 0, most: int = WORLDS_MAX) -> int | None:
+    """The first seed whose world breaks the mutation's promise."""
+    for seed in range(first, first + most):
+        if any(found.rule == mutation.rule for found in mutation.violations(seed)):
+            return seed
+    return None
+
+
+# --- variants of the core ----------------------------------------------------------------------
+
+
+class AnyRound(Tally):
+    """Counts a reply whatever round it names."""
+
+    def count(self, reply: Any) -> Verdict:
+        return super().count(reply._replace(round=self.round))
+
+
+def half(n: int) -> int:
+    """N/2 will do."""
+    return max(1, n // 2)
+
+
+def valid_without_drift(self: Policy, started: int, ttl_ms: int) -> int:
+    until: int = started + ttl_ms * NS_PER_MS
+    return until
+
+
+def _attempt(
+    request: Request, policy: Policy, chance: Any, began: Callable[[Receipt, int], int]
+) -> Flow[Granted | Refused]:
+    """An attempt whose validity counts from another instant."""
+    token = chance.token()
+    behind: Receipt | None = None
+    try:
+        receipt: Receipt = yield Send(Acquire(request.key, token, request.ttl_ms))
+        behind = receipt
+        tally = Tally(policy.n, receipt.round)
+        decided_at = yield from redlock._decide(tally, receipt.sent + policy.node_timeout)
+        valid_until = policy.valid_until(began(receipt, decided_at), request.ttl_ms)
+        if tally.verdict is Verdict.WON and decided_at < valid_until:
+            answers = tally.closed()
+            won = Granted(request.key, token, request.ttl_ms, valid_until, answers, receipt)
+            yield Keep(won)
+            return won
+        return (yield from redlock._give_back(request.key, token, tally, receipt, policy))
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield Send(Release(request.key, token), behind)
+        raise
+
+
+def elapsed_not_subtracted(request: Request, policy: Policy, chance: Any) -> Any:
+    return _attempt(request, policy, chance, lambda _receipt, decided_at: decided_at)
+
+
+def started_after_sending(request: Request, policy: Policy, chance: Any) -> Any:
+    return _attempt(request, policy, chance, lambda receipt, _decided_at: receipt.sent)
+
+
+def give_back_to_granters(
+    key: bytes, token: bytes, tally: Tally, receipt: Receipt, policy: Policy
+) -> Flow[Refused]:
+    """Only those that said yes are asked to release."""
+    granted = sum(
+        1 << node
+        for node, answer in enumerate(tally.answers)
+        if answer is not None and answer.vote is Vote.GRANTED
+    )
+    return (yield from _give_back(key, token, tally, receipt._replace(asked=granted), policy))
+
+
+_give_back = redlock._give_back
+
+
+def _extension(
+    holding: Holding, ttl_ms: int, policy: Policy, *, bounded: bool, from_reply: bool
+) -> Flow[tuple[Extended | Lost, int]]:
+    receipt = yield Send(Extend(holding.key, holding.token, ttl_ms), holding.receipt)
+    tally = Tally(policy.n, receipt.round)
+    until = receipt.sent + policy.node_timeout
+    decided_at = yield from redlock._decide(tally, until)
+    valid_until = policy.valid_until(decided_at if from_reply else receipt.started, ttl_ms)
+    limit = min(holding.valid_until, valid_until) if bounded else valid_until
+    if tally.verdict is Verdict.WON and decided_at < limit:
+        return Extended(valid_until, tally.closed()), decided_at
+    ended = yield from redlock._hear_why(tally, until, decided_at)
+    answers = tally.closed()
+    return Lost(redlock._loss(answers, policy.quorum) or Loss.UNREACHABLE, answers), ended
+
+
+def extension_after_the_end(holding: Holding, ttl_ms: int, policy: Policy) -> Any:
+    return _extension(holding, ttl_ms, policy, bounded=False, from_reply=False)
+
+
+def extension_from_the_reply(holding: Holding, ttl_ms: int, policy: Policy) -> Any:
+    return _extension(holding, ttl_ms, policy, bounded=True, from_reply=True)
+
+
+def wait_on_a_tie(tally: Tally, until: int) -> Flow[int]:
+    """Neither a majority for nor one against: so wait for more, which never comes."""
+    while True:
+        event: Elapsed | Replied = yield Receive(until)
+        if isinstance(event, Elapsed):
+            if 2 * tally.granted == tally.n:
+                until = event.at + 10 * NS_PER_MS
+                continue
+            tally.silence()
+            return event.at
+        if tally.count(event) is not Verdict.PENDING and 2 * tally.granted != tally.n:
+            return event.at
+
+
+# --- variants of the driver --------------------------------------------------------------------
+
+
+def one_token(self: Dicey) -> bytes:
+    """The same token for every attempt of a client."""
+    return f"{self._name}.1".encode()
+
+
+def nowhere_behind(self: Process, index: int, command: Any, behind: Receipt) -> None:
+    """Releases take whatever connection there is."""
+
+
+def pays_nothing(self: Process, index: int) -> None:
+    """What is owed stays owed."""
+
+
+def owes_nothing(self: Debts, token: bytes) -> bool:
+    """A node that is owed a release of the token counts for an extension."""
+    return False
+
+
+def keeps_nothing(self: Debts, key: bytes, token: bytes, run_id: str, now: int) -> None:
+    """A lost connection leaves no debt."""
+
+
+_process = Process.__init__
+
+
+def by_the_wall_clock(self: Process, *facts: Any) -> None:
+    """The client goes by its wall clock."""
+    _process(self, *facts)
+    self.clock = self.wall
+
+
+# --- variants of the node ----------------------------------------------------------------------
+
+
+def plain_del(self: Node, key: bytes, token: bytes, at: int) -> Reply:
+    """Deletes whatever is there."""
+    if self.alive(key, at) is None:
+        return -2
+    del self.keys[key]
+    return -3
+
+
+_extend = Node.extend
+
+
+def creates_again(self: Node, key: bytes, token: bytes, ttl_ms: int, at: int) -> Reply:
+    """Sets a key that is gone."""
+    if self.alive(key, at) is None:
+        self.keys[key] = Entry(token, at + ttl_ms)
+        return 1
+    return _extend(self, key, token, ttl_ms, at)
+
+
+def may_shorten(self: Node, key: bytes, token: bytes, ttl_ms: int, at: int) -> Reply:
+    """A plain PEXPIRE."""
+    entry = self.alive(key, at)
+    if entry is not None and entry.value == token:
+        self.keys[key] = Entry(token, at + ttl_ms)
+        return 1
+    return -1 if entry is None else 0
+
+
+def steals(self: Node, key: bytes, value: bytes, ttl_ms: int, at: int) -> Reply:
+    """SET without NX (Perl's Redis::DistLock had SET XX)."""
+    self.keys[key] = Entry(value, at + ttl_ms)
+    return b"OK"
+
+
+MUTATIONS = (
+    Mutation("replies not tied to rounds", "overlap", ((redlock, "Tally", AnyRound),)),
+    Mutation("token reused between attempts", "overlap", ((Dicey, "token", one_token),)),
+    Mutation(
+        "quorum of N/2",
+        "overlap",
+        ((quorum, "quorum", half), (policy, "quorum", half)),
+    ),
+    Mutation(
+        "elapsed time not subtracted", "overlap", ((redlock, "attempt", elapsed_not_subtracted),)
+    ),
+    Mutation("drift left out", "overlap", ((Policy, "valid_until", valid_without_drift),)),
+    Mutation(
+        "validity measured from the reply",
+        "overlap",
+        ((redlock, "_extension", extension_from_the_reply),),
+    ),
+    Mutation(
+        "validity measured from after the sending",
+        "overlap",
+        ((redlock, "attempt", started_after_sending),),
+    ),
+    Mutation("release by plain DEL", "overlap", ((Node, "release", plain_del),)),
+    Mutation(
+        "give-back only on nodes that said yes",
+        "leftover",
+        ((redlock, "_give_back", give_back_to_granters),),
+    ),
+    Mutation("release overtaking acquire", "leftover", ((Process, "_behind", nowhere_behind),)),
+    Mutation("debt not paid after a reconnect", "leftover", ((Process, "pay", pays_nothing),)),
+    Mutation("no debt for a lost connection", "leftover", ((Debts, "owe", keeps_nothing),)),
+    Mutation("extend that re-creates", "leftover", ((Node, "extend", creates_again),)),
+    Mutation(
+        "extend counted after the old validity",
+        "resurrection",
+        ((redlock, "_extension", extension_after_the_end),),
+    ),
+    Mutation("extension that may shorten", "overlap", ((Node, "extend", may_shorten),)),
+    Mutation(
+        "restarted empty inside the ttl, votes at once",
+        "overlap",
+        (),
+        "memory",
+        excuse_memory=False,
+    ),
+    Mutation("even-N tie waits for ever", "deadline", ((redlock, "_decide", wait_on_a_tie),)),
+    Mutation(
+        "wall clock in place of elapsed time",
+        "overlap",
+        ((Process, "__init__", by_the_wall_clock),),
+        "clients",
+    ),
+    Mutation("SET without NX", "overlap", ((Node, "set_nx_px", steals),)),
+)
+
+
+def main() -> int:
+    gc.set_threshold(50_000, 20, 100)
+    missed = 0
+    chosen = [m for m in MUTATIONS if not sys.argv[1:] or sys.argv[1] in m.name]
+    for mutation in chosen:
+        began = time.monotonic()
+        seed = search(mutation)
+        seconds = time.monotonic() - began
+        missed += seed is None
+        found = f"found after {seed + 1:,} worlds" if seed is not None else "NOT FOUND"
+        print(f"{mutation.name:<46} {mutation.rule:<13} {found} ({seconds:.1f} s)", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

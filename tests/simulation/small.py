@@ -1,0 +1,101 @@
+"""Small worlds by hand: a plan in a few lines, weather without chance, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quorlock._core.time import NS_PER_MS as MS
+from quorlock.testing.network import Weather
+from quorlock.testing.plan import Fault, Job, Plan, Settings
+from quorlock.testing.sim import run
+from quorlock.testing.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from quorlock.testing.checker import Judgement
+    from quorlock.testing.world import World
+
+TRIP = MS // 10  # every message takes as long, there and back
+IDEAL = 1_000_000
+
+
+def job(**facts: Any) -> Job:
+    """One turn of work: asks at once, waits for nobody, lets go at once."""
+    usual = {"after": 0, "resource": 0, "ttl_ms": 1000, "once": False, "timeout": 0, "hold": 0}
+    return Job(**(usual | facts))
+
+
+def fault(kind: str, at: int = 0, **facts: Any) -> Fault:
+    """One thing that goes wrong, with instants and durations in ns."""
+    return Fault(at, kind, **facts)
+
+
+def plan(
+    *careers: Sequence[Job],
+    n: int = 3,
+    faults: Sequence[Fault] = (),
+    lasts: int = 100 * MS,
+    bundles: int = 1,
+    weather: Weather = Weather(TRIP, 0, 0, 0),  # noqa: B008 (frozen)
+    client_paces: Sequence[int] = (),
+    node_paces: Sequence[int] = (),
+    resources: int = 1,
+) -> Plan:
+    """A world of so many clients as there are careers, with clocks that start at 0."""
+    clients = len(careers)
+    return Plan(
+        seed=1,
+        scenario="by hand",
+        settings=Settings(n, 1000, 20 * MS, (10 * MS, 20 * MS), 500 * MS),
+        weather=weather,
+        careers=tuple(map(tuple, careers)),
+        bundles=(bundles,) * clients,
+        client_paces=tuple(client_paces) or (IDEAL,) * clients,
+        node_paces=tuple(node_paces) or (IDEAL,) * n,
+        client_offsets=(0,) * clients,
+        node_offsets=(0,) * n,
+        faults=tuple(sorted(faults, key=lambda one: one.at)),
+        lasts=lasts,
+        resources=tuple(f"r{number}" for number in range(resources)),
+    )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A world that has come to its end, and its trace."""
+
+    world: World
+    judgement: Judgement
+    lines: list[dict[str, Any]]
+
+    def all(self, kind: str, **facts: Any) -> list[dict[str, Any]]:
+        """The lines of that kind that say these things."""
+        wanted = {"kind": kind, **facts}.items()
+        return [line for line in self.lines if wanted <= _hashable(line).items()]
+
+    def one(self, kind: str, **facts: Any) -> dict[str, Any]:
+        """The only such line."""
+        (line,) = self.all(kind, **facts)
+        return line
+
+    def before(self, heal: int, kind: str, **facts: Any) -> list[dict[str, Any]]:
+        """The lines of that kind from before everything was healed."""
+        return [line for line in self.all(kind, **facts) if line["at"] < heal]
+
+    @property
+    def rules(self) -> set[str]:
+        """The promises that were not kept."""
+        return {violation.rule for violation in self.judgement.violations}
+
+
+def _hashable(line: dict[str, Any]) -> dict[str, Any]:
+    return {name: fact for name, fact in line.items() if not isinstance(fact, list)}
+
+
+def see(plan_: Plan) -> Seen:
+    """Run it, with a trace."""
+    trace = Trace()
+    world, judgement = run(plan_, trace)
+    return Seen(world, judgement, trace.lines)

@@ -1,0 +1,622 @@
+"""The judge is right: made-up histories, and what it says of them. Every rule fails somewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from quorlock._core.commands import Acquire, Extend, Release
+from quorlock._core.effects import Keep, Receive, Send
+from quorlock._core.outcomes import Extended, Granted, Released, Vote
+from quorlock._core.quorum import Tally
+from quorlock.testing import world as world_module
+from quorlock.testing.checker import RULES, judge
+from quorlock.testing.history import Call, Lease
+from quorlock.testing.node import Entry
+from quorlock.testing.world import World
+from tests.simulation.small import MS, fault, job, plan, see
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._core.effects import Flow
+    from quorlock.testing.checker import Judgement
+
+FAR = 1 << 40
+
+
+def nothing_happened(clients: int = 3, n: int = 3, **facts: Any) -> World:
+    """A world in which nobody does anything, before it begins."""
+    return World(plan(*[[]] * clients, n=n, **facts))
+
+
+def lease(
+    world: World,
+    client: int,
+    since: int,
+    valid_until: int,
+    *,
+    resource: str = "r0",
+    ended: int | None = None,
+) -> Lease:
+    """Somebody won, says the made-up history."""
+    leases = world.history.leases
+    token = b"c%d.%d" % (client, len(leases))
+    promises = [(since, valid_until)]
+    one = Lease(client, token, resource, resource.encode(), 1000, since, None, promises, ended)
+    leases.append(one)
+    return one
+
+
+def overlaps(world: World, **facts: Any) -> list[tuple[int, int]]:
+    """From when to when, for each overlap that counts."""
+    found = [one for one in judge(world, **facts).violations if one.rule == "overlap"]
+    return [(one.facts["from"], one.facts["until"]) for one in found]
+
+
+# --- mutual exclusion -------------------------------------------------------------------------
+
+
+def test_leases_one_after_the_other_are_fine() -> None:
+    world = nothing_happened()
+    lease(world, 0, 10, 20)
+    lease(world, 1, 30, 40)
+    assert judge(world).violations == ()
+
+
+def test_intervals_that_touch_are_fine() -> None:
+    """A lease is valid up to its end and not at its end."""
+    world = nothing_happened()
+    lease(world, 0, 10, 20)
+    lease(world, 1, 20, 30)
+    assert overlaps(world) == []
+
+
+def test_one_ns_of_overlap_is_found() -> None:
+    world = nothing_happened()
+    lease(world, 0, 10, 21)
+    lease(world, 1, 20, 30)
+    assert overlaps(world) == [(20, 21)]
+
+
+def test_an_overlap_names_who_when_and_what() -> None:
+    world = nothing_happened()
+    lease(world, 0, 10 * MS, 30 * MS)
+    lease(world, 2, 20 * MS, 40 * MS)
+    (violation,) = judge(world).violations
+    assert violation.rule == "overlap"
+    assert violation.at == 20 * MS
+    assert violation.facts == {"tokens": ["c0.0", "c2.1"], "from": 20 * MS, "until": 30 * MS}
+    assert violation.text == (
+        "two valid leases on r0 from 20.000 ms to 30.000 ms: c0.0 of c0 and c2.1 of c2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [
+        ((10, 20), (10, 20), (10, 20)),
+        ((10, 40), (20, 30), (20, 30)),
+        ((20, 30), (10, 40), (20, 30)),
+        ((10, 30), (10, 20), (10, 20)),
+        ((10, 30), (20, 40), (20, 30)),
+    ],
+    ids=["the same", "inside", "around", "from the same instant", "one after the other"],
+)
+def test_overlaps_of_every_shape(
+    first: tuple[int, int], second: tuple[int, int], shared: tuple[int, int]
+) -> None:
+    world = nothing_happened()
+    lease(world, 0, *first)
+    lease(world, 1, *second)
+    assert overlaps(world) == [shared]
+
+
+def test_three_at_once() -> None:
+    """The long one is compared with both, also after the short one is over."""
+    world = nothing_happened()
+    lease(world, 0, 10, 100)
+    lease(world, 1, 20, 30)
+    lease(world, 2, 40, 50)
+    assert overlaps(world) == [(20, 30), (40, 50)]
+
+
+def test_two_leases_of_one_client_overlap_as_well() -> None:
+    """Its two threads would be inside at once."""
+    world = nothing_happened()
+    lease(world, 1, 10, 30)
+    lease(world, 1, 20, 40)
+    assert overlaps(world) == [(20, 30)]
+
+
+def test_two_resources_have_nothing_to_do_with_each_other() -> None:
+    world = nothing_happened(resources=2)
+    lease(world, 0, 10, 30, resource="r0")
+    lease(world, 1, 10, 30, resource="r1")
+    lease(world, 2, 20, 40, resource="r1")
+    assert overlaps(world) == [(20, 30)]
+
+
+def test_a_lease_that_was_over_before_it_began_overlaps_with_nothing() -> None:
+    world = nothing_happened()
+    lease(world, 0, 10, 100)
+    lease(world, 1, 20, 20)
+    lease(world, 2, 30, 15)
+    assert overlaps(world) == []
+
+
+def test_the_local_end_ends_it_early() -> None:
+    world = nothing_happened()
+    lease(world, 0, 10, 100, ended=20)
+    lease(world, 1, 20, 30)
+    assert overlaps(world) == []
+
+
+def test_a_local_end_after_the_validity_changes_nothing() -> None:
+    world = nothing_happened()
+    lease(world, 0, 10, 20, ended=100)
+    lease(world, 1, 20, 30)
+    assert overlaps(world) == []
+    assert [i.until for i in judge(world).intervals] == [20, 30]
+
+
+def test_an_extension_lengthens_it() -> None:
+    world = nothing_happened()
+    lease(world, 0, 10, 20).promises.append((15, 60))
+    lease(world, 1, 50, 70)
+    assert overlaps(world) == [(50, 60)]
+
+
+# --- assumptions ------------------------------------------------------------------------------
+
+
+def slow_by(ppm: int) -> World:
+    """Client 0's clock is so much slower than true time and than the nodes'."""
+    world = nothing_happened(client_paces=(1_000_000 - ppm, 1_000_000, 1_000_000))
+    lease(world, 0, 0, 990)
+    lease(world, 1, 995, 2000)
+    return world
+
+
+def test_a_slow_clock_lets_a_lease_last() -> None:
+    """At the very bound of the drift the promise is still asked for, in true time."""
+    judgement = judge(slow_by(10_000))
+    assert judgement.assumptions.intact
+    assert judgement.intervals[0].until == 1000
+    assert [violation.facts["until"] for violation in judgement.violations] == [1000]
+
+
+def test_one_ppm_beyond_the_bound_is_excused() -> None:
+    judgement = judge(slow_by(10_001))
+    assert judgement.violations == ()
+    assert judgement.excused == 1
+    assert not judgement.assumptions.intact
+    assert judgement.assumptions.clocks == (
+        "clocks drift beyond the bound: node 1000000 against client 989999 ppm",
+    )
+
+
+def test_a_fast_node_counts_as_a_slow_client() -> None:
+    at_the_bound = nothing_happened(node_paces=(1_000_000, 1_010_101, 1_000_000))
+    assert judge(at_the_bound).assumptions.intact
+    beyond = nothing_happened(node_paces=(1_000_000, 1_010_102, 1_000_000))
+    assert not judge(beyond).assumptions.intact
+
+
+def test_fast_clients_and_slow_nodes_break_nothing() -> None:
+    """The lease ends early, the key late: that costs time, and nobody's safety."""
+    world = nothing_happened(client_paces=(1_500_000,) * 3, node_paces=(500_000,) * 3)
+    assert judge(world).assumptions.intact
+
+
+def test_a_pace_counts_from_when_it_was_taken_up_to_the_end() -> None:
+    world = nothing_happened()
+    world.processes[1].elapsed.run_at(900_000, 50)
+    world.processes[1].elapsed.run_at(1_000_000, 60)
+    assert len(judge(world).assumptions.clocks) == 1
+
+
+@pytest.mark.parametrize(
+    ("whose", "by", "intact"),
+    [
+        ("client", -MS, False),
+        ("client", MS, True),
+        ("node", MS, False),
+        ("node", -MS, True),
+        ("wall", -MS, True),
+        ("wall", MS, True),
+    ],
+)
+def test_jumps_that_matter_and_jumps_that_do_not(whose: str, by: int, intact: bool) -> None:
+    """A client that jumps back holds for too long, a node that jumps forward drops keys."""
+    world = nothing_happened()
+    process, server = world.processes[0], world.servers[0]
+    clock = {"client": process.elapsed, "node": server.wall, "wall": process.wall}[whose]
+    clock.step(by, 50)
+    lease(world, 1, 100, 300)
+    lease(world, 2, 200, 400)
+    judgement = judge(world)
+    assert judgement.assumptions.intact is intact
+    assert judgement.excused == (not intact)
+    assert len(judgement.violations) == intact
+
+
+def test_no_jump_is_too_small_to_be_seen() -> None:
+    world = nothing_happened()
+    world.servers[0].wall.step(1, 50)
+    assert not judge(world).assumptions.intact
+
+
+@pytest.mark.parametrize(
+    ("kept", "forgotten"),
+    [
+        (Entry(b"c0.0", 500), False),
+        (Entry(b"c0.0", 501), False),
+        (Entry(b"c0.0", None), False),
+        (Entry(b"c0.0", 499), True),
+        (Entry(b"c1.0", 500), True),
+        (None, True),
+    ],
+    ids=["kept", "longer", "for ever", "shorter", "another's", "gone"],
+)
+def test_memory_lost_shortened_and_kept(kept: Entry | None, forgotten: bool) -> None:
+    """What was promised is a key of that value for at least so long."""
+    world = nothing_happened()
+    server = world.servers[1]
+    before = {b"r0": Entry(b"c0.0", 500)}
+    server.node.keys = {} if kept is None else {b"r0": kept}
+    world.forgot(server, before, "restart")
+    assert judge(world).assumptions.memory == (("n1 lost keys by restart",) if forgotten else ())
+
+
+def test_what_had_expired_was_not_lost() -> None:
+    world = nothing_happened()
+    world.now = 600 * MS
+    world.forgot(world.servers[0], {b"r0": Entry(b"c0.0", 599)}, "restart")
+    assert judge(world).assumptions.intact
+    world.forgot(world.servers[0], {b"r0": Entry(b"c0.0", 600)}, "restart")
+    assert not judge(world).assumptions.intact
+
+
+def test_a_loss_of_memory_excuses_overlaps_unless_it_is_what_is_judged() -> None:
+    world = nothing_happened()
+    lease(world, 0, 10, 30)
+    lease(world, 1, 20, 40)
+    world.history.forgotten.append((5, 0, "flush"))
+    assert overlaps(world) == []
+    assert judge(world).excused == 1
+    assert overlaps(world, excuse_memory=False) == [(20, 30)]
+
+
+def test_nothing_but_overlaps_is_excused() -> None:
+    world = nothing_happened()
+    world.history.forgotten.append((5, 0, "flush"))
+    world.processes[0].elapsed.step(-MS, 5)
+    world.violated("verdict", "somebody miscounted")
+    world.history.calls.append(call("contest", outcome="AcquireTimeout"))
+    assert [one.rule for one in judge(world).violations] == ["verdict", "liveness"]
+
+
+def test_what_the_report_counts() -> None:
+    world = nothing_happened()
+    lease(world, 0, 10, 20)
+    lease(world, 0, 30, 40)
+    judgement = judge(world)
+    assert (judgement.winners, judgement.disturbed, judgement.excused) == (1, False, 0)
+    lease(world, 2, 50, 60)
+    world.history.faults_during_an_attempt = 1
+    judgement = judge(world)
+    assert (judgement.winners, judgement.disturbed) == (2, True)
+
+
+# --- deadlines --------------------------------------------------------------------------------
+
+
+def call(
+    what: str = "acquire",
+    *,
+    client: int = 0,
+    ended: int | None = 50,
+    late_by: int = 0,
+    outcome: str = "granted",
+) -> Call:
+    """A call from 10 on."""
+    return Call(0, client, what, "r0", b"", 10, 10, 30, ended, outcome, late_by)
+
+
+def late(world: World, one: Call) -> bool:
+    world.history.calls.append(one)
+    return any(violation.rule == "deadline" for violation in judge(world).violations)
+
+
+def test_a_call_in_time_is_fine() -> None:
+    assert not late(nothing_happened(), call(late_by=0))
+    assert not late(nothing_happened(), call(late_by=-5))
+
+
+def test_a_call_that_ends_late_is_a_violation() -> None:
+    """One ns is the rounding of its clock."""
+    assert not late(nothing_happened(), call(late_by=1))
+    assert late(nothing_happened(), call(late_by=2))
+
+
+def test_a_call_that_never_ends_is_a_violation() -> None:
+    assert late(nothing_happened(), call(ended=None))
+
+
+def paused(since: int, until: int) -> World:
+    world = nothing_happened()
+    process = world.processes[0]
+    world.now = since
+    process.stop()
+    world.now = until
+    process.go_on()
+    return world
+
+
+def test_who_stands_still_cannot_be_in_time() -> None:
+    """But for as long as it stood still during the call, and no longer."""
+    assert not late(paused(20, 40), call(late_by=20))
+    assert not late(paused(20, 40), call(late_by=21))
+    assert late(paused(20, 40), call(late_by=22))
+    assert not late(paused(0, 30), call(late_by=21))
+    assert late(paused(0, 30), call(late_by=22))
+    assert late(paused(50, 90), call(late_by=2))
+
+
+def test_another_clients_pause_is_no_excuse() -> None:
+    assert late(paused(20, 40), call(client=1, late_by=20))
+
+
+def test_deadlines_on_a_clock_that_jumped_are_not_judged() -> None:
+    world = nothing_happened()
+    world.processes[0].elapsed.step(100, 20)
+    assert not late(world, call(late_by=100))
+    assert late(world, call(client=1, late_by=100))
+
+
+# --- liveness ---------------------------------------------------------------------------------
+
+
+def test_somebody_must_win_the_last_contest() -> None:
+    world = nothing_happened()
+    world.history.calls.append(call("contest", outcome="AcquireTimeout"))
+    world.history.calls.append(call("contest", client=1, outcome="QuorumUnreachable"))
+    (violation,) = judge(world).violations
+    assert violation.rule == "liveness"
+    assert "c0: AcquireTimeout, c1: QuorumUnreachable" in violation.text
+    world.history.calls.append(call("contest", client=2))
+    assert judge(world).violations == ()
+
+
+def test_a_contest_that_nobody_entered_says_nothing() -> None:
+    """All of them had crashed."""
+    world = nothing_happened()
+    world.history.calls.append(call("acquire", outcome="AcquireTimeout"))
+    assert judge(world).violations == ()
+
+
+def test_a_lock_that_nobody_can_get_is_found_dead() -> None:
+    """A key without a ttl on a majority, which no lock of ours would ever set."""
+    world = nothing_happened(clients=2)
+    for server in world.servers[:2]:
+        server.node.keys[b"r0"] = Entry(None, None, (b"a list",))
+    world.run()
+    assert {violation.rule for violation in judge(world).violations} == {"liveness"}
+
+
+# --- what the world sees on the spot ------------------------------------------------------------
+
+
+def judged(world: World) -> Judgement:
+    world.run()
+    return judge(world)
+
+
+def said(flow: Callable[[World], Flow[Any]], check: str, **facts: Any) -> set[str]:
+    """Which rules a flow of ours breaks that says what is not so."""
+    world = nothing_happened(clients=1, **facts)
+    process = world.processes[0]
+
+    def done(outcome: Any) -> None:
+        if check == "granted":
+            world.check_granted(turn, outcome)
+        elif check == "released":
+            world.check_released(turn, b"c0.1", outcome)
+        elif check == "extended":
+            world.check_extended(turn, lease(world, 0, 0, 990 * MS), 0)
+
+    turn = world.call(process, "acquire", flow(world), done, resource="r0", allowed=FAR)
+    return {violation.rule for violation in judged(world).violations}
+
+
+def ask_all(world: World, command: Any, votes: int) -> Any:
+    """Ask, and hear so many answers; the receipt and the answers."""
+    receipt = yield Send(command)
+    tally = Tally(world.policy.n, receipt.round)
+    for _ in range(votes):
+        tally.count((yield Receive(world.processes[0].now() + 50 * MS)))
+    return receipt, tally.closed()
+
+
+def grants_after(votes: int) -> Callable[[World], Flow[Any]]:
+    def flow(world: World) -> Any:
+        receipt, answers = yield from ask_all(world, Acquire(b"r0", b"c0.1", 900), votes)
+        yield Keep(Granted(b"r0", b"c0.1", 900, 100, answers, receipt))
+
+    return flow
+
+
+def test_verdict_a_lock_is_counted_without_a_majority() -> None:
+    assert said(grants_after(1), "granted") == {"verdict", "leftover"}
+    assert said(grants_after(2), "granted") == {"leftover"}
+
+
+def test_verdict_a_lock_of_another_token_than_was_set() -> None:
+    def flow(world: World) -> Any:
+        receipt, answers = yield from ask_all(world, Acquire(b"r0", b"c0.1", 900), 3)
+        yield Keep(Granted(b"r0", b"c0.7", 900, 100, answers, receipt))
+
+    assert "verdict" in said(flow, "granted")
+
+
+def test_verdict_a_lock_that_was_won_is_given_back() -> None:
+    """A round that a majority granted in time, and then another round."""
+
+    def flow(votes: int) -> Callable[[World], Flow[Any]]:
+        def won_and_gave_back(world: World) -> Any:
+            yield from ask_all(world, Acquire(b"r0", b"c0.1", 900), votes)
+            yield from ask_all(world, Release(b"r0", b"c0.1"), 3)
+
+        return won_and_gave_back
+
+    assert said(flow(3), "") == {"verdict"}
+    assert said(flow(1), "") == set()
+
+
+def test_verdict_a_release_says_what_a_majority_did_not() -> None:
+    def flow(deleted: bool) -> Callable[[World], Flow[Any]]:
+        def release(world: World) -> Any:
+            _, answers = yield from ask_all(world, Release(b"r0", b"c0.1"), 3)
+            return Released(deleted=deleted, gone=None, answers=answers, ended=0)
+
+        return release
+
+    assert said(flow(deleted=True), "released") == {"verdict"}
+    assert said(flow(deleted=False), "released") == set()
+
+
+def extends(commands: list[Any]) -> Callable[[World], Flow[Any]]:
+    def flow(world: World) -> Any:
+        answers: Any = ()
+        for command in commands:
+            _, answers = yield from ask_all(world, command, 3)
+        return Extended(500 * MS, answers)
+
+    return flow
+
+
+def test_verdict_a_lease_is_extended_without_a_majority() -> None:
+    found = said(extends([Extend(b"r0", b"c0.0", 900)]), "extended")
+    assert "verdict" in found
+    extended = extends([Acquire(b"r0", b"c0.0", 900), Extend(b"r0", b"c0.0", 900)])
+    # What remains is that we gave back what was won, above, and never again.
+    assert said(extended, "extended") == {"verdict", "leftover"}
+
+
+def test_resurrection_a_lease_that_was_over_comes_back() -> None:
+    """Not by an extension that a majority did, when its end had gone by."""
+    world = nothing_happened(clients=1)
+    process = world.processes[0]
+    one = lease(world, 0, 0, 10 * MS)
+    world.executed_on[one.token] = 0b111
+
+    def flow() -> Any:
+        receipt = yield Send(Extend(b"r0", one.token, 900))
+        yield Receive(receipt.started + 30 * MS)
+        return Extended(500 * MS, ())
+
+    turn = world.call(process, "extend", flow(), lambda _: None, resource="r0", allowed=FAR)
+    turn.votes = dict.fromkeys(range(3), Vote.GRANTED)
+    world.extended_at = {(one.token, index): 0 for index in range(3)}
+    world.now = 10 * MS - 1
+    world.check_extended(turn, one, 0)
+    assert world.history.found == []
+    world.now = 10 * MS
+    world.check_extended(turn, one, 0)
+    assert [violation.rule for violation in world.history.found] == ["resurrection"]
+
+
+def test_endless_somebody_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world_module, "EVENTS_MAX", 500)
+    assert judged(nothing_happened()).violations == ()
+    world = nothing_happened()
+
+    def again(_: object) -> None:
+        world.at(world.now, again, None)
+
+    world.at(0, again, None)
+    assert [violation.rule for violation in judged(world).violations] == ["endless"]
+
+
+# --- leftovers --------------------------------------------------------------------------------
+
+
+def left(token: bytes, until_ms: int = FAR) -> World:
+    """A key that is still on node 1 at the very end."""
+    world = nothing_happened(clients=2)
+    world.servers[1].node.keys[b"r0"] = Entry(token, until_ms)
+    return world
+
+
+def test_a_key_of_an_attempt_that_is_over_is_a_leftover() -> None:
+    (violation,) = judged(left(b"c1.4")).violations
+    assert violation.rule == "leftover"
+    assert violation.facts == {"client": 1, "node": 1, "token": b"c1.4"}
+
+
+def test_a_key_that_has_run_out_is_not() -> None:
+    assert judged(left(b"c1.4", until_ms=1000)).violations == ()
+
+
+def test_a_key_of_a_client_that_crashed_may_stay_for_its_ttl() -> None:
+    world = left(b"c1.4")
+    world.processes[1].dead = True
+    assert judged(world).violations == ()
+
+
+def test_a_key_that_was_handed_over_or_is_not_owed_may_stay() -> None:
+    world = left(b"c1.4")
+    world.handed_over.add(b"c1.4")
+    assert judged(world).violations == ()
+    world = left(b"c1.4")
+    world.unowed.add((b"c1.4", 1))
+    assert judged(world).violations == ()
+    world = left(b"c1.4")
+    world.unowed.add((b"c1.4", 2))
+    assert judged(world).violations != ()
+
+
+@pytest.mark.parametrize(("why", "fine"), [("", True), ("abandoned", True), ("released", False)])
+def test_a_lease_that_is_left_to_run_out_may_stay(why: str, fine: bool) -> None:
+    world = left(b"c1.0")
+    one = lease(world, 1, 0, 10, ended=20 if why else None)
+    world.history.leases[0] = one
+    one.why, one.token = why, b"c1.0"
+    world.leases[b"c1.0"] = one
+    assert (judged(world).violations == ()) is fine
+
+
+def test_a_debt_whose_next_payment_is_to_come_may_still_be_open() -> None:
+    """Old bytes may come until max_ttl has passed, and are paid for once more then."""
+    world = left(b"c1.4")
+    world.at(1_000 * MS, lambda _: world.processes[1].owe(1, Release(b"r0", b"c1.4"), "n1.0"), None)
+    assert judged(world).violations == (), "paid, and deleted"
+
+
+# --- every rule ---------------------------------------------------------------------------------
+
+
+def test_every_rule_is_seen_to_fail_in_this_file() -> None:
+    with open(__file__, encoding="utf-8") as file:  # noqa: PTH123
+        text = file.read()
+    for rule in RULES:
+        assert f'"{rule}"' in text.replace("RULES[", ""), rule
+
+
+def test_a_calm_world_breaks_nothing() -> None:
+    """And what is judged above is not nothing: leases, calls, a contest."""
+    seen = see(plan([job(hold=5 * MS)], [job(after=MS, timeout=50 * MS)]))
+    assert seen.rules == set()
+    assert seen.judgement.winners == 2
+    assert seen.judgement.assumptions.intact
+    assert seen.world.history.contested
+    assert {"acquire", "release", "contest"} <= {one.what for one in seen.world.history.calls}
+
+
+def test_a_fault_in_an_attempt_disturbs_it() -> None:
+    quiet = see(plan([job(hold=5 * MS)], faults=[fault("script_flush", 2 * MS, node=0)]))
+    assert not quiet.judgement.disturbed
+    at_work = see(plan([job(hold=5 * MS)], faults=[fault("script_flush", MS // 10, node=0)]))
+    assert at_work.judgement.disturbed
