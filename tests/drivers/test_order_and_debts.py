@@ -16,6 +16,7 @@ import textwrap
 import threading
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import hiredis
@@ -371,7 +372,8 @@ class Urgent(Owner):
     urgent = True
 
 
-def test_release_from_another_bundle(nodes: Servers) -> None:
+@pytest.mark.parametrize("by", ["lease", "token"])
+def test_release_from_another_bundle(nodes: Servers, by: str) -> None:
     """pottery's bug: the release of another thread overtakes the acquire, and a ghost remains."""
     with ExitStack() as stack:
         road = stack.enter_context(SlowRoads(nodes[4].url))
@@ -397,7 +399,10 @@ def test_release_from_another_bundle(nodes: Servers) -> None:
             assert lease._holding.receipt is not None
             assert used is lease._holding.receipt.path, "the pool is a stack"
             outcome: list[bool] = []
-            thread = threading.Thread(target=lambda: outcome.append(lease.release()))  # noqa: B023
+            release = lease.release
+            if by == "token":
+                release = partial(redlock.release, lease.resource, lease.token)
+            thread = threading.Thread(target=lambda: outcome.append(release()))  # noqa: B023
             thread.start()
             thread.join(10)
             pool.give(us)

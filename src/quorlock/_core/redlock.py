@@ -378,12 +378,15 @@ def release(key: bytes, token: bytes, receipt: Receipt | None, policy: Policy) -
     )
 
 
-def release_by_token(request: Request, token: bytes, policy: Policy) -> Flow[bool]:
+def release_by_token(
+    request: Request, token: bytes, policy: Policy, receipt: Receipt | None = None
+) -> Flow[bool]:
     """Release by bare token: True if a quorum deleted it, False if it was gone or another's.
 
-    Raises QuorumUnreachable, NodeError.
+    receipt: where this very process has acquired it, so that the release does not overtake an
+    acquire that is still unanswered (rule 3).  Raises QuorumUnreachable, NodeError.
     """
-    released = yield from release(request.key, token, None, policy)
+    released = yield from release(request.key, token, receipt, policy)
     if released.deleted or released.gone is not None:
         return released.deleted
     fail_unanswered(released.answers, released.ended, request, policy)

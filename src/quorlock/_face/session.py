@@ -20,6 +20,7 @@ from quorlock.errors import ConfigError, LeaseLost, NodeError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from quorlock._core.effects import Receipt
     from quorlock._core.outcomes import Answer, Extended, Granted, Loss, Released
     from quorlock._core.time import Instant
 
@@ -149,11 +150,13 @@ class Session(Generic[D]):
             fail_unanswered(answers, now(), request, self.policy)
         return report.verdict == "held"
 
-    def end_by_token(self, key: bytes, token: bytes) -> None:
-        """A release by bare token ends the lease, if it is one of ours."""
+    def end_by_token(self, key: bytes, token: bytes) -> Receipt | None:
+        """A release by bare token ends the lease, if it is one of ours; how that was acquired."""
         holding = self.holdings.get(token)
-        if holding is not None and holding.key == key:
-            self.end(holding)
+        if holding is None or holding.key != key:
+            return None
+        self.end(holding)
+        return holding.receipt
 
     def forget(self) -> None:
         """In a forked child: the leases are the parent's."""

@@ -79,8 +79,8 @@ class Redlock(RedlockBase[Driver]):
         Raises QuorumUnreachable, NodeError.
         """
         session, request = self._session, self._session.by_token(resource)
-        flow = flows.release_by_token(request, token_bytes(token), session.policy)
-        session.end_by_token(request.key, token_bytes(token))
+        receipt = session.end_by_token(request.key, token_bytes(token))
+        flow = flows.release_by_token(request, token_bytes(token), session.policy, receipt)
         return session.driver.run(flow)
 
     def inspect(self, resource: str | bytes) -> Inspection:

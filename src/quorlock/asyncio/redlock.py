@@ -96,8 +96,8 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         Raises QuorumUnreachable, NodeError.
         """
         session, request = self._session, self._session.by_token(resource)
-        flow = flows.release_by_token(request, token_bytes(token), session.policy)
-        session.end_by_token(request.key, token_bytes(token))
+        receipt = session.end_by_token(request.key, token_bytes(token))
+        flow = flows.release_by_token(request, token_bytes(token), session.policy, receipt)
         return await session.driver.run(flow)
 
     async def inspect(self, resource: str | bytes) -> Inspection:

@@ -220,7 +220,7 @@ class Worker:
         Whoever is told yes may hold for as long as an extension is good from when it was asked.
         """
         process, policy = self.process, self.process.policy
-        asked_at = process.now()
+        asked_at, receipt = process.now(), lease.receipt
         request = self._request(lease.resource, lease.ttl_ms, 0)
         flow = redlock.extend_by_token(request, lease.token, policy)
         allowed = policy.node_timeout + _SLACK
@@ -232,7 +232,7 @@ class Worker:
             yield policy.node_timeout
             self.world.end(lease, "released by token")
         request = self._request(lease.resource, lease.ttl_ms, 0)
-        flow = redlock.release_by_token(request, lease.token, policy)
+        flow = redlock.release_by_token(request, lease.token, policy, receipt)
         yield Wish("release_by_token", flow, lease.resource, lease.token, allowed)
 
     def _hand_over(self, lease: Lease) -> Generator[int | Wish, Any, None]:
