@@ -1,6 +1,7 @@
 # The few commands of quorlock. Each sets up what it needs in $(VENV) by itself (tools/setup), once.
 #
 #   make test ARGS="tests/core -k tally"           arguments for pytest
+#   make sim SEED=7 HTML=out.html                  one simulated world, as a page for a browser
 #   PYTHON=python3.13 make test VENV=.venv313      another Python, beside the first
 
 VENV ?= .venv
@@ -8,9 +9,15 @@ ARGS ?=
 export VENV PYTHON
 
 python = "$(VENV)/bin/python"
+RUNS ?=
+SCENARIO ?= all
+SEED ?=
+HTML ?=
+TRACE ?=
+MINUTES ?= 10
 CHECKS = check-format check-lint check-layers check-mypy check-pyright check-docs
 
-.PHONY: help demo test check format clean ready-demo ready-test ready-dev $(CHECKS)
+.PHONY: help demo test sim explore soak spec check format clean ready-demo ready-test ready-dev $(CHECKS)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -22,6 +29,20 @@ demo: ready-demo ## eight workers, five nodes, three faults: nothing may be lost
 
 test: ready-test ## run the tests, in random order (ARGS= goes to pytest)
 	@$(python) -m pytest $(ARGS)
+
+sim: ready-demo ## simulated worlds (SEED= RUNS= SCENARIO= HTML= TRACE=; one SEED: that world, drawn)
+	@$(python) -m quorlock.testing.sim --scenario "$(SCENARIO)" $(if $(SEED),--seed $(SEED)) \
+	    $(if $(RUNS),--runs $(RUNS)) $(if $(HTML),--html "$(HTML)") $(if $(TRACE),--trace "$(TRACE)") $(ARGS)
+
+explore: ready-demo ## every order of events in a small world (ARGS="--nodes 3 --crashes 1")
+	@$(python) -m quorlock.testing.explore $(ARGS)
+
+soak: ready-test ## traffic and all faults at random on real servers (MINUTES= SEED=)
+	@$(python) -m tests.servers.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+spec: ready-demo ## check the formal model: needs spin and a C compiler (ARGS=--full: larger bounds)
+	@tools/setup-spin
+	@$(python) spec/check.py $(ARGS)
 
 check: $(CHECKS) ## format, lint, layers, types, docs: the fast ones first
 	@echo "check: all is well"
