@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any, Self
 
 import pytest
 
-TIMEOUT = 60  # seconds for Chromium to end; to answer it has as long as the test
+TIMEOUT = 60  # seconds for Chromium to answer, and to end
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -50,11 +51,13 @@ class Chromium:
         path = program()
         self._folder = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
         home = self._folder.name
+        self._said = Path(home, "said.txt")
         # All that it writes goes into its own folder, also what is not part of the profile.
         names = ("HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
         self._process, self._to, self._from = _start(
             [path, *_FLAGS, f"--user-data-dir={home}/profile"],
             os.environ | dict.fromkeys(names, home),
+            self._said,
         )
         self._buffer = b""
         self._number = 0
@@ -109,9 +112,11 @@ class Chromium:
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
-            more = os.read(self._from, 1 << 16)
+            ready, _, _ = select.select([self._from], [], [], TIMEOUT)
+            more = os.read(self._from, 1 << 16) if ready else b""
             if not more:
-                raise EOFError("Chromium has gone")
+                how = "has gone" if ready else f"has not answered for {TIMEOUT} s"
+                raise EOFError(f"Chromium {how}: {self._said.read_text(errors='replace')[-2_000:]}")
             self._buffer += more
         message, _, self._buffer = self._buffer.partition(b"\0")
         told: dict[str, Any] = json.loads(message)
@@ -197,20 +202,21 @@ def _is_complaint(event: dict[str, Any]) -> bool:
 
 
 def _start(
-    command: list[str], environment: dict[str, str]
+    command: list[str], environment: dict[str, str], said: Path
 ) -> tuple[subprocess.Popen[bytes], int, int]:
     read_there, write_here = os.pipe()
     read_here, write_there = os.pipe()
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _START, str(read_there), str(write_there), *command],
-            env=environment,
-            pass_fds=(read_there, write_there),
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with said.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(read_there), str(write_there), *command],
+                env=environment,
+                pass_fds=(read_there, write_there),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+            )
     finally:
         os.close(read_there)
         os.close(write_there)

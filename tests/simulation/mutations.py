@@ -2,9 +2,10 @@
 
 Each break is a variant of a flow, of the driver or of the node, put in place of the right one
 while a world runs.  `search` counts the worlds that it takes until a promise is seen to be broken;
-the seed that it stops at is kept in SEEDS, and replayed by the tests.
+the seed that it stops at is kept in corpus.py, and replayed by the tests.
 
     python -m tests.simulation.mutations            search for all of them, and print the table
+    python -m tests.simulation.mutations overtak    for those that have this in their names
 """
 
 from __future__ import annotations
@@ -43,6 +44,19 @@ from quorlock.testing.world import World
 WORLDS_MAX = 20_000
 
 
+@contextlib.contextmanager
+def applied(pieces: tuple[tuple[Any, str, Any], ...]) -> Iterator[None]:
+    """Put something in place of something, and the old back in the end."""
+    before = [getattr(where, name) for where, name, _ in pieces]
+    try:
+        for where, name, variant in pieces:
+            setattr(where, name, variant)
+        yield
+    finally:
+        for (where, name, _), old in zip(pieces, before, strict=True):
+            setattr(where, name, old)
+
+
 @dataclass(frozen=True)
 class Mutation:
     """One break.
@@ -57,16 +71,9 @@ class Mutation:
     scenario: str = "sound"
     excuse_memory: bool = True
 
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        before = [getattr(where, name) for where, name, _ in self.pieces]
-        try:
-            for where, name, variant in self.pieces:
-                setattr(where, name, variant)
-            yield
-        finally:
-            for (where, name, _), old in zip(self.pieces, before, strict=True):
-                setattr(where, name, old)
+    def applied(self) -> contextlib.AbstractContextManager[None]:
+        """While this lasts, it is in place."""
+        return applied(self.pieces)
 
     def violations(self, seed: int) -> tuple[Violation, ...]:
         """What is wrong with that world under this break."""
@@ -317,18 +324,26 @@ MUTATIONS = (
 )
 
 
+def table(seeds: dict[str, int]) -> str:
+    """As it is kept in corpus.py."""
+    lines = (f'    "{name}": {seed:_},' for name, seed in seeds.items())
+    return "\n".join(["SEEDS = {", *lines, "}"])
+
+
 def main() -> int:
     gc.set_threshold(50_000, 20, 100)
-    missed = 0
+    seeds: dict[str, int] = {}
     chosen = [m for m in MUTATIONS if not sys.argv[1:] or sys.argv[1] in m.name]
     for mutation in chosen:
         began = time.monotonic()
         seed = search(mutation)
         seconds = time.monotonic() - began
-        missed += seed is None
+        if seed is not None:
+            seeds[mutation.name] = seed
         found = f"found after {seed + 1:,} worlds" if seed is not None else "NOT FOUND"
         print(f"{mutation.name:<46} {mutation.rule:<13} {found} ({seconds:.1f} s)", flush=True)
-    return 1 if missed else 0
+    print(f"\n{table(seeds)}")
+    return 0 if chosen and len(seeds) == len(chosen) else 1
 
 
 if __name__ == "__main__":

@@ -42,13 +42,14 @@ def plan(
     client_paces: Sequence[int] = (),
     node_paces: Sequence[int] = (),
     resources: int = 1,
+    max_ttl_ms: int = 1000,
 ) -> Plan:
     """A world of so many clients as there are careers, with clocks that start at 0."""
     clients = len(careers)
     return Plan(
         seed=1,
         scenario="by hand",
-        settings=Settings(n, 1000, 20 * MS, (10 * MS, 20 * MS), 500 * MS),
+        settings=Settings(n, max_ttl_ms, 20 * MS, (10 * MS, 20 * MS), 500 * MS),
         weather=weather,
         careers=tuple(map(tuple, careers)),
         bundles=(bundles,) * clients,

@@ -106,7 +106,7 @@ def test_a_reply_after_the_deadline_is_said_to_be_late() -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_line_fits_and_every_turn_of_events_is_told(scenario: str) -> None:
-    for seed in range(25):
+    for seed in range(15):
         trace = lived(scenario, seed)
         drawn = diagram(trace)
         replay = f"{scenario}, seed {seed}"

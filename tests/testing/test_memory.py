@@ -96,9 +96,8 @@ async def test_a_lock_is_taken_kept_and_given_back(face: Face, nodes: MemoryNode
         error = await raises(AcquireTimeout, other.lock("invoice:42").acquire(timeout=0))
         assert "memory://" in str(error)
         await lease.extend(20)
-        assert await until(
-            lambda: all(node.execute("PTTL", "invoice:42") > 9_000 for node in nodes)
-        )
+        # By the two that decided it; the third may have been asked in vain (NOSCRIPT, too late).
+        assert sum(node.execute("PTTL", "invoice:42") > 9_000 for node in nodes) >= 2
         assert await lease.release() is True
         assert await until(lambda: left_over(nodes) == {})
         async with other.lock("invoice:42", timeout=0) as lease:
@@ -218,8 +217,7 @@ async def sees_all(redlock: aio.Redlock) -> bool:
 async def test_a_stopped_majority(face: Face, nodes: MemoryNodes) -> None:
     """QuorumUnreachable names them, nothing is left on the one that lives; they come back."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
-        async with redlock.lock("a"):
-            pass
+        assert await sees_all(redlock)
         for node in nodes[:2]:
             node.stop()
         for timeout in (0, None):
@@ -259,8 +257,7 @@ async def test_a_hung_minority(face: Face, nodes: MemoryNodes) -> None:
 async def test_a_hung_majority(face: Face, nodes: MemoryNodes) -> None:
     """Calls end at their deadlines and name the two; when they go on no key of ours is anywhere."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
-        async with redlock.lock("a"):
-            pass
+        assert await sees_all(redlock)
         for node in nodes[:2]:
             node.hang()
         error = await raises(QuorumUnreachable, redlock.lock("a").acquire(timeout=0))
@@ -795,7 +792,7 @@ def test_a_forked_child_is_refused(nodes: MemoryNodes) -> None:
     with quorlock.Redlock(nodes.urls, **SETTINGS) as inherited, inherited.lock("a") as lease:
         in_child(work)
         lease.extend(20)
-        assert len(left_over(nodes)) == 3
+        assert len(left_over(nodes)) >= 2
         with inherited.lock("b", timeout=0):
             pass
 

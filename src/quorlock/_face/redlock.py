@@ -27,9 +27,9 @@ class RedlockBase(ABC, Generic[D]):
     """Distributed locks over N independent Redis or Valkey masters.
 
     Args:
-        nodes: URLs (redis, rediss, valkey, valkeys, unix), `Node` objects, or redis-py and
-            valkey-py client objects, whose address and credentials are read.  The same list,
-            in any order, in every process.
+        nodes: URLs (redis, rediss, valkey, valkeys, unix; memory for tests), `Node` objects, or
+            redis-py and valkey-py client objects, whose address and credentials are read.  The
+            same list, in any order, in every process.
         ttl: the default lease time, in seconds as all durations here (or a timedelta).
         max_ttl: the longest ttl that any client of these nodes uses.
         node_timeout: how long one node may take to answer one round.

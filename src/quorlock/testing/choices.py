@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from quorlock.testing.trace import Trace
 
 NODE_TIMEOUT = 10 * NS_PER_MS
-TTL_MS = 40
+TTL_MS = 200
 # Two rounds, and a little: the second attempt begins when the first must be over.
 _TWO_ATTEMPTS = 2 * NODE_TIMEOUT + NS_PER_MS
 # The last steps of a world are few; so many go round in circles.
@@ -99,7 +99,8 @@ class Small:
             client_paces=(990_000,) * self.clients,
             node_paces=(PPM,) * self.nodes,
             client_offsets=(NS_PER_S,) * self.clients,
-            node_offsets=(0,) * self.nodes,
+            # Each key ends a moment after its ttl: the millisecond that it ends in has just begun.
+            node_offsets=(NS_PER_MS - 1,) * self.nodes,
         )
 
 
@@ -143,7 +144,8 @@ class Choice(NamedTuple):
 
 # What each kind of choice means.
 KINDS = {
-    "go": "a client goes on with its work: it asks, or what it held long enough ends",
+    "begin": "a client asks for the lock",
+    "go": "a holder goes on: it extends, or releases",
     "request": "the oldest request on a connection reaches its node",
     "reply": "the oldest reply on a connection, or its end, reaches the client",
     "connect": "a client is connected again",
@@ -262,13 +264,19 @@ class ChosenWorld(World):
 
     def choices(self) -> list[Choice]:
         """Everything that may happen now, always in the same order."""
-        return [*self._of_clients(), *self._of_ways(), *self._of_nodes(), *self._of_time()]
+        return [
+            *(*self._of_ways(), *self._of_nodes(), *self._of_work(), *self._of_clients()),
+            *self._of_time(),
+        ]
 
-    def _of_clients(self) -> Iterator[Choice]:
-        for client in sorted(self.resting):
+    def _of_work(self) -> Iterator[Choice]:
+        for client in sorted(self.resting, reverse=True):
             # They are all alike, so let them begin in their order.
             if client <= self.begun and not self.processes[client].paused:
-                yield Choice("go", client)
+                holds = self.workers[client].lease is not None
+                yield Choice("go" if holds else "begin", client)
+
+    def _of_clients(self) -> Iterator[Choice]:
         for process in self.processes:
             if process.paused:
                 yield Choice("resume", process.index)
@@ -277,10 +285,10 @@ class ChosenWorld(World):
 
     def _of_ways(self) -> Iterator[Choice]:
         for way in sorted(self.ways.values(), key=lambda way: way.at):
-            if way.requests and self._still_comes(way):
-                yield Choice("request", *way.at)
             if way.replies:
                 yield Choice("reply", *way.at)
+            if way.requests and self._still_comes(way):
+                yield Choice("request", *way.at)
             if self.breaks and not way.link.lost and not self.processes[way.at[0]].paused:
                 yield Choice("break", *way.at)
         for client, node, bundle in sorted(self.away):
@@ -535,7 +543,7 @@ class ChosenWorld(World):
 
 
 _DEEDS: dict[str, Callable[[ChosenWorld, Choice], None]] = {
-    kind: getattr(ChosenWorld, f"_{kind}") for kind in KINDS
+    kind: getattr(ChosenWorld, "_go" if kind == "begin" else f"_{kind}") for kind in KINDS
 }
 
 

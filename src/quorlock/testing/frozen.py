@@ -1,8 +1,9 @@
 """The state of a small world as plain data, so that two ways to one state can be seen to be one.
 
-What a suspended flow is, is known in full: its place in the code and its local variables (the
-flows wait in plain statements only, never in the midst of a `for` or of an expression).  Whatever
-is not named in `_OMITTED` belongs to the state; what is named there has its reason.
+What a suspended flow is, is known in full: its place in the code and its local variables (flows
+wait in plain statements, never in the midst of a `for` or of an expression; how far a worker has
+come with its jobs is told by its calls).  Whatever is not named in `_OMITTED` belongs to the state;
+what is named there has its reason.
 """
 
 from __future__ import annotations
@@ -14,11 +15,16 @@ from hashlib import blake2b
 from types import FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from quorlock._core.commands import Acquire, Extend, Inspect, Release
+from quorlock._core.effects import Receipt, Replied
 from quorlock._core.outcomes import Answer
 from quorlock._core.policy import Policy
+from quorlock._core.quorum import Tally
+from quorlock._core.redlock import Request
 from quorlock._wire.conversation import Conversation, Question
 from quorlock.testing.history import Call, Lease
 from quorlock.testing.network import Link, Message
+from quorlock.testing.plan import Job
 from quorlock.testing.process import Dicey, Payment, Process, Turn
 from quorlock.testing.server import Server
 from quorlock.testing.worker import Worker
@@ -27,7 +33,7 @@ from quorlock.testing.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock.testing.choices import ChosenWorld, Way
+    from quorlock.testing.choices import Choice, ChosenWorld, Way
 
 # By class: what is left out of an object, and why it may be.
 _OMITTED: dict[type, frozenset[str]] = {
@@ -38,7 +44,8 @@ _OMITTED: dict[type, frozenset[str]] = {
     )
     | {"_back_off", "cut_off", "_frozen_until"},
     # A turn: `_done` is its worker; `call` is told by its client's number.
-    Turn: frozenset(("process", "call", "_done")),
+    # Old timers are told by not being there. Votes are told in the order of the nodes.
+    Turn: frozenset(("process", "call", "votes", "_done", "_timer")),
     # A server: its clock never changes here.
     Server: frozenset(("world", "index", "wall")),
     # A worker: its turn is among those of its process.
@@ -50,42 +57,96 @@ _OMITTED: dict[type, frozenset[str]] = {
 }
 
 
-def digest(world: ChosenWorld) -> bytes:
+class Naming:
+    """Which name each node goes by: `of` says it for every node, `nodes` is the way back."""
+
+    def __init__(self, nodes: list[int]) -> None:
+        self.nodes = nodes
+        self.of = [nodes.index(node) for node in range(len(nodes))]
+
+    def given(self, choice: Choice) -> Choice:
+        """A choice under the new names."""
+        return choice if choice.node < 0 else choice._replace(node=self.of[choice.node])
+
+    def taken(self, choice: Choice) -> Choice:
+        """And under the old ones again."""
+        return choice if choice.node < 0 else choice._replace(node=self.nodes[choice.node])
+
+    def mask(self, bits: int) -> int:
+        """A set of nodes, a bit for each."""
+        return sum(1 << self.of[node] for node in range(len(self.of)) if bits >> node & 1)
+
+    def row(self, items: Any) -> list[Any]:
+        """What stands in the order of the nodes."""
+        return [items[node] for node in self.nodes]
+
+
+_naming = Naming([])
+
+
+def rename(world: ChosenWorld) -> Naming:
+    """Names for the nodes that do not depend on their order, as far as that is cheap."""
+    global _naming  # noqa: PLW0603
+    servers = world.servers
+    _naming = Naming(list(range(len(servers))))
+    columns: list[Any] = [[_server(server)] for server in servers]
+    for way in sorted(world.ways.values(), key=_place):
+        client, node, bundle, life = way.at
+        columns[node].append((client, bundle, life, _on_way(way)))
+    for process in world.processes:
+        for turn in process.turns:
+            for column, vote in zip(columns, _votes(turn), strict=True):
+                column.append(vote)
+    keys = [marshal.dumps(column, 2) for column in columns]
+    _naming = Naming(sorted(range(len(servers)), key=keys.__getitem__))
+    return _naming
+
+
+def digest(world: ChosenWorld, naming: Naming) -> bytes:
     """128 bits of the state: two states in a million million million share them by chance."""
     # Version 2 of marshal writes equal values as equal bytes (later ones refer back by identity).
-    return blake2b(marshal.dumps(state(world), 2), digest_size=16).digest()
+    return _digest(state(world, naming))
 
 
-def state(world: ChosenWorld) -> Any:
-    """All of it."""
+def _digest(facts: Any) -> bytes:
+    return blake2b(marshal.dumps(facts, 2), digest_size=16).digest()
+
+
+def state(world: ChosenWorld, naming: Naming) -> Any:
+    """All of it, under the names that the nodes go by."""
+    global _naming  # noqa: PLW0603
+    _naming = naming
+    of = naming.of
     return (
         world.now,
         (world.jumps, world.slips, world.crashes, world.breaks, world.pauses, world.begun),
-        sorted(world.lives.items()),
-        sorted(world.down_since.items()),
+        sorted((client, of[node], *rest) for (client, node, *rest) in _lives(world)),
+        sorted((of[node], at) for node, at in world.down_since.items()),
         sorted(world.resting),
-        sorted(world.away),
+        sorted((client, of[node], bundle) for client, node, bundle in world.away),
         [_timer(timer) for timer in sorted(world.live_timers())],
-        [_way(way) for way in sorted(world.ways.values(), key=_place)],
-        [_server(server) for server in world.servers],
+        sorted((_named(way), _way(way)) for way in world.ways.values()),
+        [_server(server) for server in _naming.row(world.servers)],
         [_process(process) for process in world.processes],
         [_fields(worker) for worker in world.workers],
         _facts(world),
     )
 
 
-def outcome(world: ChosenWorld) -> Any:
-    """What a world has come to in the end, as far as anybody can tell."""
-    return (
-        [_server(server)[1:] for server in world.servers],
+def outcome(world: ChosenWorld, naming: Naming) -> bytes:
+    """What a world has come to in the end, as far as anybody can tell; as a digest."""
+    global _naming  # noqa: PLW0603
+    _naming = naming
+    return _digest((
+        [_server(server)[1:] for server in _naming.row(world.servers)],
         _facts(world),
         sorted({found.rule for found in world.history.found}),
-    )
+    ))
 
 
 def _facts(world: ChosenWorld) -> Any:
     """What the judge will look at. A lease that is over cannot overlap with any to come."""
-    history = world.history
+    history, of, mask = world.history, _naming.of, _naming.mask
     alive = {turn.command.token for p in world.processes for turn in p.turns if turn.command}  # type: ignore[union-attr]
     calls = [[] for _ in world.processes]  # type: ignore[var-annotated]
     for call in history.calls:
@@ -100,9 +161,9 @@ def _facts(world: ChosenWorld) -> Any:
     return (
         calls,
         sorted(held),
-        sorted((token, mask) for token, mask in world.executed_on.items() if token in alive),
-        sorted((*what, at) for what, at in world.extended_at.items() if what[0] in alive),
-        sorted(world.unowed),
+        sorted((token, mask(bits)) for token, bits in world.executed_on.items() if token in alive),
+        sorted((t, of[n], at) for (t, n), at in world.extended_at.items() if t in alive),
+        sorted((token, of[node]) for token, node in world.unowed),
         len(history.found),
     )
 
@@ -114,17 +175,31 @@ def _place(way: Way) -> tuple[int, int, int, int]:
     return way.at
 
 
+def _named(way: Way) -> tuple[int, int, int, int]:
+    client, node, bundle, life = way.at
+    return client, _naming.of[node], bundle, life
+
+
+def _lives(world: ChosenWorld) -> Any:
+    return ((*place, life) for place, life in world.lives.items() if life > 1)
+
+
+def _on_way(way: Way) -> Any:
+    return (
+        [_message(message) for message in way.requests],
+        [message and _message(message) for message in way.replies],
+    )
+
+
 def _way(way: Way) -> Any:
     link = way.link
     return (
-        way.at,
-        way.broke_at,
+        -1 if way.broke_at is None else way.broke_at,
         link.lost,
-        link.run_id,
+        link.epoch,
         _fields(link.conversation),
         [_question(question) for question in link.conversation.questions],
-        [_message(message) for message in way.requests],
-        [message and _message(message) for message in way.replies],
+        _on_way(way),
     )
 
 
@@ -143,7 +218,7 @@ def _question(question: Question) -> Any:
 
 
 def _server(server: Server) -> Any:
-    """With the keys that are still alive."""
+    """With the keys that are still alive, whose value is the token."""
     at, node = server.at_ms(), server.node
     keys = [
         (key, entry.value, entry.until)
@@ -154,9 +229,17 @@ def _server(server: Server) -> Any:
 
 
 def _process(process: Process) -> Any:
-    turns = [(_number(turn.call), _fields(turn)) for turn in process.turns]
+    turns = [(_number(turn.call), _fields(turn), _votes(turn)) for turn in process.turns]
     dice = vars(process.dice)
-    return _fields(process, "turns", "chance"), turns, vars(process.chance)["_count"], frozen(dice)
+    debts = [_fields(debts) for debts in _naming.row(process.debts)]
+    paying = [frozen(due) for due in _naming.row(vars(process)["_paying"])]
+    chance = (vars(process.chance)["_count"], frozen(dice))
+    return _fields(process, "turns", "chance", "debts", "_paying"), debts, paying, turns, chance
+
+
+def _votes(turn: Turn[Any]) -> Any:
+    votes = turn.votes
+    return [votes[node].name if node in votes else "" for node in _naming.nodes]
 
 
 def _number(call: Call) -> int:
@@ -165,7 +248,15 @@ def _number(call: Call) -> int:
 
 
 def _timer(timer: Any) -> Any:
-    return timer.at, timer.client, frozen(timer.act), frozen(timer.what)
+    what = timer.what
+    if timer.act.__qualname__ == "Process._act":
+        what = (what[0], _naming.of[what[1]])  # to pay a node
+    elif what[1].__qualname__ == "Process._pay_again":
+        until, bell, (node, due) = what
+        what = (until, bell, (_naming.of[node], due))
+    elif what[1].__qualname__ == "Turn._ring":
+        what = what[:2]
+    return timer.at, timer.client, frozen(timer.act), frozen(what)
 
 
 # --- anything --------------------------------------------------------------------------------
@@ -206,7 +297,29 @@ def _fields(value: Any, *omitted: str) -> Any:
     if facts is not None:
         skipped = _skipped(kind)
         names = tuple(name for name in facts if name not in skipped)
-    return [frozen(getattr(value, name)) for name in names if name not in omitted]
+    facts_ = [frozen(getattr(value, name)) for name in names if name not in omitted]
+    if "run_id" in names:  # "n2.1": the node is told by the place that it stands in
+        facts_[names.index("run_id")] = value.run_id.partition(".")[2]
+    return facts_
+
+
+def _tally(value: Tally) -> Any:
+    facts = (value.n, value.round, value.quorum, value.granted, value.pending)
+    return facts, [frozen(answer) for answer in _naming.row(value.answers)]
+
+
+def _receipt(value: Receipt) -> Any:
+    return value.round, value.started, value.sent, _naming.mask(value.asked), frozen(value.path)
+
+
+def _replied(value: Replied) -> Any:
+    return value.round, _naming.of[value.node], frozen(value.answer), value.at
+
+
+def _tuple(value: tuple[Any, ...]) -> Any:
+    """Answers stand in the order of the nodes."""
+    answers = len(value) == len(_naming.nodes) and all(type(item) is Answer for item in value)
+    return [frozen(item) for item in (_naming.row(value) if answers else value)]
 
 
 _NAMES: dict[type, tuple[str, ...]] = {}
@@ -239,15 +352,24 @@ def _generator(value: Any) -> Any:
     return value.__name__, frame.f_lasti, facts, frozen(value.gi_yieldfrom)
 
 
-_ANSWERS: dict[Answer, Any] = {}
+# Facts that never change are frozen once; there are few different ones in a small world.
+_FACTS: dict[Any, Any] = {}
+
+
+def _fact(value: Any) -> Any:
+    known = _FACTS.get(value)
+    if known is None:
+        known = _FACTS[value] = (type(value).__name__, _fields(value))
+    return known
 
 
 def _answer(value: Answer) -> Any:
-    known = _ANSWERS.get(value)
+    known = _FACTS.get(value)
     if known is None:
         facts = (value.cause.name, value.text, value.ttl_left_ms, value.holder)
-        known = _ANSWERS[value] = (value.vote.name, *facts)
+        known = _FACTS[value] = (value.vote.name, *facts)
     return known
+
 
 
 def _payment(value: Payment) -> Any:
@@ -257,13 +379,22 @@ def _payment(value: Payment) -> Any:
 
 _HOW: dict[type, Callable[[Any], Any]] = {
     Answer: _answer,
+    Acquire: _fact,
+    Release: _fact,
+    Extend: _fact,
+    Inspect: _fact,
+    Request: _fact,
+    Job: _fact,
     # One for all: it never changes.
     Policy: lambda _: "policy",
     World: lambda _: "world",
     Process: lambda process: process.index,
     Worker: lambda worker: worker.process.index,
-    Server: lambda server: server.index,
-    Link: lambda link: (link.process.index, link.server.index, link.bundle, link.run_id),
+    Server: lambda server: _naming.of[server.index],
+    Tally: _tally,
+    Receipt: _receipt,
+    Replied: _replied,
+    Link: lambda link: (link.process.index, _naming.of[link.server.index], link.bundle, link.epoch),
     Turn: lambda turn: (turn.process.index, turn.over),
     Call: _number,
     Payment: _payment,
@@ -272,7 +403,7 @@ _HOW: dict[type, Callable[[Any], Any]] = {
     GeneratorType: _generator,
     MethodType: lambda act: (act.__qualname__, frozen(act.__self__)),
     FunctionType: lambda act: act.__qualname__,
-    tuple: _sequence,
+    tuple: _tuple,
     list: _sequence,
     deque: _sequence,
     dict: _mapping,

@@ -179,11 +179,11 @@ class Process:
         started = self.now()
         question = Question(command, turn, turn.round, started)
         asked = 0
-        if self.stall:
-            left = self.world.plan.lasts - self.world.now - 1
-            self.stall = max(0, min(self.stall, left))
+        # Who gives back for a caller that is gone does not freeze: nothing would wait for its end.
+        left = self.world.plan.lasts - self.world.now - 1
+        self.stall = max(0, min(self.stall, left))
         for index in range(self.policy.n):
-            if self.stall and index == self.stalls_at:
+            if index == self.stalls_at and not turn.cancelled:
                 self.sending_late = self.stall
             refusal = self._ask(index, data, question, turn.bundle, behind)
             if refusal is None:

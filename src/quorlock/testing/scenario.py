@@ -107,12 +107,18 @@ class Scenario:
 
 
 class _Planner:
-    """Draws one plan. Only `random()` of the generator is used: it is the same in every Python."""
+    """Draws one plan. Only `random()` of the generator is used: it is the same in every Python.
+
+    beat: how quickly work goes (ns), mostly the ttl. Some ttls are far longer: only then is what a
+    client leaves behind still there when all has settled.
+    """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
         self.seed = seed
         self.dice = Random(seed)
+        self.node_timeout = self.one_of((5, 10, 20, 50)) * NS_PER_MS
+        self.beat = self.node_timeout * self.one_of((4, 6, 10, 30, 100))
 
     # --- dice --------------------------------------------------------------------------------
 
@@ -131,9 +137,9 @@ class _Planner:
         scenario = self.scenario
         n, clients = self.one_of(scenario.nodes), self.one_of(scenario.clients)
         settings = self._settings(n)
-        weather = self._weather(settings)
-        # Some ttls long: work is done well before a lease runs out, and crosses it at times.
-        lasts = min(self.between(1, 4) * settings.max_ttl_ms, 6_000) * NS_PER_MS
+        weather = self._weather()
+        # Some beats long: work is done well before a lease runs out, and crosses it at times.
+        lasts = min(self.between(1, 4) * self.beat, 6_000 * NS_PER_MS)
         client_paces, node_paces = self._paces(clients, n)
         resources = 1 if self.happens(700) else scenario.resources
         plan = Plan(
@@ -154,24 +160,23 @@ class _Planner:
         return scenario.shaped(plan, self.dice) if scenario.shaped is not None else plan
 
     def _settings(self, n: int) -> Settings:
-        node_timeout_ms = self.one_of((5, 10, 20, 50))
-        max_ttl_ms = node_timeout_ms * self.one_of((4, 6, 10, 30, 100))
-        shortest = max(1, max_ttl_ms // self.one_of((8, 15, 30)))
+        beat_ms = self.beat // NS_PER_MS
+        shortest = max(1, beat_ms // self.one_of((8, 15, 30)))
         return Settings(
             n=n,
-            max_ttl_ms=max_ttl_ms,
-            node_timeout=node_timeout_ms * NS_PER_MS,
+            max_ttl_ms=beat_ms * self.one_of((1, 1, 1, 1, 10)),
+            node_timeout=self.node_timeout,
             retry_delay=(shortest * NS_PER_MS, shortest * self.between(2, 5) * NS_PER_MS),
             outage_timeout=self.one_of((100, 500, 2_000)) * NS_PER_MS,
         )
 
-    def _weather(self, settings: Settings) -> Weather:
-        timeout = settings.node_timeout
+    def _weather(self) -> Weather:
+        timeout = self.node_timeout
         return Weather(
             shortest=self.one_of((1, timeout // 200, timeout // 20)),
             spread=self.one_of((timeout // 50, timeout // 10, timeout // 3, timeout)),
             tail=self.one_of((0, 0, 20, self.scenario.late_tail)),
-            tail_until=self.one_of((2 * timeout, settings.max_ttl_ms * NS_PER_MS)),
+            tail_until=self.one_of((2 * timeout, self.beat)),
         )
 
     def _paces(self, clients: int, n: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -200,26 +205,26 @@ class _Planner:
         ttl_ms = settings.max_ttl_ms
         if self.happens(300):
             ttl_ms = max(ttl_ms // 2, 4 * settings.node_timeout // NS_PER_MS)
-        ttl = ttl_ms * NS_PER_MS
+        beat = min(ttl_ms * NS_PER_MS, self.beat)
         extensions = self._extensions(settings, ttl_ms) if self.happens(scenario.extending) else ()
-        hold = self.one_of((0, ttl // 20, ttl // 5, ttl // 2, ttl))
+        hold = self.one_of((0, beat // 20, beat // 5, beat // 2, beat))
         return Job(
-            after=int(self.dice.random() ** 2 * ttl),
+            after=int(self.dice.random() ** 2 * beat),
             resource=self.between(0, resources - 1),
             ttl_ms=ttl_ms,
             once=self.happens(scenario.once),
-            timeout=self.one_of((0, ttl // 4, ttl, 3 * ttl)),
+            timeout=self.one_of((0, beat // 4, beat, 3 * beat)),
             hold=hold + sum(after for after, _ in extensions),
             extensions=extensions,
             ending=self.one_of(("release",) * 6 + ("abandon", "by_token", "hand_over")),
-            cancel_after=int(self.dice.random() * ttl / 4) if self.happens(100) else None,
+            cancel_after=int(self.dice.random() * beat / 4) if self.happens(100) else None,
         )
 
     def _extensions(self, settings: Settings, ttl_ms: int) -> tuple[tuple[int, int], ...]:
-        ttl = ttl_ms * NS_PER_MS
+        beat = min(ttl_ms * NS_PER_MS, self.beat)
         shorter = max(ttl_ms // 2, 4 * settings.node_timeout // NS_PER_MS)
         return tuple(
-            (int(self.dice.random() * ttl * 0.9), self.one_of((ttl_ms, ttl_ms, shorter)))
+            (int(self.dice.random() * beat * 0.9), self.one_of((ttl_ms, ttl_ms, shorter)))
             for _ in range(self.between(1, 4))
         )
 
@@ -246,25 +251,24 @@ class _Planner:
             kind=kind,
             client=-1 if to_all or kind in _OF_NODE else self.between(0, clients - 1),
             node=self.between(0, n - 1),
-            lasts=min(self._length(kind, settings.node_timeout, max_ttl), lasts - at),
-            amount=self._amount(kind, settings.node_timeout, max_ttl),
+            lasts=min(self._length(kind, max_ttl), lasts - at),
+            amount=self._amount(kind, max_ttl),
         )
 
-    def _length(self, kind: str, node_timeout: int, max_ttl: int) -> int:
+    def _length(self, kind: str, max_ttl: int) -> int:
+        timeout, beat = self.node_timeout, self.beat
         if kind == "crash_lost":  # some stay out for max_ttl, as the Redlock page asks
-            return self.one_of((node_timeout, max_ttl // 3, max_ttl + 2 * NS_PER_MS))
-        long = self.one_of(
-            (node_timeout // 2, 2 * node_timeout, max_ttl // 2, max_ttl, 2 * max_ttl)
-        )
+            return self.one_of((timeout, max_ttl // 3, max_ttl + 2 * NS_PER_MS))
+        long = self.one_of((timeout // 2, 2 * timeout, beat // 2, beat, 2 * beat))
         return 1 + int(self.dice.random() * long)
 
-    def _amount(self, kind: str, node_timeout: int, max_ttl: int) -> int:
+    def _amount(self, kind: str, max_ttl: int) -> int:
         if kind.endswith("step"):
             return self.one_of((-1, 1)) * int(self.dice.random() * 2 * max_ttl)
         if kind in ("client_drift", "wall_drift"):
             return self.one_of((0, 900_000, 980_000, 1_000_000, 1_020_000, 1_100_000))
         if kind == "slow":
-            return int(self.dice.random() * 2 * node_timeout)
+            return int(self.dice.random() * 2 * self.node_timeout)
         if kind == "flap":
             return self.between(2, 6)
         return self.one_of((0, 500, 1000, self.between(0, 1000)))

@@ -47,7 +47,7 @@ def place(event: Event) -> str:
 
 def pace_words(pace: int) -> str:
     """How much faster than true time a clock goes: "+0.49 %"."""
-    return f"{(pace - PPM) / 10_000:+g} %" if pace else "0: it stands still"
+    return f"{(pace - PPM) / 10_000:+.2f} %" if pace else "0: it stands still"
 
 
 def reply_words(event: Event) -> str:

@@ -65,6 +65,12 @@ class Server:
         """What its wall clock shows, in the milliseconds that keys expire by."""
         return self.wall.read(self.world.now) // NS_PER_MS
 
+    def empty_at(self) -> int:
+        """The true instant from which on nothing that it holds now is alive."""
+        untils = (entry.until for entry in self.node.keys.values() if entry.until is not None)
+        last = (max(untils, default=0) + 1) * NS_PER_MS
+        return self.wall.when(last) or 0
+
     def arrive(self, message: Message) -> None:
         """A request has reached the door."""
         link = message.link

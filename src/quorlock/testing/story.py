@@ -479,7 +479,9 @@ class Story:
         """What still lasts when the trace ends."""
         for fault in self.faults:
             if fault.until == _STILL_LASTS:
-                fault.until = self.end
+                # When the world is healed at last, not every end is told.
+                length = fault.began.get("lasts", self.end)
+                fault.until = min(self.end, fault.began["at"] + length)
         for held in list(self._keys.values()):
             self._drop(held, self.end, "still there")
 

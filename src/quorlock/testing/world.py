@@ -6,6 +6,7 @@ the byte, everywhere.  Leaves what goes wrong to `faults`, and what is right or 
 
 from __future__ import annotations
 
+import traceback
 from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,8 @@ from quorlock.testing import faults
 from quorlock.testing.clock import PPM, Clock
 from quorlock.testing.history import Call, History, Lease, Violation
 from quorlock.testing.network import Link
-from quorlock.testing.node import Error
 from quorlock.testing.process import Process, Turn
-from quorlock.testing.server import NO_SCRIPT, Server
+from quorlock.testing.server import Server
 from quorlock.testing.worker import Worker
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class World:
         self.executed_on: dict[bytes, int] = {}  # by token: nodes that carried out its SET
         self.extended_at: dict[tuple[bytes, int], int] = {}  # by token and node: when last
         self.handed_over: set[bytes] = set()  # their old owner owes them to nobody any more
-        # Keys that may stay until their ttl: a duplicate set them, of which nobody can know, or
-        # the node answered the release with an error.
+        # Keys that may stay until their ttl: a duplicate set them or a restart brought them back,
+        # of which nobody can know.
         self.unowed: set[tuple[bytes, int]] = set()
         self.leases: dict[bytes, Lease] = {}
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
@@ -100,18 +100,25 @@ class World:
     def run(self) -> History:
         """From the beginning to the end."""
         self._begin()
-        heap = self._heap
-        events = 0
+        try:
+            self._go_on()
+        except Exception as error:  # noqa: BLE001 (a defect is what worlds are run to find)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+            self.violated("exception", text)
+        self.history.messages = self.messages
+        return self.history
+
+    def _go_on(self) -> None:
+        heap, events = self._heap, 0
         while heap and events < EVENTS_MAX:
             self.now, _, act, what = heappop(heap)
             act(what)
             events += 1
+        self.history.events = events
         if heap:
             text = f"{events} events, and no end: somebody goes round in circles"
             self.violated("endless", text)
-        self.history.messages = self.messages
-        self.history.events = events
-        return self.history
 
     def _begin(self) -> None:
         if self.trace is not None:
@@ -167,6 +174,9 @@ class World:
             after = server.node.alive(key, at)
             if after is None or after.value != entry.value or _shorter(after, entry):
                 self.history.forgotten.append((self.now, server.index, how))
+        for key, entry in server.node.keys.items():
+            if entry.value is not None and key not in before:
+                self.unowed.add((entry.value, server.index))  # deleted, and back from the disk
 
     # --- what the parts report ---------------------------------------------------------------
 
@@ -197,8 +207,6 @@ class World:
                     self.unowed.add((command.token, server.index))
                 mask = self.executed_on.get(command.token, 0)
                 self.executed_on[command.token] = mask | 1 << server.index
-        elif type(command) is Release and isinstance(reply, Error) and reply != NO_SCRIPT:
-            self.unowed.add((command.token, server.index))
         elif type(command) is Extend and reply == 1:
             self.extended_at[command.token, server.index] = self.now
         if self.trace is not None:
@@ -366,6 +374,10 @@ class World:
 
     def _contest(self, _: None) -> None:
         """Those who are left ask for the same lock at once: one of them must get it."""
+        free_at = max(server.empty_at() for server in self.servers)
+        if free_at > self.now:  # a clock that was set back keeps its keys for longer
+            self.at(free_at, self._contest, None)
+            return
         self.history.contested = True
         ready = [w for w in self.workers if w.done and not w.process.dead]
         for worker in ready[:_CONTENDERS]:

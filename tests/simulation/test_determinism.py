@@ -1,0 +1,108 @@
+"""The same seed gives the same trace, to the byte: everywhere, whatever the hashes are.
+
+QUORLOCK_SEEDS=1000 makes it so many worlds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from quorlock.testing.scenario import ALL, SCENARIOS, plan_of
+from quorlock.testing.sim import run
+from quorlock.testing.trace import Trace
+from tests.simulation.hashes import hash_of, trace_of
+
+ROOT = Path(__file__).parents[2]
+SEEDS = int(os.environ.get("QUORLOCK_SEEDS", "20"))
+OTHERS = ("3.11", "3.12", "3.13", "3.14")
+# Where pyenv keeps its Pythons, and venvs that somebody made by hand.
+PLACES = ("/root/.pyenv/versions/{0}*/bin/python", "/tmp/py{1}/bin/python")  # noqa: S108
+
+
+@cache
+def expected() -> str:
+    """What this very process makes of them."""
+    return hash_of(0, SEEDS)
+
+
+def elsewhere(python: str, **environment: str) -> str:
+    """The same from another process; the text of its error where there is one."""
+    settings = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **environment}
+    done = subprocess.run(
+        [python, "-m", "tests.simulation.hashes", "0", str(SEEDS)],
+        cwd=ROOT,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or done.stderr
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_twice_in_one_process(scenario: str) -> None:
+    for seed in range(5):
+        assert trace_of(scenario, seed) == trace_of(scenario, seed)
+
+
+def test_a_world_does_not_depend_on_those_before_it() -> None:
+    alone = trace_of(ALL, 4)
+    for seed in (9, 2, 4):
+        again = trace_of(ALL, seed)
+    assert again == alone
+
+
+def test_a_trace_changes_nothing() -> None:
+    """With it or without it, the same things happen."""
+    for seed in range(10):
+        plan = plan_of(ALL, seed)
+        written, bare = run(plan, Trace())[0].history, run(plan)[0].history
+        assert written.calls == bare.calls
+        assert written.leases == bare.leases
+        assert (written.events, written.messages) == (bare.events, bare.messages)
+
+
+def test_another_seed_is_another_world() -> None:
+    assert len({hash_of(seed, 1) for seed in range(10)}) == 10
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1", "4242", "random"])
+def test_whatever_the_hashes_of_strings(hash_seed: str) -> None:
+    assert elsewhere(sys.executable, PYTHONHASHSEED=hash_seed) == expected()
+
+
+def test_without_asserts() -> None:
+    """`python -O` runs the same worlds: no work is done inside an assert."""
+    assert elsewhere(sys.executable, PYTHONOPTIMIZE="1") == expected()
+
+
+def pythons(version: str) -> list[str]:
+    """Where that version may be."""
+    found = [shutil.which(f"python{version}"), sys.executable]
+    for place in PLACES:
+        pattern = place.format(version, version.replace(".", ""))
+        found += sorted(map(str, Path("/").glob(pattern.lstrip("/"))))
+    return [path for path in found if path]
+
+
+def can_run(python: str, version: str) -> bool:
+    """It is that version, and has hiredis."""
+    probe = "import hiredis, sys; print('.'.join(map(str, sys.version_info[:2])))"
+    done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
+    return done.stdout.strip() == version
+
+
+@pytest.mark.parametrize("version", OTHERS)
+def test_under_every_python_that_is_here(version: str) -> None:
+    python = next((python for python in pythons(version) if can_run(python, version)), None)
+    if python is None:
+        pytest.skip(f"no Python {version} with hiredis here")
+    assert elsewhere(python) == expected(), python
+
