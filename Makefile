@@ -40,9 +40,9 @@ explore: ready-demo ## every order of events in a small world (ARGS="--nodes 3 -
 soak: ready-test ## traffic and all faults at random on real servers (MINUTES= SEED=)
 	@$(python) -m tests.servers.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-spec: ready-demo ## check the formal model: needs spin and a C compiler (ARGS=--full: larger bounds)
+spec: ready-demo ## check the formal model: what must hold holds, what must fail fails (ARGS=--full: larger)
 	@tools/setup-spin
-	@$(python) spec/check.py $(ARGS)
+	@$(python) -m spec.check $(ARGS)
 
 check: $(CHECKS) ## format, lint, layers, types, docs: the fast ones first
 	@echo "check: all is well"
@@ -54,7 +54,7 @@ format: ready-dev ## write the code the way check wants it
 clean: ## remove what the other targets made
 	@[ ! -f "$(VENV)/pyvenv.cfg" ] || rm -rf "$(VENV)"
 	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests tools spec -name __pycache__ -type d -prune -exec rm -rf {} +
 
 check-format: ready-dev
 	@echo "check: format (ruff)"

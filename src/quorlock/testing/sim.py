@@ -14,6 +14,7 @@ import argparse
 import gc
 import os
 import secrets
+import signal
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -216,4 +217,5 @@ def _show(plan: Plan, options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make sim SEED=7 | head` ends quietly
     sys.exit(main())
