@@ -20,7 +20,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from quorlock.testing.checker import judge
 from quorlock.testing.report import Report
@@ -70,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for part in _parts(options.scenario, options.seed, options.runs, options.jobs):
             report.merge(part)
+            for found in part.found:
+                _tell(found, sys.stderr)
             _progress(report, options.runs, began)
     except KeyboardInterrupt:
         print("\ninterrupted: so far", file=sys.stderr)
@@ -114,11 +116,11 @@ def _parts(scenario: str, first: int, count: int, jobs: int) -> Iterator[Report]
         for chunk in chunks:
             yield run_seeds(*chunk)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _end_quietly) as pool:
         waiting: set[Future[Report]] = set()
         try:
             for chunk in chunks:
-                waiting.add(pool.submit(run_seeds, *chunk))
+                waiting.add(_submit(pool, chunk))
                 if len(waiting) > 2 * jobs:
                     done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                     yield from (part.result() for part in done)
@@ -127,6 +129,21 @@ def _parts(scenario: str, first: int, count: int, jobs: int) -> Iterator[Report]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _submit(pool: ProcessPoolExecutor, chunk: tuple[str, int, int]) -> Future[Report]:
+    """A worker that is started by it begins with Ctrl-C held back: see `_end_quietly`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return pool.submit(run_seeds, *chunk)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_quietly() -> None:
+    """In a worker: Ctrl-C ends it without a word, what to say is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _progress(report: Report, runs: int, began: float) -> None:
@@ -138,7 +155,7 @@ def _progress(report: Report, runs: int, began: float) -> None:
     )
     if sys.stderr.isatty():
         print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
-    elif report.worlds % (40 * _CHUNK) < _CHUNK:
+    elif (report.worlds - 1) % (40 * _CHUNK) < _CHUNK:  # the first chunk, then every fortieth
         print(line, file=sys.stderr, flush=True)
 
 
@@ -153,10 +170,15 @@ def _conclude(report: Report, options: argparse.Namespace, seconds: float) -> in
     for miss in misses:
         print(f"TOO KIND: {miss}")
     for found in report.found:
-        print(f"VIOLATION ({found.violation.rule}) in {replay(found)}: {found.violation.text}")
+        _tell(found, sys.stdout)
     if report.found:
         _show_smallest(report.found[0])
     return 1 if report.found or misses else 0
+
+
+def _tell(found: Found, stream: TextIO) -> None:
+    violation = found.violation
+    print(f"VIOLATION ({violation.rule}) in {replay(found)}: {violation.text}", file=stream)
 
 
 def replay(found: Found) -> str:

@@ -175,7 +175,8 @@ class World:
             if after is None or after.value != entry.value or _shorter(after, entry):
                 self.history.forgotten.append((self.now, server.index, how))
         for key, entry in server.node.keys.items():
-            if entry.value is not None and key not in before:
+            old = before.get(key)
+            if entry.value is not None and (old is None or old.value != entry.value):
                 self.unowed.add((entry.value, server.index))  # deleted, and back from the disk
 
     # --- what the parts report ---------------------------------------------------------------
