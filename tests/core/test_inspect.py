@@ -10,8 +10,9 @@ import pytest
 from quorlock._core.commands import Inspect
 from quorlock._core.outcomes import Answer, Cause, Vote
 from quorlock._core.quorum import quorum
-from quorlock._core.redlock import holder_ttl_ms, inspect
+from quorlock._core.redlock import fail_unanswered, holder_ttl_ms, inspect
 from quorlock._face.inspection import Inspection, digest, inspection
+from quorlock.errors import NodeError, QuorumUnreachable
 from tests.support.script import (
     DOWN,
     NEVER,
@@ -23,6 +24,7 @@ from tests.support.script import (
     absent,
     ms,
     policy_of,
+    request_of,
     says,
 )
 
@@ -95,3 +97,22 @@ def test_a_holder_without_ttl_is_never_free_by_itself() -> None:
     """Held, and no end to tell."""
     made = report(Script([[holds(b"A", -1)] * 3]))
     assert (made.verdict, made.ttl_left) == ("held", None)
+
+
+@pytest.mark.parametrize(
+    ("causes", "error"),
+    [
+        ((Cause.HELD, Cause.HELD, Cause.WRONG_TYPE, Cause.DOWN, Cause.DOWN), NodeError),
+        ((Cause.FAILED, Cause.FAILED, Cause.FAILED, Cause.HELD, Cause.HELD), NodeError),
+        ((Cause.HELD, Cause.FAILED, Cause.DOWN, Cause.DOWN, Cause.DOWN), QuorumUnreachable),
+        ((Cause.DOWN, Cause.DOWN, Cause.DOWN, Cause.HELD, Cause.HELD), QuorumUnreachable),
+    ],
+)
+def test_whose_fault_it_is_that_nothing_can_be_said(
+    causes: tuple[Cause, ...], error: type[Exception]
+) -> None:
+    """The unfit node is named where it would have made the quorum, as an acquire does."""
+    policy = policy_of(5)
+    answers = tuple(Answer(Vote.UNKNOWN, cause) for cause in causes)
+    with pytest.raises(error):
+        fail_unanswered(answers, START, request_of(policy), policy)

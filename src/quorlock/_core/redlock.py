@@ -219,9 +219,11 @@ def is_faulty(answers: tuple[Answer, ...], policy: Policy) -> bool:
 def fail_unanswered(
     answers: tuple[Answer, ...], ended: Instant, request: Request, policy: Policy
 ) -> NoReturn:
-    """A round in which no quorum said anything about the lock."""
+    """A round in which no quorum said anything about the lock, as `_refusal` has it."""
     votes = node_votes(policy.addresses, answers)
-    error = NodeError if is_faulty(answers, policy) else QuorumUnreachable
+    told = sum(answer.is_lock_answer for answer in answers)
+    faulty = told < policy.quorum <= told + sum(answer.is_fault for answer in answers)
+    error = NodeError if faulty else QuorumUnreachable
     raise error(request.resource, votes, 1, to_seconds(ended - request.asked_at))
 
 
