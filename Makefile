@@ -34,7 +34,7 @@ sim: ready-demo ## simulated worlds (SEED= RUNS= SCENARIO= HTML= TRACE=; one SEE
 	@$(python) -m quorlock.testing.sim --scenario "$(SCENARIO)" $(if $(SEED),--seed $(SEED)) \
 	    $(if $(RUNS),--runs $(RUNS)) $(if $(HTML),--html "$(HTML)") $(if $(TRACE),--trace "$(TRACE)") $(ARGS)
 
-explore: ready-demo ## every order of events in a small world (ARGS="--nodes 3 --crashes 1")
+explore: ready-demo ## every order of events in a small world (ARGS="--nodes 1 --jumps 3 --crashes 1")
 	@$(python) -m quorlock.testing.explore $(ARGS)
 
 soak: ready-test ## traffic and all faults at random on real servers (MINUTES= SEED=)

@@ -1,4 +1,4 @@
-"""What was found once and is looked for ever since: seeds for the breaks, plans for our own defects.
+"""What was found once and is looked for ever since: seeds for breaks, plans for our own defects.
 
 A seed means another world whenever the planner changes, so SEEDS is made anew then:
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.time import NS_PER_MS as MS
+from quorlock._core.time import NS_PER_MS
 from quorlock.testing.network import Weather
 from quorlock.testing.plan import Fault, Job, Plan, Settings
 from quorlock.testing.sim import run
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from quorlock.testing.checker import Judgement
     from quorlock.testing.world import World
 
+MS = NS_PER_MS
 TRIP = MS // 10  # every message takes as long, there and back
 IDEAL = 1_000_000
 

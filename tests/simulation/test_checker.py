@@ -536,6 +536,20 @@ def test_endless_somebody_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch)
     assert [violation.rule for violation in judged(world).violations] == ["endless"]
 
 
+def test_exception_something_comes_out_that_nobody_expects() -> None:
+    """A defect of ours in a world is a violation of that world, with its seed, and not the end."""
+
+    def fail(_: object) -> None:
+        raise LookupError("nobody is there")
+
+    world = nothing_happened()
+    world.at(MS, fail, None)
+    (violation,) = judged(world).violations
+    assert violation.rule == "exception"
+    assert violation.text.startswith("LookupError: nobody is there (fail, line ")
+    assert violation.at == MS
+
+
 # --- leftovers --------------------------------------------------------------------------------
 
 

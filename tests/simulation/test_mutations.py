@@ -117,7 +117,7 @@ def test_the_command_prints_the_table_as_it_is_kept() -> None:
 
 def test_the_table_reads_as_python() -> None:
     names: dict[str, object] = {}
-    exec(table(SEEDS), names)  # noqa: S102
+    exec(table(SEEDS), names)
     assert names["SEEDS"] == SEEDS
 
 

@@ -187,14 +187,18 @@ def test_a_release_follows_its_acquire_on_the_same_connection() -> None:
 
     def release(receipt: Any) -> None:
         for path in (0, 1):
-            turn = Turn(process, iter(()), path, None, lambda _: None)  # type: ignore[arg-type]
+            nobody: Any = None
+            turn: Turn[Any] = Turn(process, iter(()), path, nobody, lambda _: None)  # type: ignore[arg-type]
             before = [ways[0].sent for ways in process.links if ways[0]]
             process.send(Send(RELEASE, receipt), turn)
             after = [ways[0].sent for ways in process.links if ways[0]]
             changed = [one for one in (0, 1) if after[one] != before[one]]
             taken.extend(changed)
 
-    world.at(MS, lambda _: world.call(process, "acquire", acquire(), print, resource="r0"), None)
+    def begin(_: object) -> None:
+        world.call(process, "acquire", acquire(), lambda _: None, resource="r0")
+
+    world.at(MS, begin, None)
     world.run()
     (path,) = set(taken[:2])
     assert taken == [path, path, 0, 1]
@@ -248,7 +252,7 @@ def test_nobody_extends_by_a_node_to_which_a_release_is_owed() -> None:
 
 def test_a_cancelled_caller_leaves_nothing() -> None:
     """At any instant of its work: the keys are given back, and it is told nothing."""
-    for at in range(0, 30):
+    for at in range(30):
         struck = fault("cancel", at * TRIP // 4, client=0)
         seen = see(plan([job(hold=0)], faults=[struck]))
         assert seen.rules == set()
@@ -281,7 +285,11 @@ def test_two_pauses_are_counted_for_the_judge() -> None:
         process.stop()
         world.now = until
         process.go_on()
-    assert [process.delayed(0, 100), process.delayed(20, 55), process.delayed(31, 49)] == [30, 15, 0]
+    assert [process.delayed(0, 100), process.delayed(20, 55), process.delayed(31, 49)] == [
+        30,
+        15,
+        0,
+    ]
 
 
 def test_a_dead_process_does_nothing_more() -> None:

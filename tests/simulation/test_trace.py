@@ -21,17 +21,20 @@ from tests.simulation.small import MS, job, plan, see
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 SEEDS_TRACED = 60
+# Violations of several rules have different facts: a leftover, a deadline, an overlap.
+BROKEN = ("give-back only on nodes that said yes", "even-N tie waits for ever", "SET without NX")
 
 Line = dict[str, Any]
 
 
 @cache
 def texts() -> tuple[str, ...]:
-    """Traces of many worlds, and of one in which a promise is broken."""
+    """Traces of many worlds, and of some in which a promise is broken, each another one."""
     found = [_text(ALL, seed) for seed in range(SEEDS_TRACED)]
-    broken = next(one for one in MUTATIONS if one.name == "quorum of N/2")
-    with broken.applied():
-        found.append(_text(broken.scenario, SEEDS[broken.name]))
+    for broken in MUTATIONS:
+        if broken.name in BROKEN:
+            with broken.applied():
+                found.append(_text(broken.scenario, SEEDS[broken.name]))
     return tuple(found)
 
 

@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from quorlock._core.time import NS_PER_MS, NS_PER_S
 from quorlock.testing.checker import first_reading, judge
 from quorlock.testing.clock import PPM
-from quorlock.testing.history import Lease, Violation
 from quorlock.testing.network import Link, Weather
 from quorlock.testing.node import Error
 from quorlock.testing.plan import Job, Plan, Settings
-from quorlock.testing.process import Process
 from quorlock.testing.world import World
 
 if TYPE_CHECKING:
@@ -28,7 +26,9 @@ if TYPE_CHECKING:
 
     from quorlock._core.outcomes import Granted
     from quorlock.testing.checker import Judgement
+    from quorlock.testing.history import Lease
     from quorlock.testing.network import Message
+    from quorlock.testing.process import Process
     from quorlock.testing.server import Server
     from quorlock.testing.trace import Trace
 
@@ -80,7 +80,7 @@ class Small:
             ttl_ms=TTL_MS,
             once=self.attempts == 1,
             timeout=_TWO_ATTEMPTS,
-            hold=1,
+            hold=2 if self.extension_ms else 1,
             extensions=((1, self.extension_ms),) if self.extension_ms else (),
         )
         return Plan(
@@ -536,10 +536,6 @@ class ChosenWorld(World):
         self._pass(max(self.now, min(waits)))
         self._settle()
         return True
-
-    def found(self) -> list[Violation]:
-        """What is seen to be wrong so far."""
-        return self.history.found
 
 
 _DEEDS: dict[str, Callable[[ChosenWorld, Choice], None]] = {

@@ -137,11 +137,13 @@ def outcome(world: ChosenWorld, naming: Naming) -> bytes:
     """What a world has come to in the end, as far as anybody can tell; as a digest."""
     global _naming  # noqa: PLW0603
     _naming = naming
-    return _digest((
-        [_server(server)[1:] for server in _naming.row(world.servers)],
-        _facts(world),
-        sorted({found.rule for found in world.history.found}),
-    ))
+    return _digest(
+        (
+            [_server(server)[1:] for server in _naming.row(world.servers)],
+            _facts(world),
+            sorted({found.rule for found in world.history.found}),
+        )
+    )
 
 
 def _facts(world: ChosenWorld) -> Any:
@@ -369,7 +371,6 @@ def _answer(value: Answer) -> Any:
         facts = (value.cause.name, value.text, value.ttl_left_ms, value.holder)
         known = _FACTS[value] = (value.vote.name, *facts)
     return known
-
 
 
 def _payment(value: Payment) -> Any:
