@@ -1,0 +1,471 @@
+"""Checks the model: every case of the table that must hold holds, every one that must fail fails.
+
+Owns the cases, their bounds and the words of the counterexamples; leaves what can happen to
+redlock.pml and the searching to spin.  Needs Python's standard library, `spin` and a C compiler.
+
+    make spec                        the small table, about a minute
+    make spec ARGS=--full            larger bounds
+    make spec ARGS="-k extend"       only cases whose name contains the word
+    make spec ARGS=--write           the small table, and spec/README.md brought in step with it
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+MODEL = Path(__file__).with_name("redlock.pml")
+README = Path(__file__).with_name("README.md")
+
+HOLDS, FAILS = "holds", "fails"
+
+INSTALL = """\
+What the model needs is missing: {missing}.
+  Debian and Ubuntu:  sudo apt-get install -y spin gcc libc6-dev
+  macOS:              brew install spin
+  elsewhere:          https://spinroot.com (one C program; we use version 6.5.2)"""
+
+Flags = Mapping[str, int]
+
+
+class Broken(Exception):
+    """spin, the compiler or the search could not do what it was asked."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question to the model, and the answer that it must give."""
+
+    name: str
+    says: str
+    must: str
+    flags: Flags = field(default_factory=dict)
+    full: Flags | None = None  # other bounds for --full
+    only_full: bool = False
+    is_heavy: bool = False  # worth a better compiled search
+    is_large: bool = False
+    depth: int = 0  # where breadth first takes too much memory: no deeper than this, then
+
+    @property
+    def bounds(self) -> str:
+        """The sizes, as the table shows them."""
+        sizes = {"N": 3, "CLIENTS": 2, "SLOTS": 1, "TTL": 3} | dict(self.flags)
+        return "{N:>2} {CLIENTS:>7} {SLOTS:>6} {TTL:>3}".format(**sizes)
+
+    @property
+    def defines(self) -> list[str]:
+        """What the preprocessor is told."""
+        # The shortest counterexample is wanted of cases that fail: breadth first. Nodes that are
+        # the same server are not alike.
+        flags = {"SORTED": int("LISTED_TWICE" not in self.flags)} | dict(self.flags)
+        return [f"-D{name}={value}" for name, value in flags.items()]
+
+    def enlarged(self) -> Case:
+        """The same question with the bounds of --full."""
+        return replace(
+            self, flags={**self.flags, **(self.full or {})}, is_heavy=True, is_large=True
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of a case."""
+
+    case: Case
+    found: str
+    states: int
+    seconds: float
+    trace: tuple[str, ...] = ()
+
+    @property
+    def is_right(self) -> bool:
+        """The model answered as it must."""
+        return self.found == self.case.must
+
+
+# --- the cases -------------------------------------------------------------------------------
+
+CRASH = {"CRASH": 1, "QUARANTINE": 3}
+DRIFTING = {"DRIFT": 1, "ALLOWANCE": 1}
+EXTEND = {"EXTEND": 1}
+CONTINUED = {"EXTEND": 1, "CONTINUITY": 1}
+ADOPTED = {**CONTINUED, "HAND_OVER": 1}
+OWING = {"DEBTS": 1, "REPLIES": 1}
+QUICK = {"TTL": 2}
+
+CASES = (
+    # The lock.
+    Case("base", "late SETs, any number of attempts", HOLDS, {}, {"TTL": 5}),
+    Case("base, nodes not sorted", "sorting hides nothing", HOLDS, {"SORTED": 0}, {"TTL": 4}),
+    Case("base, replies", "replies as messages: no difference", HOLDS, {"REPLIES": 1}),
+    Case("base, sent twice", "a SET may arrive again and again", HOLDS, {"TWICE_SENT": 1}),
+    Case(
+        "base, two attempts",
+        "an older attempt of each client is not forgotten",
+        HOLDS,
+        {"SLOTS": 2, "TTL": 2, "LATE": 0},
+        {"LATE": 1},
+    ),
+    Case("base, three clients", "", HOLDS, {"CLIENTS": 3, "TTL": 2}, {"TTL": 3}, is_heavy=True),
+    Case("one node", "", HOLDS, {"N": 1}, {"TTL": 5}),
+    Case("two nodes", "quorum 2", HOLDS, {"N": 2}, {"TTL": 5}),
+    Case("five nodes", "quorum 3", HOLDS, {"N": 5, "TTL": 2}, {"TTL": 3}),
+    Case("four nodes, quorum 3", "", HOLDS, {"N": 4}, {"TTL": 4}),
+    Case("four nodes, quorum 2", "N/2 is no majority", FAILS, {"N": 4, "QUORUM": 2}),
+    Case("token used again", "one token for all attempts", FAILS, {"FRESH": 0}),
+    # Time.
+    Case("drift", "1 tick either way, allowance 1", HOLDS, DRIFTING, {"TTL": 5}),
+    Case("drift, no allowance", "", FAILS, {"DRIFT": 1, "ALLOWANCE": 0}),
+    Case("elapsed not subtracted", "validity counted from the reply", FAILS, {"ELAPSED": 0}),
+    Case("clock jump", "one node's clock steps forward", FAILS, {"JUMP": 1}),
+    # Nodes that lose their memory, any number of times.
+    Case("crash, votes at once", "", FAILS, {"CRASH": 1}),
+    Case("crash, quarantine ttl-2", "", FAILS, {"CRASH": 1, "QUARANTINE": 1}),
+    Case("crash, quarantine ttl-1", "one tick too short", FAILS, {"CRASH": 1, "QUARANTINE": 2}),
+    Case("crash, quarantine ttl", "any number of crashes", HOLDS, CRASH, {"N": 4}, is_heavy=True),
+    Case(
+        "crash, drift, quarantine = validity",
+        "ttl-allowance on a true clock",
+        HOLDS,
+        {**DRIFTING, "CRASH": 1, "QUARANTINE": 2},
+        {"TTL": 4, "QUARANTINE": 3},
+    ),
+    Case(
+        "crash, drift, one tick less",
+        "so that bound is tight",
+        FAILS,
+        {**DRIFTING, "CRASH": 1, "QUARANTINE": 1},
+    ),
+    Case(
+        "crash, drift, quarantine drifts too",
+        "timed by the node's clock: ttl",
+        HOLDS,
+        {**DRIFTING, **CRASH, **QUICK, "QUARANTINE": 2, "QUARANTINE_DRIFT": 1},
+        {"TTL": 4, "QUARANTINE": 4},
+    ),
+    Case(
+        "crash, drift, one tick less of that",
+        "so that bound is tight too",
+        FAILS,
+        {**DRIFTING, "CRASH": 1, **QUICK, "QUARANTINE": 1, "QUARANTINE_DRIFT": 1},
+    ),
+    # Extension, any number of times.
+    Case("extend", "", HOLDS, EXTEND, {"TTL": 4}),
+    Case("extend, continuity", "nobody else in between", HOLDS, CONTINUED, {"TTL": 4}),
+    Case("extend, drift, continuity", "", HOLDS, {**CONTINUED, **DRIFTING}, {"TTL": 4}),
+    Case(
+        "extend, two attempts",
+        "",
+        HOLDS,
+        {**EXTEND, "SLOTS": 2, "LATE": 0, **QUICK},
+        only_full=True,
+    ),
+    Case(
+        "extend late, exclusion", "counted after the old validity", HOLDS, {**EXTEND, "IN_TIME": 0}
+    ),
+    Case("extend late, continuity", "the same", FAILS, {**CONTINUED, **QUICK, "IN_TIME": 0}),
+    Case(
+        "extend from its end",
+        "validity counted from the end",
+        FAILS,
+        {**EXTEND, **QUICK, "FROM_START": 0},
+    ),
+    Case(
+        "extend, crash, quarantine ttl",
+        "",
+        HOLDS,
+        {**CONTINUED, **CRASH, **QUICK, "QUARANTINE": 2},
+        {"TTL": 3, "QUARANTINE": 3},
+        is_heavy=True,
+    ),
+    Case(
+        "extend, quarantined nodes count",
+        "a restarted node's vote in extensions",
+        FAILS,
+        {**EXTEND, **CRASH, **QUICK, "QUARANTINE": 2, "EXTEND_COUNTS_QUARANTINED": 1},
+        is_heavy=True,
+    ),
+    # Handing over, and adopting by token.
+    Case(
+        "adopt, exclusion",
+        "by token, with no old validity",
+        HOLDS,
+        {**EXTEND, "HAND_OVER": 1},
+        is_heavy=True,
+    ),
+    Case(
+        "adopt, continuity", "somebody else may have been in between", FAILS, {**ADOPTED, **QUICK}
+    ),
+    Case(
+        "adopt, only nodes that granted",
+        "counting those only mends it",
+        HOLDS,
+        {**ADOPTED, "ONLY_WHO_GRANTED": 1, **QUICK},
+        {"TTL": 3},
+    ),
+    # The same server twice among three nodes.
+    Case("listed twice", "", HOLDS, {"LISTED_TWICE": 1}),
+    Case("listed twice, idempotent", "", HOLDS, {"LISTED_TWICE": 1, "IDEMPOTENT": 1}),
+    Case(
+        "listed twice, idempotent, crash",
+        "votes at once",
+        FAILS,
+        {"LISTED_TWICE": 1, "IDEMPOTENT": 1, "CRASH": 1},
+    ),
+    Case(
+        "listed twice, idempotent, quarantine",
+        "a guard closes it",
+        HOLDS,
+        {"LISTED_TWICE": 1, "IDEMPOTENT": 1, "CRASH": 1, "QUARANTINE": 2, **QUICK},
+        {"TTL": 3, "QUARANTINE": 3},
+    ),
+    # A connection breaks with a SET unanswered: a release is owed there, while the lease goes on.
+    Case("debts", "never counted again, paid at once", HOLDS, {**OWING, **QUICK}, is_heavy=True),
+    Case("debts, extend", "", HOLDS, {**EXTEND, **OWING, **QUICK}, only_full=True),
+    Case(
+        "debts, extension counts them",
+        "nodes to which a release is owed",
+        FAILS,
+        {**EXTEND, **OWING, **QUICK, "EXTEND_COUNTS_OWED": 1},
+        only_full=True,
+        depth=70,
+    ),
+    Case(
+        "extend by token",
+        "by anybody, at any time",
+        HOLDS,
+        {**CONTINUED, "BY_TOKEN": 1},
+        {"TTL": 4},
+    ),
+    # What a SET leaves behind that arrives after its own release.
+    Case("orphan", "release over another connection", FAILS, {"ORPHANS": 1}),
+    Case("orphan, in order", "release behind its SET", HOLDS, {"ORPHANS": 1, "IN_ORDER": 1}),
+    Case("orphan, tombstones", "the node remembers", HOLDS, {"ORPHANS": 1, "TOMBSTONES": 1}),
+)
+
+
+# --- one case --------------------------------------------------------------------------------
+
+
+def check(case: Case, folder: Path) -> Finding:
+    """Ask the model one question, in a folder of its own."""
+    started = time.monotonic()
+    search = ["-DBFS"] if case.must == FAILS else ["-DNOREDUCE"]
+    if case.depth:  # REACH: what was met too deep to go on is looked at again from above
+        search = ["-DREACH", "-DNOREDUCE"]
+    compile_model(case.defines, [*search, "-O2" if case.is_heavy else "-O0"], folder)
+    output = run(["./pan", "-E", *room(case)], folder)
+    states = number(r"^\s*(\d+) states, stored", output)
+    if re.search(r"errors: 0\b", output):
+        no_gap(output)
+        return Finding(case, HOLDS, states, time.monotonic() - started)
+    trace = tuple(counterexample(case, folder))
+    return Finding(case, FAILS, states, time.monotonic() - started, trace)
+
+
+def room(case: Case) -> list[str]:
+    """How deep the search may go, and how large its table is at first."""
+    if case.depth:
+        return [f"-m{case.depth}", "-w24"]
+    return ["-m20000000", "-w22"] if case.is_large else ["-m2000000", "-w20"]
+
+
+def compile_model(defines: Sequence[str], search: Sequence[str], folder: Path) -> None:
+    """Make `pan`, the searcher of this one case."""
+    run(["spin", "-a", *defines, str(MODEL)], folder)
+    if not (folder / "pan.c").exists():
+        raise Broken(f"spin made nothing of {MODEL}")
+    options = ["-w", "-DSAFETY", "-DMEMLIM=8000", *search]
+    run(["gcc", *options, "-o", "pan", "pan.c"], folder)
+
+
+def no_gap(output: str) -> None:
+    """A search that left something out has shown nothing."""
+    for sign in ("max search depth too small", "out of memory", "Search not completed"):
+        if sign in output:
+            raise Broken(f"the search left something out: {sign}\n{output}")
+
+
+def counterexample(case: Case, folder: Path) -> Iterator[str]:
+    """The way to the violation that was found, in words."""
+    trail = next(folder.glob("*.trail"), None)
+    if trail is None:
+        raise Broken("a violation without a trail")
+    replay = ["spin", "-t", "-T", "-k", trail.name, *case.defines, str(MODEL)]
+    steps = run(replay, folder, may_fail=True).splitlines()
+    yield from merged(named(steps))
+
+
+def named(steps: Sequence[str]) -> Iterator[str]:
+    """Only our own words; nodes called by the names that they had before the model sorted them."""
+    names = list(range(10))
+    for step in steps:
+        if swap := re.fullmatch(r"\s*swap (\d)", step):
+            here = int(swap[1])
+            names[here], names[here + 1] = names[here + 1], names[here]
+        elif re.match(r"[A-C]: |   [a-z]|  ! ", step):
+            yield re.sub(r"node (\d)", lambda match: f"node {names[int(match[1])]}", step.rstrip())
+
+
+def merged(steps: Iterator[str]) -> Iterator[str]:
+    """Ticks in a row as one line."""
+    ticks = 0
+    for step in steps:
+        if step == "   a tick passes":
+            ticks += 1
+            continue
+        if ticks:
+            yield f"   {ticks} ticks pass" if ticks > 1 else "   a tick passes"
+        ticks = 0
+        yield step
+
+
+def run(command: Sequence[str], folder: Path, *, may_fail: bool = False) -> str:
+    """The output of a command, errors among it."""
+    done = subprocess.run(
+        command, cwd=folder, text=True, capture_output=True, check=False, stdin=subprocess.DEVNULL
+    )
+    output = done.stdout + done.stderr
+    if done.returncode and not may_fail:
+        raise Broken(f"{' '.join(command)}: exit {done.returncode}\n{output}")
+    return output
+
+
+def number(pattern: str, output: str) -> int:
+    """The one number that a line of the output tells."""
+    if match := re.search(pattern, output, re.MULTILINE):
+        return int(match[1])
+    raise Broken(f"no {pattern!r} in\n{output}")
+
+
+# --- all cases -------------------------------------------------------------------------------
+
+
+def check_in_folder(case: Case) -> Finding:
+    """The same in a folder that is gone afterwards; what went wrong is a finding, too."""
+    with tempfile.TemporaryDirectory(prefix="quorlock-spec-") as folder:
+        try:
+            return check(case, Path(folder))
+        except Broken as error:
+            return Finding(case, "broken", 0, 0.0, tuple(str(error).splitlines()))
+
+
+def check_all(cases: Sequence[Case], jobs: int) -> Iterator[Finding]:
+    """Every case, several at once, in their own order."""
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(check_in_folder, cases)
+
+
+def chosen(word: str, *, full: bool) -> list[Case]:
+    """The cases to check, with the bounds to check them in."""
+    cases = [case for case in CASES if word in case.name]
+    if full:
+        return [case.enlarged() for case in cases]
+    return [case for case in cases if not case.only_full]
+
+
+# --- what is shown ---------------------------------------------------------------------------
+
+HEAD = (
+    f"{'case':<37} {'N':>2} clients tokens ttl  {'must':<5}  {'found':<6}"
+    f" {'states':>11} {'seconds':>8}"
+)
+
+
+def row(finding: Finding) -> str:
+    """One line of the table."""
+    case = finding.case
+    wrong = "" if finding.is_right else "  <-- WRONG"
+    return (
+        f"{case.name:<37} {case.bounds}  {case.must:<5}  {finding.found:<6}"
+        f" {finding.states:>11,} {finding.seconds:>8.1f}{wrong}"
+    )
+
+
+def told(finding: Finding) -> str:
+    """A case that fails, with the shortest way to it."""
+    says = f": {finding.case.says}" if finding.case.says else ""
+    return "\n".join([f"{finding.case.name}{says}", *(f"    {step}" for step in finding.trace)])
+
+
+def summary(findings: Sequence[Finding], seconds: float) -> str:
+    """The last line."""
+    wrong = [finding.case.name for finding in findings if not finding.is_right]
+    states = sum(finding.states for finding in findings)
+    verdict = f"WRONG: {', '.join(wrong)}" if wrong else "all as they must be"
+    return f"{len(findings)} cases, {states:,} states, {seconds:.0f} s: {verdict}"
+
+
+def missing() -> list[str]:
+    """What this machine lacks: spin, and gcc, which spin itself asks for, with C's own headers."""
+    lacks = [name for name in ("spin", "gcc") if shutil.which(name) is None]
+    if "gcc" not in lacks:
+        probe = ["gcc", "-fsyntax-only", "-x", "c", "-"]
+        done = subprocess.run(probe, input=b"#include <stdio.h>", capture_output=True, check=False)
+        lacks += ["libc6-dev"] if done.returncode else []
+    return lacks
+
+
+# --- the page --------------------------------------------------------------------------------
+
+
+def with_blocks(page: str, findings: Sequence[Finding]) -> str:
+    """The page with what was generated from these findings."""
+    table = "\n".join([HEAD, *(row(finding) for finding in findings)])
+    traces = "\n\n".join(told(finding) for finding in findings if finding.trace)
+    for name, text in (("table", table), ("counterexamples", traces)):
+        mark = f"<!-- {name}: written by check.py --write -->\n"
+        before, rest = page.split(mark)
+        after = rest.split("<!-- end -->", 1)[1]
+        page = f"{before}{mark}```text\n{text}\n```\n<!-- end -->{after}"
+    return page
+
+
+# --- the command -----------------------------------------------------------------------------
+
+
+def arguments(given: Sequence[str]) -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(prog="spec/check.py", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--small", action="store_true", help="small bounds (what it does anyway)")
+    parser.add_argument("--full", action="store_true", help="larger bounds: minutes, gigabytes")
+    parser.add_argument("--write", action="store_true", help="bring spec/README.md in step")
+    parser.add_argument("-k", metavar="WORD", default="", help="only cases whose name contains it")
+    parser.add_argument("-j", metavar="JOBS", type=int, default=os.cpu_count() or 1)
+    return parser.parse_args(given)
+
+
+def main(given: Sequence[str] = tuple(sys.argv[1:])) -> int:
+    """Check, show, and tell by the exit code whether all is as it must be."""
+    asked = arguments(given)
+    if lacks := missing():
+        print(INSTALL.format(missing=", ".join(lacks)), file=sys.stderr)
+        return 2
+    started = time.monotonic()
+    print(HEAD, flush=True)
+    findings = []
+    for finding in check_all(chosen(asked.k, full=asked.full), asked.j):
+        findings.append(finding)
+        print(row(finding), flush=True)
+    print("\nthe shortest way to each that fails:\n")
+    for finding in findings:
+        if finding.trace:
+            print(told(finding), end="\n\n")
+    print(summary(findings, time.monotonic() - started))
+    if asked.write:
+        README.write_text(with_blocks(README.read_text(), findings))
+    return 0 if findings and all(finding.is_right for finding in findings) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,850 @@
+/* Redlock over N independent nodes, as a model for the checker spin. Owns what can happen, and what
+ * must never happen; leaves the choice of cases, bounds and words to check.py, and the comparison
+ * with a trace of the real flows to trace.py. README.md says which function matches which action.
+ *
+ * One process takes one action after another, in every possible order. The first line of an
+ * action is its guard. Why so small a model is enough ("sound" = it leaves no behaviour out):
+ *
+ * - Time is relative. Only what is left of each deadline is kept, never what time it is, so the
+ *   states are finite although time, crashes, attempts and extensions have no end. One tick moves
+ *   all deadlines together; between two ticks anything may happen, in any order.
+ * - Clients' clocks tick true and nodes' clocks err. Every deadline of the lock compares one client's
+ *   clock with one node's, so only the drift between the two matters: a key lives for its ttl give
+ *   or take DRIFT, another error for each key.
+ * - A reply is no message of its own. A vote counts from the moment when the node cast it, but when
+ *   the client acts on it is free: a late reply is a client that acts late, a lost reply one that never
+ *   does. REPLIES makes them messages (a case shows that nothing else comes of it).
+ * - A lost message is one that never arrives: no action waits for one.
+ * - Once an attempt is over its release may arrive at any node, at any later moment, any number of
+ *   times; once an extension was sent, so may it. That is more than can happen (nothing is left out),
+ *   and spares their flags.
+ * - A token that no key holds and no message carries is as good as fresh. So each client has SLOTS of
+ *   them, used again and again: any number of attempts, at most SLOTS of one client with traces left.
+ * - A crash of a node that holds no key only takes votes away, as a lost message does: left out.
+ * - Nodes are alike, so a state and its mirror images are one: SORTED keeps the one in order.
+ */
+
+/* --- bounds and variants: check.py sets them, one named case each --- */
+#ifndef N
+#define N 3             /* nodes, at most 5 */
+#endif
+#ifndef QUORUM
+#define QUORUM (N / 2 + 1)
+#endif
+#ifndef CLIENTS
+#define CLIENTS 2       /* at most 3 */
+#endif
+#ifndef SLOTS
+#define SLOTS 1         /* tokens of one client that are not yet forgotten, at most 2 */
+#endif
+#ifndef TTL
+#define TTL 3           /* ticks */
+#endif
+#ifndef DRIFT
+#define DRIFT 0         /* how far a node's clock may be off over one ttl, either way */
+#endif
+#ifndef ALLOWANCE
+#define ALLOWANCE DRIFT /* by how much a client calls its lease over earlier */
+#endif
+#ifndef ELAPSED
+#define ELAPSED 1       /* 0: validity is counted from the last reply, not from before the first byte */
+#endif
+#ifndef LATE
+#define LATE 1          /* 0: a SET never arrives after its attempt is over */
+#endif
+#ifndef FRESH
+#define FRESH 1         /* 0: a client uses one token for all its attempts */
+#endif
+#ifndef REPLIES
+#define REPLIES 0       /* 1: replies are messages of their own */
+#endif
+#ifndef TWICE_SENT
+#define TWICE_SENT 0    /* 1: a SET may arrive any number of times */
+#endif
+#ifndef CRASH
+#define CRASH 0         /* 1: nodes may restart without their keys, any number of times */
+#endif
+#ifndef QUARANTINE
+#define QUARANTINE 0    /* ticks for which a restarted node has no vote */
+#endif
+#ifndef QUARANTINE_DRIFT
+#define QUARANTINE_DRIFT 0 /* by how much the node may end it too early */
+#endif
+#ifndef JUMP
+#define JUMP 0          /* 1: a node's clock may jump forward: a key is gone too early */
+#endif
+#ifndef EXTEND
+#define EXTEND 0        /* 1: leases are extended, any number of times */
+#endif
+#ifndef IN_TIME
+#define IN_TIME 1       /* 0: an extension may be counted after the old validity ended */
+#endif
+#ifndef FROM_START
+#define FROM_START 1    /* 0: an extension's validity is counted from its end */
+#endif
+#ifndef EXTEND_COUNTS_QUARANTINED
+#define EXTEND_COUNTS_QUARANTINED 0
+#endif
+#ifndef DEBTS
+#define DEBTS 0         /* 1: a connection may break with a SET unanswered; its release is paid at once */
+#endif
+#ifndef EXTEND_COUNTS_OWED
+#define EXTEND_COUNTS_OWED 0 /* 1: an extension counts nodes that such a release is owed to */
+#endif
+#ifndef BY_TOKEN
+#define BY_TOKEN 0      /* 1: whoever knows a token may send an extension of it, at any time */
+#endif
+#ifndef HAND_OVER
+#define HAND_OVER 0     /* 1: a lease may end without release and be adopted by its token */
+#endif
+#ifndef ONLY_WHO_GRANTED
+#define ONLY_WHO_GRANTED 0 /* 1: an extension counts only nodes whose grant the acquire had counted */
+#endif
+#ifndef EXCLUSION
+#define EXCLUSION 1     /* 0: do not assert it (traces of worlds that lost memory) */
+#endif
+#ifndef CONTINUITY
+#define CONTINUITY 0    /* 1: also assert that nobody else was granted within an extended lease */
+#endif
+#ifndef LISTED_TWICE
+#define LISTED_TWICE 0  /* 1: nodes 1 and 2 are the same server */
+#endif
+#ifndef IDEMPOTENT
+#define IDEMPOTENT 0    /* 1: a node that holds this token grants again */
+#endif
+#ifndef ORPHANS
+#define ORPHANS 0       /* 1: assert that no SET leaves a key behind after its own release was there */
+#endif
+#ifndef IN_ORDER
+#define IN_ORDER 0      /* 1: on one node, a release never overtakes its SET (FIFO) */
+#endif
+#ifndef TOMBSTONES
+#define TOMBSTONES 0    /* 1: a node that saw the release of a token refuses its SET */
+#endif
+#ifndef SORTED
+#define SORTED 0
+#endif
+
+/* --- what a plan (follow.pml) can ask for --- */
+#define TICK 1
+#define BEGIN 2
+#define WIN 3
+#define FINISH 4
+#define SET 5
+#define RELEASE 6
+#define STRETCH 7
+#define REPLY 8
+#define EXTEND_SENT 9
+#define EXTENDED 10
+#define NOT_EXTENDED 11
+#define HANDED_OVER 12
+#define ADOPT 13
+#define ADOPTED 14
+#define STRETCH_SENT 15
+#define CRASHED 16
+#define OWE 17
+#define REFUSED 0       /* what a node can answer: not granted (SET), or the key is another's */
+#define GRANTED 1
+#define ABSENT 2
+
+#if SORTED && LISTED_TWICE
+#error "two nodes that are one server are not like the others"
+#endif
+
+/* --- sets of tokens and of clients, one set for each node --- */
+#ifdef PLAN
+#include "follow.pml"   /* the same actions, each allowed only when the plan of a trace says so */
+#else
+#define COUNT byte
+#define TOKENS (CLIENTS * SLOTS)
+#define SETS(name, many) byte name[many]
+#define HAS(set, n, i) ((set[n] >> (i)) & 1)
+#define ADD(set, n, i) set[n] = set[n] | (1 << (i))
+#define DROP(set, n, i) set[n] = set[n] & (255 - (1 << (i)))
+#define MAY(action, says) true
+#define LIFE (TTL + DRIFT)
+#define WINDOW(n) (2 * DRIFT)
+#define VALIDITY (TTL - ALLOWANCE)
+#define VALID(c) (left[c] > 0)
+#define FRESH_VALID(c) (fresh[c] > 0)
+#define LEFT(c) (ELAPSED -> left[c] : VALIDITY)
+#define FRESH_LEFT(c) (FROM_START -> fresh[c] : VALIDITY)
+#define STEP 1
+#define WORTH(it) (it)  /* a guard that spares states but forbids nothing */
+#define MAY_EXPIRE(n) true
+#define SET_WINDOW(n) skip
+#define SILENT skip
+#define SETTLE skip
+#endif
+#define OWNER(s) ((s) / SLOTS)
+
+/* --- the state --- */
+COUNT holder[N];        /* node: whose token its key holds, slot + 1; 0: no key */
+COUNT life[N];          /* node: what is left of the key's life */
+COUNT quarantine[N];    /* node: how long it has no vote yet */
+SETS(flying, N);        /* node: slots whose SET may still arrive */
+SETS(voted, N);         /* node: clients whose present round has its vote */
+#if REPLIES
+SETS(answered, N);      /* node: clients whose present round has its vote on the way */
+#endif
+#if ONLY_WHO_GRANTED || DEBTS
+SETS(trusted, N);       /* node: clients whose acquire had counted its vote */
+#endif
+#if DEBTS
+SETS(owed, N);          /* node: slots whose release may arrive although the lease goes on */
+#endif
+#if ORPHANS
+SETS(freed, N);         /* node: slots whose release was there */
+#endif
+#if EXTEND
+SETS(stretched, 1);     /* slots for which an extension was sent */
+#endif
+byte phase[CLIENTS];
+COUNT slot[CLIENTS];    /* the present attempt's token */
+COUNT left[CLIENTS];    /* what is left of the validity; while asking: what it would be if granted now */
+#if EXTEND
+COUNT fresh[CLIENTS];   /* the same for an extension that is not decided yet */
+#endif
+#if CONTINUITY
+bool met[CLIENTS];      /* somebody else was granted since this lease began */
+#endif
+#if !FRESH
+bool ended[CLIENTS];    /* an attempt is over */
+#endif
+COUNT i; COUNT swapped; /* for loops; back to 0 when an action is over */
+
+#define IDLE 0
+#define ASKING 1
+#define HOLDING 2
+#define EXTENDING 3
+#define HANDED 4        /* handed over: nobody's, but not released */
+#define ADOPTING 5
+
+#define AT(n) ((n) - (LISTED_TWICE && (n) == 1))
+#define HOLDS(n, s) (holder[AT(n)] == (s) + 1)
+#define CURRENT(s) (phase[OWNER(s)] != IDLE && slot[OWNER(s)] == (s))
+#define ASKS(s) (CURRENT(s) && phase[OWNER(s)] == ASKING)
+#define STRETCHES(s) (CURRENT(s) && (phase[OWNER(s)] == EXTENDING || phase[OWNER(s)] == ADOPTING))
+
+#if N == 1
+#define SUM(what, x) (what(0, x))
+#elif N == 2
+#define SUM(what, x) (what(0, x) + what(1, x))
+#elif N == 3
+#define SUM(what, x) (what(0, x) + what(1, x) + what(2, x))
+#elif N == 4
+#define SUM(what, x) (what(0, x) + what(1, x) + what(2, x) + what(3, x))
+#else
+#define SUM(what, x) (what(0, x) + what(1, x) + what(2, x) + what(3, x) + what(4, x))
+#endif
+#define VOTE(n, c) HAS(voted, n, c)
+#define VOTES(c) SUM(VOTE, c)
+#define IN_FLIGHT(n, s) HAS(flying, n, s)
+#define TRACE_OF(n, s) (HAS(flying, n, s) + (holder[n] == (s) + 1))
+#ifndef FORGOTTEN
+#define FORGOTTEN(s) (SUM(TRACE_OF, s) == 0)
+#endif
+
+/* --- who and where: every client, node, message --- */
+#ifndef PLAN
+#if CLIENTS == 2
+#define EACH_CLIENT(action) :: action(0) :: action(1)
+#else
+#define EACH_CLIENT(action) :: action(0) :: action(1) :: action(2)
+#endif
+#if SLOTS == 1 && CLIENTS == 2
+#define EACH_ATTEMPT(action) :: action(0, 0) :: action(1, 1)
+#elif SLOTS == 1
+#define EACH_ATTEMPT(action) :: action(0, 0) :: action(1, 1) :: action(2, 2)
+#elif CLIENTS == 2
+#define EACH_ATTEMPT(action) :: action(0, 0) :: action(0, 1) :: action(1, 2) :: action(1, 3)
+#else
+#define EACH_ATTEMPT(action) \
+	:: action(0, 0) :: action(0, 1) :: action(1, 2) :: action(1, 3) :: action(2, 4) :: action(2, 5)
+#endif
+#if N == 1
+#define ON_EACH(action, x) :: action(0, x)
+#define EACH_NODE(action) :: action(0)
+#elif N == 2
+#define ON_EACH(action, x) :: action(0, x) :: action(1, x)
+#define EACH_NODE(action) :: action(0) :: action(1)
+#elif N == 3
+#define ON_EACH(action, x) :: action(0, x) :: action(1, x) :: action(2, x)
+#define EACH_NODE(action) :: action(0) :: action(1) :: action(2)
+#elif N == 4
+#define ON_EACH(action, x) :: action(0, x) :: action(1, x) :: action(2, x) :: action(3, x)
+#define EACH_NODE(action) :: action(0) :: action(1) :: action(2) :: action(3)
+#else
+#define ON_EACH(action, x) \
+	:: action(0, x) :: action(1, x) :: action(2, x) :: action(3, x) :: action(4, x)
+#define EACH_NODE(action) :: action(0) :: action(1) :: action(2) :: action(3) :: action(4)
+#endif
+#if TOKENS == 2
+#define EACH_TOKEN(action) :: action(0) :: action(1)
+#define EACH_MESSAGE(action) ON_EACH(action, 0) ON_EACH(action, 1)
+#elif TOKENS == 3
+#define EACH_TOKEN(action) :: action(0) :: action(1) :: action(2)
+#define EACH_MESSAGE(action) ON_EACH(action, 0) ON_EACH(action, 1) ON_EACH(action, 2)
+#elif TOKENS == 4
+#define EACH_TOKEN(action) :: action(0) :: action(1) :: action(2) :: action(3)
+#define EACH_MESSAGE(action) \
+	ON_EACH(action, 0) ON_EACH(action, 1) ON_EACH(action, 2) ON_EACH(action, 3)
+#else
+#define EACH_TOKEN(action) \
+	:: action(0) :: action(1) :: action(2) :: action(3) :: action(4) :: action(5)
+#define EACH_MESSAGE(action) \
+	ON_EACH(action, 0) ON_EACH(action, 1) ON_EACH(action, 2) ON_EACH(action, 3) \
+	ON_EACH(action, 4) ON_EACH(action, 5)
+#endif
+#endif
+
+/* --- words for the traces: clients are A, B, C; nodes 1 to N --- */
+#define NAME(c) ('A' + (c))
+
+/* --- what must hold --- */
+inline alone(c) {       /* mutual exclusion: at every grant, nobody else has a valid lease */
+#if EXCLUSION
+	i = 0;
+	do
+	:: i >= CLIENTS -> break
+	:: else ->
+		if
+		:: i != c && phase[i] >= HOLDING && left[i] > 0 ->
+			printf("  ! %c and %c both hold a valid lease\n", NAME(c), NAME(i));
+			assert(false)
+		:: else
+		fi;
+		i++
+	od;
+	i = 0;
+#endif
+	skip
+}
+inline meet(c) {        /* for continuity: the others' leases were interrupted by a grant to c */
+#if CONTINUITY
+	i = 0;
+	do
+	:: i >= CLIENTS -> break
+	:: else -> met[i] = (i != c && phase[i] >= HOLDING) || (i != c && met[i]); i++
+	od;
+	i = 0;
+#endif
+	skip
+}
+inline unbroken(c) {    /* continuity: an extended lease was nobody else's meanwhile */
+#if CONTINUITY
+	if
+	:: met[c] -> printf("  ! somebody else held the lock within %c's lease\n", NAME(c)); assert(false)
+	:: else
+	fi;
+#endif
+	skip
+}
+
+/* --- helpers --- */
+inline forget_votes(c) {
+	i = 0;
+	do
+	:: i >= N -> break
+	:: else ->
+		DROP(voted, i, c);
+#if REPLIES
+		DROP(answered, i, c);
+#endif
+		i++
+	od;
+	i = 0
+}
+inline vote(n, c) {
+#if REPLIES
+	ADD(answered, n, c)
+#else
+	ADD(voted, n, c)
+#endif
+}
+#if DEBTS
+#define OWED(n, s) HAS(owed, n, s)
+#define TRUST(n, c) HAS(trusted, n, c)
+#if !REPLIES
+#error "DEBTS needs REPLIES: which votes the client has heard matters here"
+#endif
+inline connection_lost(n, s) { /* the client counts this node no more, and owes it a release */
+	d_step {
+		MAY(OWE, 0) && CURRENT(s) && WORTH(!OWED(n, s)) && !TRUST(n, OWNER(s)) && !HAS(voted, n, OWNER(s)) ->
+		printf("%c: loses the connection to node %d, a release is owed there\n",
+			NAME(OWNER(s)), (n) + 1);
+		ADD(owed, n, s);
+		DROP(answered, n, OWNER(s))
+	}
+}
+#else
+#define OWED(n, s) false
+#endif
+inline stop_flying(s) {
+	i = 0;
+	do
+	:: i >= N -> break
+	:: else -> DROP(flying, i, s); i++
+	od;
+	i = 0
+}
+#define SWAP(set, x, y) swapped = set[x]; set[x] = set[y]; set[y] = swapped
+
+/* The columns of the state that belong to nodes, in order: a state and its mirror images are one. */
+#define COLUMN(n) ((((holder[n] * 16 + life[n]) * 16 + quarantine[n]) * 64 + flying[n]) * 8 + voted[n])
+inline canonical() {
+#if SORTED
+	i = 0;
+	do
+	:: i >= N - 1 -> break
+	:: i < N - 1 && COLUMN(i) < COLUMN(i + 1) ->
+		printf("swap %d\n", i + 1);
+		SWAP(holder, i, i + 1); SWAP(life, i, i + 1); SWAP(quarantine, i, i + 1);
+		SWAP(flying, i, i + 1); SWAP(voted, i, i + 1);
+#if REPLIES
+		SWAP(answered, i, i + 1);
+#endif
+#if ONLY_WHO_GRANTED || DEBTS
+		SWAP(trusted, i, i + 1);
+#endif
+#if DEBTS
+		SWAP(owed, i, i + 1);
+#endif
+#if ORPHANS
+		SWAP(freed, i, i + 1);
+#endif
+		i = (i > 0 -> i - 1 : 0)
+	:: else -> i++
+	od;
+	i = 0;
+#endif
+	skip
+}
+
+/* --- a client acquires --- */
+inline begin(c, s) {    /* a fresh token; the SETs leave for all nodes, after the time was read */
+	d_step {
+		MAY(BEGIN, 0) && phase[c] == IDLE && FORGOTTEN(s) &&
+		/* Slots are alike: the second is used only while the first is not forgotten. */
+		(s == c * SLOTS || !FORGOTTEN(c * SLOTS)) ->
+		phase[c] = ASKING; slot[c] = s; left[c] = VALIDITY;
+		i = 0;
+		do
+		:: i >= N -> break
+		:: else ->
+			ADD(flying, i, s);
+#if ORPHANS
+			DROP(freed, i, s);
+#endif
+#if DEBTS
+			DROP(owed, i, s);
+#endif
+			i++
+		od;
+		i = 0;
+#if EXTEND
+		DROP(stretched, 0, s);
+#endif
+		printf("%c: begins an attempt, sends SET to all nodes\n", NAME(c))
+	}
+}
+inline trust_who_granted(c) {
+#if ONLY_WHO_GRANTED || DEBTS
+	i = 0;
+	do
+	:: i >= N -> break
+	:: i < N && HAS(voted, i, c) -> ADD(trusted, i, c); i++
+	:: else -> i++
+	od;
+	i = 0;
+#endif
+	skip
+}
+inline win(c) {         /* a quorum has voted, and there is validity left */
+	d_step {
+		MAY(WIN, 0) && phase[c] == ASKING && VOTES(c) >= QUORUM && VALID(c) ->
+		phase[c] = HOLDING; left[c] = LEFT(c);
+		printf("%c: counts a quorum -> holds the lock for %d\n", NAME(c), left[c]);
+		alone(c);
+		meet(c);
+#if CONTINUITY
+		met[c] = false;
+#endif
+		trust_who_granted(c);
+		forget_votes(c)
+	}
+}
+inline finish(c) {      /* given up, or released, or lost: over for good; releases may arrive from now */
+	d_step {
+		MAY(FINISH, 0) && phase[c] != IDLE ->
+		if
+		:: phase[c] == ASKING -> printf("%c: gives up\n", NAME(c))
+		:: else -> printf("%c: ends its lease\n", NAME(c))
+		fi;
+		phase[c] = IDLE; left[c] = 0;
+#if EXTEND
+		fresh[c] = 0;
+#endif
+#if CONTINUITY
+		met[c] = false;
+#endif
+#if !FRESH
+		ended[c] = true;
+#endif
+		forget_votes(c);
+#if ONLY_WHO_GRANTED || DEBTS
+		i = 0;
+		do
+		:: i >= N -> break
+		:: else -> DROP(trusted, i, c); i++
+		od;
+		i = 0;
+#endif
+#if !LATE
+		stop_flying(slot[c]);
+#endif
+		slot[c] = 0
+	}
+}
+
+/* --- a client extends --- */
+inline extend(c) {      /* compare-and-expire leaves for all nodes, after the time was read */
+	d_step {
+		MAY(EXTEND_SENT, 0) && (phase[c] == HOLDING || phase[c] == EXTENDING) && left[c] > 0 ->
+		phase[c] = EXTENDING; fresh[c] = VALIDITY;
+		forget_votes(c);
+		ADD(stretched, 0, slot[c]);
+		printf("%c: sends EXTEND to all nodes\n", NAME(c))
+	}
+}
+inline extended(c) {    /* a quorum has voted, before the old validity ended */
+	d_step {
+		MAY(EXTENDED, 0) && phase[c] == EXTENDING && VOTES(c) >= QUORUM && FRESH_VALID(c) &&
+		(left[c] > 0 || !IN_TIME) ->
+		phase[c] = HOLDING; left[c] = FRESH_LEFT(c); fresh[c] = 0;
+		printf("%c: counts a quorum -> its lease is extended, valid for %d\n", NAME(c), left[c]);
+		alone(c);
+		unbroken(c);
+		meet(c);
+#if DEBTS
+		/* It answers in order: whose extension was heard had answered the SET, and no debt arises. */
+		trust_who_granted(c);
+#endif
+		forget_votes(c)
+	}
+}
+inline not_extended(c) { /* the round is given up; the lease goes on while its validity lasts */
+	d_step {
+		MAY(NOT_EXTENDED, 0) && (phase[c] == EXTENDING || phase[c] == ADOPTING) ->
+		phase[c] = (phase[c] == EXTENDING -> HOLDING : HANDED); fresh[c] = 0;
+		printf("%c: gives this extension up\n", NAME(c));
+		forget_votes(c)
+	}
+}
+
+#if BY_TOKEN
+inline extend_by_token(s) { /* no lease comes of it */
+	d_step {
+		MAY(STRETCH_SENT, 0) && WORTH(!HAS(stretched, 0, s) && !FORGOTTEN(s)) ->
+		ADD(stretched, 0, s);
+		printf("%c: somebody sends EXTEND by its token to all nodes\n", NAME(OWNER(s)))
+	}
+}
+#endif
+
+/* --- a lease goes to another process, which has its token but no clock to compare --- */
+inline hand_over(c) {
+	d_step {
+		MAY(HANDED_OVER, 0) && (phase[c] == HOLDING || phase[c] == EXTENDING) ->
+		phase[c] = HANDED; left[c] = 0; fresh[c] = 0;
+		forget_votes(c);
+		printf("%c: hands its lease over\n", NAME(c))
+	}
+}
+inline adopt(c) {
+	d_step {
+		MAY(ADOPT, 0) && (phase[c] == HANDED || phase[c] == ADOPTING) ->
+		phase[c] = ADOPTING; fresh[c] = VALIDITY;
+		forget_votes(c);
+		ADD(stretched, 0, slot[c]);
+		printf("%c: (its heir) sends EXTEND to all nodes\n", NAME(c))
+	}
+}
+inline adopted(c) {
+	d_step {
+		MAY(ADOPTED, 0) && phase[c] == ADOPTING && VOTES(c) >= QUORUM && FRESH_VALID(c) ->
+		phase[c] = HOLDING; left[c] = FRESH_LEFT(c); fresh[c] = 0;
+		printf("%c: (its heir) counts a quorum -> holds the lock for %d\n", NAME(c), left[c]);
+		alone(c);
+		unbroken(c);
+		meet(c);
+		forget_votes(c)
+	}
+}
+
+/* --- a node carries a command out --- */
+inline no_vote_yet(n, such) {
+	if
+	:: such -> printf(", but it has no vote yet")
+	:: else
+	fi
+}
+#if TOMBSTONES
+#define FREE(n, s) (holder[n] == 0 && !HAS(freed, n, s))
+#else
+#define FREE(n, s) (holder[AT(n)] == 0 || (IDEMPOTENT && HOLDS(n, s)))
+#endif
+inline set_granted(n, s) {
+	d_step {
+		MAY(SET, GRANTED) && HAS(flying, n, s) && FREE(n, s) ->
+		printf("%c: SET on node %d -> granted", NAME(OWNER(s)), (n) + 1);
+		no_vote_yet(n, quarantine[AT(n)] > 0);
+		if
+		:: ASKS(s) -> printf("\n")
+		:: !ASKS(s) && CURRENT(s) -> printf(", nobody waits for it any more\n")
+		:: else -> printf(", but late: its attempt is over\n")
+		fi;
+#if !TWICE_SENT
+		DROP(flying, n, s);
+#endif
+#if ORPHANS
+		if
+		:: HAS(freed, n, s) -> printf("  ! a key stays behind: its release was there before\n"); assert(false)
+		:: else
+		fi;
+#endif
+		if
+		:: holder[AT(n)] == 0 -> holder[AT(n)] = (s) + 1; life[AT(n)] = LIFE; SET_WINDOW(n)
+		:: else
+		fi;
+		if
+		:: ASKS(s) && quarantine[AT(n)] == 0 && !OWED(n, s) -> vote(n, OWNER(s))
+		:: else
+		fi
+	}
+}
+inline set_refused(n, s) {
+	d_step {
+		MAY(SET, REFUSED) && HAS(flying, n, s) && !FREE(n, s) ->
+		printf("%c: SET on node %d -> refused\n", NAME(OWNER(s)), (n) + 1);
+#if !TWICE_SENT
+		DROP(flying, n, s);
+#endif
+	}
+}
+inline set_lost(n, s) { /* only of an attempt that is over: before, not arriving is enough */
+	d_step {
+		HAS(flying, n, s) && !CURRENT(s) ->
+		printf("%c: SET to node %d is lost\n", NAME(OWNER(s)), (n) + 1);
+		DROP(flying, n, s)
+	}
+}
+#if FRESH
+#define RELEASED(n, s) (!CURRENT(s) || OWED(n, s))
+#else
+#define RELEASED(n, s) (!CURRENT(s) || ended[OWNER(s)])
+#endif
+inline key_released(n, s) {
+	d_step {
+		MAY(RELEASE, GRANTED) && HOLDS(n, s) && RELEASED(n, s) && !(IN_ORDER && HAS(flying, n, s)) ->
+		printf("%c: release on node %d -> deletes the key\n", NAME(OWNER(s)), (n) + 1);
+		holder[AT(n)] = 0; life[AT(n)] = 0;
+#if ORPHANS
+		ADD(freed, n, s);
+#endif
+	}
+}
+#if ORPHANS
+inline nothing_released(n, s) { /* without effect, so it matters for orphans only */
+	d_step {
+		holder[n] != (s) + 1 && HAS(flying, n, s) && !HAS(freed, n, s) && !CURRENT(s) && !IN_ORDER ->
+		printf("%c: release on node %d -> finds no key of its\n", NAME(OWNER(s)), (n) + 1);
+		ADD(freed, n, s)
+	}
+}
+#endif
+#define COUNTED(n, s) (STRETCHES(s) && (!OWED(n, s) || EXTEND_COUNTS_OWED) && \
+	(quarantine[AT(n)] == 0 || EXTEND_COUNTS_QUARANTINED))
+inline key_extended(n, s) { /* never shortens a life */
+	d_step {
+		MAY(STRETCH, GRANTED) && HAS(stretched, 0, s) && HOLDS(n, s) ->
+		printf("%c: EXTEND on node %d -> extended", NAME(OWNER(s)), (n) + 1);
+		no_vote_yet(n, quarantine[AT(n)] > 0 && !EXTEND_COUNTS_QUARANTINED);
+		printf("\n");
+		if
+		:: life[AT(n)] < LIFE -> life[AT(n)] = LIFE; SET_WINDOW(n)
+		:: else
+		fi;
+		if
+#if ONLY_WHO_GRANTED
+		:: COUNTED(n, s) && HAS(trusted, n, OWNER(s)) -> vote(n, OWNER(s))
+#else
+		:: COUNTED(n, s) -> vote(n, OWNER(s))
+#endif
+		:: else
+		fi
+	}
+}
+#if REPLIES
+inline heard(n, c) {
+	d_step {
+		MAY(REPLY, 0) && HAS(answered, n, c) ->
+		printf("%c: hears the vote of node %d\n", NAME(c), (n) + 1);
+		DROP(answered, n, c);
+		ADD(voted, n, c)
+	}
+}
+#endif
+
+#ifdef PLAN
+/* --- what changes nothing: the proof leaves it out for that, but in a trace it must be true --- */
+#define TRUE_OF(n, s) ((answer == ABSENT && holder[n] == 0) || \
+	(answer == REFUSED && holder[n] != 0 && holder[n] != (s) + 1))
+inline released_in_vain(n, s) {
+	d_step { what == RELEASE && TRUE_OF(n, s) && RELEASED(n, s) -> skip }
+}
+inline extended_in_vain(n, s) {
+	d_step { what == STRETCH && TRUE_OF(n, s) && HAS(stretched, 0, s) -> skip }
+}
+inline heard_in_vain(n, c) { /* nobody waits for it any more */
+	d_step { what == REPLY && !ASKS(c) && !STRETCHES(c) -> skip }
+}
+#endif
+
+/* --- a node loses a key --- */
+inline expires_early(n) { /* its clock is fast, or slow by less than it could be */
+	d_step {
+		MAY_EXPIRE(n) && holder[n] != 0 && life[n] <= WINDOW(n) ->
+		printf("   the key of %c expires on node %d\n", NAME(OWNER(holder[n] - 1)), (n) + 1);
+		holder[n] = 0; life[n] = 0;
+		SILENT
+	}
+}
+inline votes_early(n) {
+	d_step {
+		quarantine[n] > 0 && quarantine[n] <= QUARANTINE_DRIFT ->
+		printf("   node %d has a vote again (early by its clock)\n", (n) + 1);
+		quarantine[n] = 0
+	}
+}
+inline jumps(n) {
+	d_step {
+		holder[n] != 0 ->
+		printf("   the clock of node %d jumps forward: the key of %c expires\n",
+			(n) + 1, NAME(OWNER(holder[n] - 1)));
+		holder[n] = 0; life[n] = 0
+	}
+}
+inline crashes(n) {
+	d_step {
+		MAY(CRASHED, 0) && WORTH(holder[n] != 0) ->
+		printf("   node %d restarts without its keys\n", (n) + 1);
+		holder[n] = 0; life[n] = 0; quarantine[n] = QUARANTINE
+	}
+}
+
+/* --- time --- */
+#define LESS(what) what = (what > STEP -> what - STEP : 0)
+inline tick_node(n) {
+	if
+	:: holder[n] != 0 && life[n] <= STEP ->
+		printf("   the key of %c expires on node %d\n", NAME(OWNER(holder[n] - 1)), (n) + 1);
+		holder[n] = 0
+	:: else
+	fi;
+	if
+	:: quarantine[n] == 1 -> printf("   node %d has a vote again\n", (n) + 1)
+	:: else
+	fi;
+	LESS(life[n]); LESS(quarantine[n])
+}
+inline tick_client(c) {
+	if
+	:: phase[c] >= HOLDING && left[c] > 0 && left[c] <= STEP ->
+		printf("   the validity of %c's lease ends\n", NAME(c))
+	:: else
+	fi;
+	LESS(left[c]);
+#if EXTEND
+	LESS(fresh[c]);
+#endif
+	skip
+}
+inline tick() {
+	d_step {
+		MAY(TICK, 0) ->
+		printf("   a tick passes\n");
+		i = 0;
+		do
+		:: i >= N -> break
+		:: else -> tick_node(i); i++
+		od;
+		i = 0;
+		do
+		:: i >= CLIENTS -> break
+		:: else -> tick_client(i); i++
+		od;
+		i = 0
+	}
+}
+
+active proctype world() {
+#ifdef PLAN
+	d_step { load() }
+#endif
+	do
+	:: atomic {
+	if
+	EACH_ATTEMPT(begin)
+	EACH_CLIENT(win)
+	EACH_CLIENT(finish)
+	EACH_MESSAGE(set_granted)
+	EACH_MESSAGE(set_refused)
+	EACH_MESSAGE(key_released)
+	:: tick()
+#if LATE && !defined(PLAN)
+	EACH_MESSAGE(set_lost)
+#endif
+#if ORPHANS
+	EACH_MESSAGE(nothing_released)
+#endif
+#if EXTEND
+	EACH_CLIENT(extend)
+	EACH_CLIENT(extended)
+	EACH_CLIENT(not_extended)
+	EACH_MESSAGE(key_extended)
+#endif
+#if DEBTS
+	EACH_MESSAGE(connection_lost)
+#endif
+#if BY_TOKEN
+	EACH_TOKEN(extend_by_token)
+#endif
+#if HAND_OVER
+	EACH_CLIENT(hand_over)
+	EACH_CLIENT(adopt)
+	EACH_CLIENT(adopted)
+#endif
+#if REPLIES
+	EACH_MESSAGE(heard)
+#endif
+#if DRIFT
+	EACH_NODE(expires_early)
+#endif
+#if QUARANTINE_DRIFT
+	EACH_NODE(votes_early)
+#endif
+#if JUMP
+	EACH_NODE(jumps)
+#endif
+#if CRASH
+	EACH_NODE(crashes)
+#endif
+#ifdef PLAN
+	FOLLOW
+#endif
+	fi;
+	d_step { canonical(); swapped = 0; SETTLE }
+	}
+	od
+}
