@@ -1,0 +1,285 @@
+"""A long run: traffic under all faults, mixed at random from a seed, and a table at the end.
+
+    python -m tests.servers.soak --minutes 10 --seed 7      or: make soak MINUTES=10 SEED=7
+
+A minority of the nodes is faulted at any time (a node that may have forgotten keys counts until it
+is back), each by a fault of `tests.servers.faults` that has to prove itself; from time to time all
+are slow instead, or a majority is away by faults that keep the memory.  Meanwhile processes of the
+traffic are paused beyond their ttl and killed.  Prints a line every few seconds.  Exit 1 on any
+overlap, defect or key that is left; 0 after Ctrl-C too, if there was none so far.  The seed brings
+back every choice, not the timing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers.faults import FAULTS, Fault, Site, clients, sites
+from tests.servers.scenarios.stage import TCP, UNIX, Course, Stage, Verdict, staged
+from tests.servers.traffic.crew import Process
+from tests.servers.traffic.records import instant
+from tests.servers.traffic.settings import ASYNCIO, BLOCKING, Settings
+from tests.servers.validate.judge import overlaps
+
+TELL_EVERY = 10.0
+# More threads than a driver lets acquire at once, and both faces both ways.
+CROWD = ((BLOCKING, 10, UNIX), (BLOCKING, 4, TCP), (ASYNCIO, 8, UNIX), (ASYNCIO, 4, TCP))
+# Enough resources for turns, few enough for contention.
+LONG_RUN = Settings((), "", BLOCKING, 0, 0, resources=tuple(f"r{number}" for number in range(12)))
+KEEPING = [fault for fault in FAULTS if not fault.loses_memory]
+CLIENT_FAULTS = ("client paused", "client killed")
+
+
+class Soak:
+    """The nemesis of a long run: one thread that goes through many courses of faults at once."""
+
+    def __init__(self, stage: Stage, seed: int, minutes: float) -> None:
+        self.stage = stage
+        self.client_acts: Counter[str] = Counter()
+        self.storms = 0  # a majority away at once
+        self._seed = seed
+        self._began = time.monotonic()
+        self._until = self._began + 60 * minutes
+        self._free = list(stage.sites)
+        self._calm = False  # no new faults: the weather wants all nodes
+        self._order = itertools.count()
+        self._due: list[tuple[float, int, Course]] = []
+        self._told_at = self._began
+
+    def run(self) -> None:
+        """Until the time is up, or `stop`; every fault that was begun is ended."""
+        slots = (len(self.stage.sites) - 1) // 2
+        for slot in range(slots):
+            self._add(self._node_faults(random.Random(f"{self._seed}/node/{slot}")))
+        self._add(self._client_faults(random.Random(f"{self._seed}/client")))
+        self._add(self._weather(random.Random(f"{self._seed}/weather")))
+        while self._due:
+            at, _, course = heapq.heappop(self._due)
+            self._wait(at)
+            if (seconds := next(course, None)) is not None:
+                self._add(course, time.monotonic() + seconds)
+
+    def stop(self) -> None:
+        """Begin nothing more; for a signal handler."""
+        self._until = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._began
+
+    # --- courses -----------------------------------------------------------------------------
+
+    def _node_faults(self, chance: random.Random) -> Course:
+        """One fault after the other, each on a node that has none."""
+        while self._goes_on():
+            site = self._free.pop(chance.randrange(len(self._free)))
+            fault = chance.choice(FAULTS)
+            try:
+                yield from self.stage.course(fault, site, chance.uniform(0.2, 1.5))
+            finally:
+                self._free.append(site)
+            yield from self._rest(chance.uniform(0.05, 0.8))
+            while self._calm:
+                yield 0.1
+
+    def _weather(self, chance: random.Random) -> Course:
+        """From time to time all nodes are slow, or a majority is away: then nobody gets a lock."""
+        for season in itertools.cycle((self._slow_network, self._storm)):
+            yield from self._rest(chance.uniform(5.0, 20.0))
+            if not self._goes_on():
+                return
+            self._calm = True
+            while len(self._free) < len(self.stage.sites):
+                yield 0.1
+            yield from season(chance)
+            self._calm = False
+
+    def _slow_network(self, chance: random.Random) -> Course:
+        yield from self.stage.weather(chance.uniform(1.0, 4.0))
+
+    def _storm(self, chance: random.Random) -> Course:
+        """A majority at once, by faults that keep the memory."""
+        struck = chance.sample(self.stage.sites, len(self.stage.sites) // 2 + 1)
+        under_way = set(struck)
+        for site in struck:
+            seconds = chance.uniform(1.0, 2.5)
+            self._add(self._strike(chance.choice(KEEPING), site, seconds, under_way))
+        while under_way:
+            yield 0.1
+        self.storms += 1
+
+    def _strike(self, fault: Fault, site: Site, seconds: float, under_way: set[Site]) -> Course:
+        try:
+            yield from self.stage.course(fault, site, seconds)
+        finally:
+            under_way.remove(site)
+
+    def _client_faults(self, chance: random.Random) -> Course:
+        while self._goes_on():
+            yield from self._rest(chance.uniform(1.0, 6.0))
+            process = chance.choice(self.stage.crew.alive)
+            kind = chance.choice(CLIENT_FAULTS)
+            if kind == "client paused":
+                clients.pause(process.popen)
+                try:
+                    yield chance.uniform(0.2, 2 * self.stage.max_ttl)
+                finally:
+                    clients.resume(process.popen)
+            else:
+                self._kill(process)
+            self.client_acts[kind] += 1
+
+    def _kill(self, process: Process) -> None:
+        process.murdered = True
+        clients.kill(process.popen)
+        self.stage.crew.replace(process)
+
+    def _rest(self, seconds: float) -> Course:
+        """Do nothing for so long, unless it is over before."""
+        end = time.monotonic() + seconds
+        while self._goes_on() and (left := end - time.monotonic()) > 0:
+            yield min(left, 0.2)
+
+    def _goes_on(self) -> bool:
+        return time.monotonic() < self._until
+
+    # --- going through them ------------------------------------------------------------------
+
+    def _add(self, course: Course, at: float = 0.0) -> None:
+        heapq.heappush(self._due, (at, next(self._order), course))
+
+    def _wait(self, until: float) -> None:
+        while (now := time.monotonic()) < until or now > self._told_at + TELL_EVERY:
+            if now > self._told_at + TELL_EVERY:
+                self._told_at = now
+                print(self._progress(), flush=True)
+            time.sleep(max(0.0, min(until, self._told_at + TELL_EVERY) - time.monotonic()))
+
+    def _progress(self) -> str:
+        looked_at = instant()
+        history = self.stage.history.follow()
+        faults = len(self.stage.acts) + self.client_acts.total()
+        met = len(overlaps(history.settled(looked_at)))
+        return (
+            f"{self.seconds:6.0f} s: {len(history.stays)} turns, {faults} faults,"
+            f" overlaps {met}, defects {len(history.defects)}"
+        )
+
+
+def table(stage: Stage, client_acts: Counter[str], verdict: Verdict) -> str:
+    """All that a run came to."""
+    history = stage.history
+    inflicted = Counter(act.fault for act in stage.acts)
+    proved = Counter(act.fault for act in stage.acts if act.proof)
+    lines = ["", "turns"]
+    lines += [f"  {face:10} {count:8}" for face, count in sorted(history.turns().items())]
+    lines += [f"faults {' ' * 15} count  proved"]
+    lines += [f"  {name:20} {count:5}  {proved[name]:6}" for name, count in inflicted.most_common()]
+    lines += [f"  {name:20} {client_acts[name]:5}  {client_acts[name]:6}" for name in client_acts]
+    total, sure = inflicted.total() + client_acts.total(), proved.total() + client_acts.total()
+    lines += [f"  {'all':20} {total:5}  {sure:6}", "calls"]
+    for (verb, outcome), count in sorted(history.outcomes.items()):
+        lines.append(f"  {verb:18} {outcome:18} {count:8}")
+    if any(history.overdue.values()):
+        lines += ["past its deadline, at the most"]
+    lines += [f"  {verb:18} {late / 1e9:8.3f} s" for verb, late in history.overdue.items() if late]
+    memory = [process.memory_kb // 1024 for process in history.processes.values() if process.left]
+    late = [call for call in history.calls.values() if call.late]
+    lines += [
+        f"late calls         {len(late)}",
+        f"keys left          {len(verdict.left)}",
+        f"memory of processes {memory} MB",
+        f"processes killed   {len(stage.crew.murdered)}",
+        f"overlaps           {len(verdict.judgement.overlaps)}",
+        f"other wrongs       {len(verdict.judgement.wrongs) + len(verdict.complaints)}",
+    ]
+    troubles = [str(act) for act in stage.acts if act.trouble]
+    return "\n".join([*lines, *(f"not proved: {text[:300]}" for text in troubles)])
+
+
+def soak(
+    minutes: float, seed: int, count: int, folder: Path, say: Callable[[str], None] = print
+) -> int:
+    """The run and its table; the exit status."""
+    say(f"soak: {minutes:g} minutes, {count} nodes, seed {seed}")
+    with (
+        sites(count) as nodes,
+        staged(nodes, folder, seed, LONG_RUN, crowd=CROWD, keep_calls=False) as stage,
+    ):
+        # A fault must not wait for work to go on: here it is often the second of its kind.
+        stage.goes_on = False
+        nemesis = Soak(stage, seed, minutes)
+        with stopped_by_ctrl_c(nemesis.stop):
+            say("under way")
+            nemesis.run()
+        seconds, storms = nemesis.seconds, nemesis.storms
+        verdict = stage.finish()
+    say(f"after {seconds:.0f} s, seed {seed}, {storms} times with a majority away:")
+    return report(stage, nemesis.client_acts, verdict, say)
+
+
+@contextmanager
+def stopped_by_ctrl_c(stop: Callable[[], None]) -> Iterator[None]:
+    """The first Ctrl-C stops, without an exception: in the middle of a fault, or of reading the
+    records, that would leave half of it.  The second is as usual.
+    """
+
+    def handle(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("interrupted: ending what was begun", flush=True)
+        stop()
+
+    # Not what was set before: a shell that runs us in the background has Ctrl-C ignored.
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def report(
+    stage: Stage, client_acts: Counter[str], verdict: Verdict, say: Callable[[str], None]
+) -> int:
+    """Say all that it came to; the exit status."""
+    say(table(stage, client_acts, verdict))
+    if verdict.content:
+        say("ALL IS WELL")
+        return 0
+    say(f"\n{verdict}\nWRONG")
+    return 1
+
+
+def main() -> int:
+    """Read the arguments, run, and keep the records if anything was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.servers.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    parser.add_argument("--nodes", type=int, default=5)
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="quorlock-soak-"))
+    status = 1
+    try:
+        status = soak(arguments.minutes, arguments.seed, arguments.nodes, folder)
+    finally:
+        if status:
+            print(f"the records are in {folder}")
+        else:
+            shutil.rmtree(folder)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""One process of the traffic: threads or tasks that take turns until the parent says stop.
+
+`crew` runs it as `python -m tests.servers.traffic.worker SETTINGS`.  Standard input is the thread
+it hangs by: its end, whether the parent closed it or died, means stop.  It says "ready" once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from tests.servers.traffic.faces import FACES
+from tests.servers.traffic.records import Record
+from tests.servers.traffic.settings import Settings
+from tests.servers.traffic.stay import Stalls
+from tests.servers.traffic.turns import Worker
+
+_GRACE = 2.0  # seconds for what is just ending
+
+
+def main(text: str) -> None:
+    """See the module."""
+    settings = Settings.from_json(text)
+    record = Record(settings.folder, settings.face)
+    record.note("hello", face=settings.face, workers=settings.workers, seed=settings.seed)
+    over = threading.Event()
+    threading.Thread(target=_wait_for_the_end, args=(over,), name="stdin", daemon=True).start()
+    stalls = Stalls()
+    before = _possessions()
+    face = FACES[settings.face]
+    face.run(lambda: _work(settings, record, over, stalls))
+    if left := _soon_given_up(before):
+        record.note("defect", who="process", text=f"left behind by the library: {left}")
+    record.note("bye", memory_kb=_memory_kb())
+    record.close()
+
+
+def _possessions() -> set[str]:
+    """Our threads, and where our descriptors lead to."""
+    found = {f"thread {thread.name}" for thread in threading.enumerate()}
+    for number in Path("/proc/self/fd").glob("*"):  # nothing where there is no /proc
+        with contextlib.suppress(OSError):  # the one by which we look
+            found.add(f"descriptor {number.name}: {number.readlink()}")
+    return found
+
+
+def _memory_kb() -> int:
+    """The most that this process had; getrusage would tell of our parent's too. 0: not known."""
+    with contextlib.suppress(OSError):
+        return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+    return 0
+
+
+def _soon_given_up(before: set[str]) -> set[str]:
+    """What is still there beyond that; threads may be just ending."""
+    deadline = time.monotonic() + _GRACE
+    while (left := _possessions() - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return left
+
+
+async def _work(settings: Settings, record: Record, over: threading.Event, stalls: Stalls) -> None:
+    face = FACES[settings.face]
+    redlock = face.redlock(settings.urls, **settings.policy())
+    workers = [
+        Worker(number, settings, face, redlock, record, stalls)
+        for number in range(settings.workers)
+    ]
+    os.write(sys.stdout.fileno(), b"ready\n")
+    try:
+        await face.crowd(len(workers), lambda number: workers[number].work(over.is_set))
+    finally:
+        await workers[0].ask("close", settings.closing(), redlock.close)
+
+
+def _wait_for_the_end(over: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    over.set()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
