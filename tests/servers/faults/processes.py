@@ -120,6 +120,9 @@ class RestartFromAof(SiteFault[Reading]):
         self._turn_on(site)
         log = _newest_increment(site)
         site.server.execute("SET", state.probe_synced, "1", "PX", PROBE_TTL_MS)
+        # A server may postpone its write while an earlier fsync is under way.
+        probe = state.probe_synced.encode()
+        await_that(lambda: probe in log.read_bytes(), "the file has what was written so far")
         synced = log.stat().st_size
         site.server.execute("SET", state.probe_exposed, "1", "PX", PROBE_TTL_MS)
         if self.loses_memory:
