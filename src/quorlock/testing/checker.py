@@ -86,7 +86,8 @@ def judge(world: World, *, excuse_memory: bool = True) -> Judgement:
     intervals = tuple(interval(lease, world) for lease in history.leases)
     overlaps = tuple(_overlaps(intervals))
     excused = bool(taken.clocks) or (bool(taken.memory) and excuse_memory)
-    found = [*history.found, *([] if excused else overlaps), *_late(world), *_dead(world)]
+    counted = () if excused else overlaps
+    found = [*history.found, *counted, *_late(world), *_dead(world)]
     return Judgement(
         violations=tuple(found),
         excused=len(overlaps) if excused else 0,

@@ -18,8 +18,10 @@ import signal
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait as await_any
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, TextIO
 
 from quorlock.testing.checker import judge
@@ -144,6 +146,15 @@ def _end_quietly() -> None:
     """In a worker: Ctrl-C ends it without a word, what to say is the parent's business."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    Thread(target=_end_with_the_parent, daemon=True).start()
+
+
+def _end_with_the_parent() -> None:
+    """A worker whose parent was killed would wait for more to do for ever."""
+    parent = parent_process()
+    assert parent is not None
+    await_any([parent.sentinel])
+    os._exit(1)
 
 
 def _progress(report: Report, runs: int, began: float) -> None:
@@ -238,6 +249,16 @@ def _show(plan: Plan, options: argparse.Namespace) -> int:
     return 1 if judgement.violations else 0
 
 
+def _main() -> int:
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough: `| head`
+        # Not by SIGPIPE's default: that would also end us when a worker's pipe breaks.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make sim SEED=7 | head` ends quietly
-    sys.exit(main())
+    sys.exit(_main())
