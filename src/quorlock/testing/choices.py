@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from quorlock.testing.checker import Judgement
     from quorlock.testing.history import Lease
     from quorlock.testing.network import Message
-    from quorlock.testing.process import Process
+    from quorlock.testing.process import Process, Turn
     from quorlock.testing.server import Server
     from quorlock.testing.trace import Trace
 
@@ -205,7 +205,7 @@ class ChosenWorld(World):
 
     def _process(self, index: int) -> Process:
         process = super()._process(index)
-        process.dice = process.chance._dice = _ByTurns()  # noqa: SLF001 (chance has no other door)
+        process.dice = process.chance.dice = _ByTurns()
         return process
 
     def _begin(self) -> None:
@@ -550,5 +550,6 @@ def _is_stale(timer: Timer) -> bool:
     _, bell, what = timer.what
     if bell.__qualname__ != "Turn._ring":
         return False
-    turn = bell.__self__
-    return bool(turn.over or vars(turn)["_timer"] != what)
+    turn: Turn[Any] = bell.__self__
+    present: object = vars(turn)["_timer"]
+    return turn.over or present != what

@@ -99,9 +99,11 @@ class Search:
     depth: int = 0
     seconds: float = 0.0
     complete: bool = False
-    outcomes: set[bytes] = field(default_factory=set)
-    found: list[Found] = field(default_factory=list)
-    _asleep_at: dict[bytes, frozenset[Choice]] = field(default_factory=dict)
+    outcomes: set[bytes] = field(default_factory=set[bytes])
+    found: list[Found] = field(default_factory=list[Found])
+    _asleep_at: dict[bytes, frozenset[Choice]] = field(
+        default_factory=dict[bytes, frozenset[Choice]]
+    )
 
     @property
     def states(self) -> int:
@@ -284,7 +286,7 @@ _COMMUTES: dict[tuple[str, str], Callable[[Choice, Choice], bool]] = {
 def numbers(small: Small, path: Sequence[Choice], *, eager: bool = True) -> list[int]:
     """The choices as numbers among those that there were: what `--replay` takes."""
     world = ChosenWorld(small, eager=eager)
-    found = []
+    found: list[int] = []
     for choice in path:
         found.append(world.choices().index(choice))
         world.perform(choice)
@@ -296,7 +298,7 @@ def replay(
 ) -> tuple[ChosenWorld, Judgement, Path]:
     """Go one way, then on in fair weather to the end. Raises IndexError where there is none."""
     world = ChosenWorld(small, trace, eager=eager)
-    path = []
+    path: list[Choice] = []
     for number in chosen:
         path.append(world.choices()[number])
         world.perform(path[-1])

@@ -6,6 +6,9 @@ come with its jobs is told by its calls).  Whatever is not named in `_OMITTED` b
 what is named there has its reason.
 """
 
+# pyright: basic
+# It takes objects of any type apart; strict typing has nothing to hold on to here.
+
 from __future__ import annotations
 
 import marshal

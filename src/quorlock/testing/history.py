@@ -75,18 +75,21 @@ class Violation:
     rule: str
     text: str
     at: int
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(slots=True)
 class History:
     """Everything that a judge looks at, besides the clocks."""
 
-    leases: list[Lease] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    found: list[Violation] = field(default_factory=list)  # by the world itself, on the spot
-    forgotten: list[tuple[int, int, str]] = field(default_factory=list)  # at, node, how
-    phases: dict[tuple[str, str], int] = field(default_factory=dict)  # fault x phase: how often
+    leases: list[Lease] = field(default_factory=list[Lease])
+    calls: list[Call] = field(default_factory=list[Call])
+    # Found by the world itself, on the spot:
+    found: list[Violation] = field(default_factory=list[Violation])
+    # At, node, how:
+    forgotten: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    # Fault and phase: how often.
+    phases: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     faults_during_an_attempt: int = 0
     contested: bool = False  # the world came to its last contest
     messages: int = 0

@@ -44,7 +44,7 @@ class Dicey:
 
     def __init__(self, name: str, dice: Random) -> None:
         self._name = name
-        self._dice = dice
+        self.dice = dice
         self._count = 0
 
     def token(self) -> bytes:
@@ -54,7 +54,7 @@ class Dicey:
 
     def between(self, shortest: int, longest: int) -> int:
         """A random duration in ns."""
-        return shortest + int(self._dice.random() * (longest - shortest))
+        return shortest + int(self.dice.random() * (longest - shortest))
 
 
 class Process:

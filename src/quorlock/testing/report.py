@@ -53,11 +53,12 @@ class Report:
     leases: int = 0
     messages: int = 0
     events: int = 0
-    broken: Counter[str] = field(default_factory=Counter)  # violations, by rule
-    sizes: Counter[str] = field(default_factory=Counter)  # worlds, by nodes
-    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)  # of calls
-    phases: Counter[tuple[str, str]] = field(default_factory=Counter)  # faults, by phase
-    found: list[Found] = field(default_factory=list)
+    broken: Counter[str] = field(default_factory=Counter[str])  # violations, by rule
+    sizes: Counter[str] = field(default_factory=Counter[str])  # worlds, by nodes
+    # Of calls, and of faults by phase:
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    phases: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    found: list[Found] = field(default_factory=list[Found])
 
     def add(self, world: World, judgement: Judgement) -> None:
         """One more world."""
