@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quorlock._core.commands import Release
-from quorlock._core.debts import FIRST_PAUSE, Debts
+from quorlock._core.debts import FIRST_PAUSE, REFUSED_MAX, Debts
 from quorlock._core.time import NS_PER_MS
 
 MAX_TTL = 30_000 * NS_PER_MS
@@ -120,6 +120,23 @@ def test_the_last_payment_counts_as_owed_until_it_has_arrived() -> None:
     assert debts.owes(b"t")
     assert debts.due(MAX_TTL + FIRST_PAUSE) == []
     assert not debts.owes(b"t")
+
+
+def test_a_refused_release_is_tried_again_after_a_pause() -> None:
+    """Nobody waits for it when closing, what is owed already stays as it is, and it is bounded."""
+    debts = Debts(MAX_TTL)
+    debts.refused(b"k", b"t", "run", 0)
+    assert (debts.due(0), debts.next_due(), debts.unpaid()) == ([], FIRST_PAUSE, False)
+    assert debts.due(FIRST_PAUSE) == [Release(b"k", b"t")]
+    debts.owe(b"k", b"owed", "run", 0)
+    debts.refused(b"k", b"owed", "run", 0)
+    assert debts.unpaid(), "never carried out, whatever a later error says"
+    debts.forgive(b"gone", 0)
+    debts.refused(b"k", b"gone", "run", 0)
+    assert not debts.owes(b"gone")
+    for number in range(2 * REFUSED_MAX):
+        debts.refused(b"k", b"%d" % number, "run", 0)
+    assert len(debts) == REFUSED_MAX
 
 
 def test_a_debt_ends_when_the_node_deleted_the_key() -> None:

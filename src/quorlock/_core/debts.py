@@ -48,10 +48,7 @@ class Debts:
 
     def owe(self, key: bytes, token: bytes, run_id: str, now: Instant) -> None:
         """Note a release that must reach the node, whose old bytes may come until max_ttl."""
-        if token in self._forgiven:
-            return
-        debt = _Debt(Release(key, token), now + self._max_ttl, run_id, due=now)
-        self._by_token.setdefault(token, debt)
+        self._note(_Debt(Release(key, token), now + self._max_ttl, run_id, due=now))
 
     def refused(self, key: bytes, token: bytes, run_id: str, now: Instant) -> None:
         """Note a release that the node answered with an error, which may pass: try it again.
@@ -59,11 +56,14 @@ class Debts:
         Nobody waits for these when closing: the node has been asked.  Bounded, since a node
         that refuses for good refuses every one.
         """
-        if len(self._by_token) < REFUSED_MAX and token not in self._by_token:
-            self.owe(key, token, run_id, now)
-            debt = self._by_token.get(token)
-            if debt is not None:
-                debt.due, debt.paid = now + FIRST_PAUSE, True
+        if len(self._by_token) < REFUSED_MAX:
+            until, due = now + self._max_ttl, now + FIRST_PAUSE
+            self._note(_Debt(Release(key, token), until, run_id, due, paid=True))
+
+    def _note(self, debt: _Debt) -> None:
+        """The first word about a token counts: its pauses go on and its end stays."""
+        if debt.release.token not in self._forgiven:
+            self._by_token.setdefault(debt.release.token, debt)
 
     def forgive(self, token: bytes, now: Instant) -> None:
         """Never release this token from here: its lease goes on in another process.

@@ -91,6 +91,5 @@ class History:
     # Fault and phase: how often.
     phases: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     faults_during_an_attempt: int = 0
-    contested: bool = False  # the world came to its last contest
     messages: int = 0
     events: int = 0

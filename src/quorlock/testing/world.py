@@ -379,7 +379,6 @@ class World:
         if free_at > self.now:  # a clock that was set back keeps its keys for longer
             self.at(free_at, self._contest, None)
             return
-        self.history.contested = True
         ready = [w for w in self.workers if w.done and not w.process.dead]
         for worker in ready[:_CONTENDERS]:
             worker.contend(ROUNDS_MAX)
