@@ -17,7 +17,8 @@ TRACE ?=
 MINUTES ?= 10
 CHECKS = check-format check-lint check-layers check-mypy check-pyright check-docs
 
-.PHONY: help demo test sim explore soak spec check format clean ready-demo ready-test ready-dev $(CHECKS)
+.PHONY: help demo test sim explore soak spec bench bench-guard check format clean \
+    ready-demo ready-test ready-dev $(CHECKS)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -44,6 +45,12 @@ spec: ready-demo ## check the formal model: what must hold holds, what must fail
 	@tools/setup-spin
 	@$(python) -m spec.check $(ARGS)
 
+bench: ## side by side with the peers and with bare sockets, 25 minutes (QUICK=1: one minute)
+	@bench/setup && bench/.venv/bin/python -m bench $(if $(QUICK),--quick) $(ARGS)
+
+bench-guard: ready-test ## is it still as near to bare sockets as it was? (ARGS=)
+	@$(python) -m bench.guard $(ARGS)
+
 check: $(CHECKS) ## format, lint, layers, types, docs: the fast ones first
 	@echo "check: all is well"
 
@@ -53,6 +60,7 @@ format: ready-dev ## write the code the way check wants it
 
 clean: ## remove what the other targets made
 	@[ ! -f "$(VENV)/pyvenv.cfg" ] || rm -rf "$(VENV)"
+	@rm -rf bench/.venv bench/node/node_modules bench/results/quick
 	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src tests tools spec -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,0 +1,198 @@
+"""The parent: goes through the plan, round after round, every slice in a process of its own, and
+writes what was found.
+
+    python -m bench [--quick] [--only WORK,...] [--rounds R] [--contestants NAME,...]
+
+Within a round the contestants of a case follow one another (A B C, then the next case), and the
+rounds repeat all of it, so that a machine that drifts hurts all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.aims import judged
+from bench.child import ROOT, run_child
+from bench.contestants import CONTESTANTS
+from bench.fleet import Fleet
+from bench.plan import WORKS, Case, works
+from bench.report import aims_table, write_report
+from bench.results import Found, Results
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RESULTS = Path(__file__).with_name("results")
+ROUNDS, QUICK_ROUNDS = 5, 1
+FULL_SLICE = {"seconds": 0.8, "warm_up": 0.3}
+QUICK_SLICE = {"seconds": 0.4, "warm_up": 0.15}
+PEERS = ("hiredis", "redis", "redlock-py", "pottery", "python-redis-lock", "coredis", "uvloop")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line."""
+
+    quick: bool
+    only: tuple[str, ...]
+    rounds: int
+    contestants: tuple[str, ...]
+    results: Path
+
+    @classmethod
+    def read(cls, arguments: list[str] | None = None) -> Options:
+        """Parse it; a name that nobody has is an error."""
+        parser = argparse.ArgumentParser("python -m bench", description="Measure side by side.")
+        parser.add_argument("--quick", action="store_true", help="one short round, about a minute")
+        parser.add_argument("--only", default=",".join(WORKS), help=f"works: {','.join(WORKS)}")
+        parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, quick {QUICK_ROUNDS}")
+        parser.add_argument("--contestants", default="", help="only these, comma-separated")
+        parser.add_argument("--results", type=Path, help="folder to write to (bench/results)")
+        told = parser.parse_args(arguments)
+        only, contestants = _names(told.only), _names(told.contestants)
+        for name in (*(set(only) - set(WORKS)), *(set(contestants) - set(CONTESTANTS))):
+            parser.error(f"nothing is called {name!r}; contestants: {', '.join(CONTESTANTS)}")
+        rounds = told.rounds or (QUICK_ROUNDS if told.quick else ROUNDS)
+        # A quick run is no replacement for what is committed.
+        folder = told.results or (RESULTS / "quick" if told.quick else RESULTS)
+        return cls(told.quick, only, rounds, contestants, folder)
+
+    def cases(self) -> list[Case]:
+        """What is to be measured, missing contestants included."""
+        return [case for module in works(self.only).values() for case in module.PLAN]
+
+    def contestants_of(self, case: Case) -> list[str]:
+        """Who takes part in that case in this run."""
+        wanted = case.quick if self.quick else case.contestants
+        return [
+            name
+            for name in wanted
+            if not CONTESTANTS[name].missing and (not self.contestants or name in self.contestants)
+        ]
+
+    def slices(self) -> Iterator[tuple[int, Case, str]]:
+        """Everything in the order in which it is measured: (round, case, contestant)."""
+        cases = self.cases()
+        for number in range(self.rounds):
+            for case in cases:
+                if case.rounds is None or number < case.rounds:
+                    for name in self.contestants_of(case):
+                        yield number, case, name
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def run(options: Options, console: Console) -> Results:
+    """Measure everything; what has failed is in the rows."""
+    results = Results()
+    began, load = time.monotonic(), os.getloadavg()[0]
+    slices = list(options.slices())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Fleet() as fleet, Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        task = progress.add_task("", total=len(slices))
+        for number, case, name in slices:
+            progress.update(task, description=f"round {number + 1}: {case.name}: {name}")
+            row = measure(options, fleet, case, name)
+            if "failed" in row:
+                progress.console.print(f"{case.name}: {name}: {row['failed']}", highlight=False)
+            found = Found(case.work, case.name, case.nodes, dict(case.params))
+            results.cases.setdefault(case.name, found).rows.setdefault(name, []).append(row)
+            progress.advance(task)
+        about = about_this_run(options, fleet)
+    about |= {"load before": round(load, 2), "minutes": round((time.monotonic() - began) / 60, 1)}
+    results.about = {case.work: about for case in results.cases.values()}
+    return results
+
+
+def measure(options: Options, fleet: Fleet, case: Case, name: str) -> dict[str, Any]:
+    """One slice: its servers arranged, a fresh child, what is left on the nodes counted."""
+    slice_ = QUICK_SLICE if options.quick else FULL_SLICE
+    params = {**slice_, **case.params, "quick": options.quick}
+    if options.quick and "cycles" not in params:
+        params |= QUICK_SLICE
+    began = time.monotonic()
+    with case.site(fleet, case.nodes) as site:
+        row = run_child(
+            name, case.work, params, site.urls, deadline=case.deadline, heard=site.heard
+        )
+        row |= site.after()
+    return row | {"slice_s": time.monotonic() - began}
+
+
+def about_this_run(options: Options, fleet: Fleet) -> dict[str, Any]:
+    """What whoever reads the figures must know."""
+    server = fleet.servers[0].execute("INFO", "server").decode()
+    words = dict(line.split(":", 1) for line in server.split() if ":" in line)
+    return {
+        "quorlock": f"{version('quorlock')} ({_commit()})",
+        "rounds": options.rounds,
+        "quick": options.quick,
+        "date": time.strftime("%Y-%m-%d"),
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "server": f"{words.get('server_name', 'redis')} "
+        f"{words.get('valkey_version') or words.get('redis_version')}",
+        "machine": f"{_processor()}, {os.cpu_count()} CPUs, {platform.system()}",
+        "peers": {name: found for name in PEERS if (found := _version(name))},
+        "missing": {c.name: c.missing for c in CONTESTANTS.values() if c.missing},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "no commit"
+
+
+def _processor() -> str:
+    cpus = Path("/proc/cpuinfo")
+    lines = cpus.read_text().splitlines() if cpus.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
+def main() -> int:
+    """Measure, write, print the aims."""
+    options, console = Options.read(), Console(stderr=True)
+    for contestant in CONTESTANTS.values():
+        if contestant.missing:
+            console.print(f"{contestant.name} takes no part: {contestant.missing} missing")
+    try:
+        results = run(options, console)
+    except KeyboardInterrupt:
+        console.print("stopped; nothing was written")
+        return 130
+    results.save(options.results)
+    # With the works that other runs have measured: a report is about all of them.
+    everything = Results.load(options.results, WORKS)
+    written = write_report(everything, options.results)
+    judgements = judged(everything)
+    measured = [judgement for judgement in judgements if judgement.reached is not None]
+    print(aims_table(measured))
+    print(f"\nnot measured: {len(judgements) - len(measured)} of {len(judgements)} aims")
+    print("written:", *(os.path.relpath(path) for path in written))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

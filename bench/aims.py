@@ -1,0 +1,153 @@
+"""What must hold, as data: each aim, how it is computed from the results, its bound.
+
+An aim's figure is one number a round; its median is held against the bound, and the smallest and
+largest are told. A peer stands for its fastest settings, whichever these turn out to be. The works
+add their own: every module of `bench.works` may have AIMS; those of `uncontended` are here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.plan import works
+from bench.results import Figure, Results, middle, present, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+At = tuple[str, str]  # (case, contestant)
+
+
+@dataclass(frozen=True)
+class Aim:
+    """`at_most`: the median may not be above the bound; else not below it."""
+
+    what: str
+    aim: str
+    bound: float
+    figure: Callable[[Results], Figure]
+    at_most: bool = True
+
+    def judge(self, results: Results) -> Judgement:
+        """What was found of it."""
+        figure = self.figure(results)
+        found = middle(figure)
+        return Judgement(self, found, present(figure))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """An aim and what was found: the median and all rounds."""
+
+    aim: Aim
+    found: float | None
+    rounds: Figure
+
+    @property
+    def reached(self) -> bool | None:
+        """None: not measured."""
+        if self.found is None:
+            return None
+        return self.found <= self.aim.bound if self.aim.at_most else self.found >= self.aim.bound
+
+
+def at_most(what: str, times: float, of: str, ours: At, theirs: At, key: str) -> Aim:
+    """Ours is at most so many times theirs (times, costs)."""
+    return Aim(what, f"≤ {times:g} × {of}", times, lambda r: r.ratio(ours, theirs, key))
+
+
+def at_least(what: str, times: float, of: str, ours: At, theirs: At, key: str) -> Aim:
+    """Ours is at least so many times theirs (throughput)."""
+    return Aim(
+        what, f"≥ {times:g} × {of}", times, lambda r: r.ratio(ours, theirs, key), at_most=False
+    )
+
+
+def faster(what: str, times: float, than: str, ours: At, kin: At, key: str) -> Aim:
+    """Ours is at least so many times faster than the fastest settings of that peer."""
+
+    def figure(results: Results) -> Figure:
+        theirs = results.best(*kin, key)
+        more_is_better = key == "per_s"
+        return (
+            results.ratio(ours, theirs, key) if more_is_better else results.ratio(theirs, ours, key)
+        )
+
+    return Aim(what, f"≥ {times:g} × {than}", times, figure, at_most=False)
+
+
+def none_of(what: str, at: At, key: str = "errors") -> Aim:
+    """Nothing of the kind in any round."""
+
+    def figure(results: Results) -> Figure:
+        return [max(found)] if (found := present(results.figure(*at, key))) else []
+
+    return Aim(what, "none", 0, figure)
+
+
+ONE = "blocking, N = 5, 1 thread"
+SLOW = f"{ONE}, 1 ms added to every reply"
+MANY = "blocking, N = 5, 64 threads"
+SINGLE = "blocking, N = 1, 1 thread"
+
+
+def _blocking() -> list[Aim]:
+    def limit(case: str, times: float, key: str, which: str, of: str, name: str) -> Aim:
+        return at_most(f"{case}: {name}", times, of, (case, "quorlock"), (case, which), key)
+
+    def peer(case: str, times: float, kin: str) -> Aim:
+        return faster(f"{case}: p50", times, kin, (case, "quorlock"), (case, kin), "p50_us")
+
+    waits, stops = "the limit that waits for all", "the limit that stops at three"
+    many = (MANY, "quorlock")
+    return [
+        limit(ONE, 1.1, "p50_us", "limit.all", waits, "p50"),
+        limit(ONE, 1.3, "p50_us", "limit.quorum", stops, "p50"),
+        peer(ONE, 2.3, "redlock-py"),
+        peer(ONE, 10, "pottery"),
+        limit(SLOW, 1.05, "p50_us", "limit.all", waits, "p50"),
+        peer(SLOW, 4, "redlock-py"),
+        limit(SINGLE, 1.4, "p50_us", "limit.all", "the limit", "p50"),
+        peer(SINGLE, 2, "redis-py.Lock"),
+        at_least(f"{MANY}: cycles/s", 1, "those of one thread", many, (ONE, "quorlock"), "per_s"),
+        Aim(
+            f"{MANY}: p99",
+            "≤ 4 × p50",
+            4,
+            lambda r: ratio(r.figure(*many, "p99_us"), r.figure(*many, "p50_us")),
+        ),
+        none_of(f"{MANY}, 64,000 cycles: errors", (f"{MANY}, 64,000 cycles", "quorlock")),
+        limit(ONE, 1.3, "cpu_us", "limit.all", waits, "CPU per cycle"),
+    ]
+
+
+def _asyncio() -> list[Aim]:
+    def at(tasks: str) -> At:
+        return f"asyncio, N = 5, {tasks}", "quorlock.asyncio"
+
+    def times(tasks: str, count: float, kin: str, than: str) -> Aim:
+        ours = at(tasks)
+        return faster(f"{ours[0]}: cycles/s", count, than, ours, (ours[0], kin), "per_s")
+
+    gather, few, many = "redis.asyncio+gather", at("100 tasks"), at("1,000 tasks")
+    return [
+        times("1 task", 3, gather, gather),
+        times("1 task", 1.5, "node-redlock", "node-redlock"),
+        times("10 tasks", 10, gather, gather),
+        times("100 tasks", 40, gather, gather),
+        times("100 tasks", 40, "pottery.asyncio", "pottery"),
+        times("100 tasks", 5, "node-redlock", "node-redlock"),
+        times("100 tasks", 0.5, "limit.saturated", "what the five servers can do at all"),
+        at_least(f"{many[0]}: cycles/s", 0.85, "those at 100 tasks", many, few, "per_s"),
+        none_of(f"{many[0]}: errors", many),
+    ]
+
+
+AIMS = [*_blocking(), *_asyncio()]
+
+
+def judged(results: Results) -> list[Judgement]:
+    """All aims, these and those of the works."""
+    others = [aim for module in works().values() for aim in getattr(module, "AIMS", ())]
+    return [aim.judge(results) for aim in (*AIMS, *others)]

@@ -1,0 +1,669 @@
+"""Where the price of a lock is paid: in the client, on the wire, on the nodes. Prints the tables of
+docs/performance.md, which says what follows from them. Leaves the race with others to `bench`.
+
+    python -m bench.capacity                              about three minutes
+    python -m bench.capacity --rounds 2 --cycles 100      a glance
+
+CPU time and counts only, no latency: the same machine runs client and nodes, and most likely more.
+All kinds of work take turns, several rounds; ratios are taken within a round, and what is told is
+their median with the smallest and the largest. Shares are of all rounds together: the kernel tells
+user from system time by looking a few hundred times a second. Counts (instructions, system calls,
+bytes, memory) are the same every time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import json
+import resource
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, linear_regression, median
+from typing import TYPE_CHECKING, Any, Self
+
+import hiredis
+
+import quorlock
+import quorlock.asyncio as aio
+from bench import guard
+from bench.canned import Canned
+from bench.child import ROOT
+from bench.fleet import Fleet
+from bench.limit import GRANTED, RELEASED, TOKEN, All, WrongAnswer, connect, pair, saturate, words
+from quorlock import Node, Tls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+    from types import FrameType
+
+    from quorlock.testing.servers import Server
+
+NODES = (1, 3, 5, 7, 9)
+USUAL = 5
+TASKS = 100
+TTL = 10.0
+NODE_TIMEOUT = 2.0  # on a busy machine, and under the tracer, an answer may take long
+WARM_UP = 100  # cycles
+TRACED = 5  # calls, of which the median is taken: asyncio tidies up its timers when it likes
+US_PER_S = 1e6
+
+KEY = "invoice:42"
+VERBS = 200  # of each, to count their bytes
+KEY_BYTES = (16, 64, 256)  # of the keys that fill a node's memory
+IN_FLIGHT = (10, 100)  # cycles pipelined to every node
+CONNECTIONS = 50
+COMMANDS = 2  # to each node: acquire, release
+
+Table = list[list[str]]
+Counts = dict[str, float]
+
+
+# --- who works -------------------------------------------------------------------------------
+
+
+class Faces:
+    """Both faces of quorlock on the same nodes. A context manager; each way does so many cycles."""
+
+    def __init__(self, nodes: Sequence[str | Node]) -> None:
+        settings: dict[str, Any] = {"ttl": TTL, "node_timeout": NODE_TIMEOUT}
+        self.redlock = quorlock.Redlock(nodes, **settings)
+        self._asyncio = aio.Redlock(nodes, **settings)
+        self._loop = asyncio.new_event_loop()
+        self.ways: dict[str, Callable[[int], None]] = {
+            "blocking": self._blocking,
+            "asyncio, 1 task": lambda cycles: self._tasks(1, cycles),
+            f"asyncio, {TASKS} tasks": lambda cycles: self._tasks(TASKS, cycles),
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.redlock.close()
+        self._loop.run_until_complete(self._asyncio.close())
+        self._loop.close()
+
+    def _blocking(self, cycles: int) -> None:
+        for _ in range(cycles):
+            self.redlock.lock(KEY, timeout=0).acquire().release()
+
+    def _tasks(self, tasks: int, cycles: int) -> None:
+        self._loop.run_until_complete(self._gather(tasks, cycles // tasks))
+
+    async def _gather(self, tasks: int, cycles: int) -> None:
+        await asyncio.gather(*(self._task(f"invoice:{task}", cycles) for task in range(tasks)))
+
+    async def _task(self, resource: str, cycles: int) -> None:
+        for _ in range(cycles):
+            lease = await self._asyncio.lock(resource, timeout=0).acquire()
+            await lease.release()
+
+
+FACES = ("blocking", "asyncio, 1 task", f"asyncio, {TASKS} tasks")
+LIMIT = "limit"
+CROWD = f"{CONNECTIONS} connections"
+PIPELINES = tuple(f"{count} cycles pipelined" for count in IN_FLIGHT)
+MORE = {FACES[-1]: 5}  # times as many cycles: they take that much less CPU
+
+
+def limit_way(limit: All) -> Callable[[int], None]:
+    """Bare sockets that wait for all nodes."""
+
+    def cycles(count: int) -> None:
+        for _ in range(count):
+            limit.release(limit.acquire(KEY))
+
+    return cycles
+
+
+class Crowd:
+    """Many connections to one node, each with one command on its way: as from many processes."""
+
+    def __init__(self, url: str) -> None:
+        self._socks = [connect(url) for _ in range(CONNECTIONS)]
+        self._pairs = [pair(f"crowd:{number}", TTL) for number in range(CONNECTIONS)]
+
+    def work(self, cycles: int) -> None:
+        """So many in all."""
+        for _ in range(cycles // CONNECTIONS):
+            for number, wanted in enumerate((GRANTED, RELEASED)):
+                for sock, both in zip(self._socks, self._pairs, strict=True):
+                    sock.send(both[number])
+                for sock in self._socks:
+                    if (answer := sock.recv(64)) != wanted:
+                        raise WrongAnswer(repr(answer))
+
+    def close(self) -> None:
+        """Close them."""
+        for sock in self._socks:
+            sock.close()
+
+
+# --- CPU time --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spent:
+    """CPU time in µs: the client's own, and that of all nodes together."""
+
+    user: float
+    system: float
+    nodes: float
+
+    @property
+    def client(self) -> float:
+        """User and system."""
+        return self.user + self.system
+
+
+def metered(work: Callable[[int], None], cycles: int, servers: Sequence[Server]) -> Spent:
+    """What a cycle takes."""
+    work(WARM_UP)
+    nodes = -cpu_us(servers)
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    work(cycles)
+    now = resource.getrusage(resource.RUSAGE_SELF)
+    nodes += cpu_us(servers)
+    user, system = now.ru_utime - own.ru_utime, now.ru_stime - own.ru_stime
+    return Spent(user * US_PER_S / cycles, system * US_PER_S / cycles, nodes / cycles)
+
+
+def cpu_us(servers: Iterable[Server]) -> float:
+    """User and system time of these servers' processes since they began."""
+    told = [told_by(server, "cpu") for server in servers]
+    return US_PER_S * sum(float(one["used_cpu_user"]) + float(one["used_cpu_sys"]) for one in told)
+
+
+def told_by(server: Server, section: str) -> dict[str, str]:
+    """A section of INFO."""
+    text: str = server.execute("INFO", section).decode()
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+class Rounds:
+    """What was found in each round, by kind of work."""
+
+    def __init__(self) -> None:
+        self.found: defaultdict[tuple[str, int], list[Spent]] = defaultdict(list)
+
+    def median(self, way: str, n: int, field: str) -> float:
+        """Of one figure."""
+        values: list[float] = [getattr(spent, field) for spent in self.found[way, n]]
+        return median(values)
+
+    def mean(self, way: str, n: int, field: str) -> float:
+        """Of one figure, over all rounds: for what is too coarse in one alone."""
+        values: list[float] = [getattr(spent, field) for spent in self.found[way, n]]
+        return fmean(values)
+
+    def ratio(self, one: tuple[str, int], other: tuple[str, int], field: str = "client") -> str:
+        """Of one kind of work to another, round by round: the median, smallest and largest."""
+        pairs = zip(self.found[one], self.found[other], strict=True)
+        return spread([getattr(a, field) / getattr(b, field) for a, b in pairs])
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median (smallest – largest)."""
+    return f"{median(values):.2f} ({min(values):.2f} – {max(values):.2f})"
+
+
+def rounds_of_cpu(fleet: Fleet, rounds: int, cycles: int) -> Rounds:
+    """All ways and all N, in turn."""
+    found = Rounds()
+    with ExitStack() as stack:
+        crowd = stack.enter_context(closing(Crowd(fleet.servers[0].tcp_url)))
+        works: dict[tuple[str, int], Callable[[int], None]] = {}
+        for n in NODES:
+            works[LIMIT, n] = limit_way(stack.enter_context(closing(All(fleet.urls(n), TTL))))
+            faces = stack.enter_context(Faces(fleet.urls(n)))
+            works |= {(way, n): work for way, work in faces.ways.items()}
+        works[CROWD, 1] = crowd.work
+        for number in range(rounds):
+            say(f"CPU, round {number + 1} of {rounds}")
+            for (way, n), work in works.items():
+                count = cycles * MORE.get(way, 1)
+                found.found[way, n].append(metered(work, count, fleet.servers[:n]))
+            for way, in_flight in zip(PIPELINES, IN_FLIGHT, strict=True):
+                found.found[way, USUAL].append(_flooded(fleet, in_flight, cycles))
+    return found
+
+
+def _flooded(fleet: Fleet, in_flight: int, cycles: int) -> Spent:
+    servers = fleet.servers[:USUAL]
+    before = cpu_us(servers)
+    done = saturate(fleet.urls(USUAL), cycles / 2000, in_flight, TTL)
+    nodes = cpu_us(servers) - before
+    return Spent(done["cpu_ns"] / 1000 / done["cycles"], 0.0, nodes / done["cycles"])
+
+
+def table_of_shares(found: Rounds) -> Table:
+    """Who spends the CPU time of a cycle, N = 5."""
+    rows = [["N = 5", "client, user", "client, kernel", "the five nodes", "client × the limit's"]]
+    for way in (LIMIT, *FACES):
+        parts = [found.mean(way, USUAL, name) for name in ("user", "system", "nodes")]
+        shares = [f"{part / sum(parts):.0%}" for part in parts]
+        rows.append([way, *shares, found.ratio((way, USUAL), (LIMIT, USUAL))])
+    return rows
+
+
+def table_of_nodes(found: Rounds) -> Table:
+    """What another node costs the client."""
+    ways = (LIMIT, *FACES)
+    rows = [["client's CPU × that of N = 1", *ways]]
+    rows += [[f"N = {n}", *(found.ratio((way, n), (way, 1)) for way in ways)] for n in NODES[1:]]
+    return rows
+
+
+def table_of_commands(found: Rounds, executed: dict[str, float]) -> Table:
+    """CPU time of a node for each command that it gets."""
+    rows = [["a node's CPU for a command", "µs", "× the last row"]]
+    ways = [(way, USUAL) for way in (LIMIT, *FACES)]
+    ways += [(CROWD, 1), *((way, USUAL) for way in PIPELINES)]
+    per_command = {
+        (way, n): [spent.nodes / n / COMMANDS for spent in found.found[way, n]] for way, n in ways
+    }
+    least = per_command[ways[-1]]
+    for way in ways:
+        ratios = [one / other for one, other in zip(per_command[way], least, strict=True)]
+        rows.append([way[0], f"{median(per_command[way]):.1f}", spread(ratios)])
+    rows += [[f"of it inside {name}", f"{us:.1f}", ""] for name, us in executed.items()]
+    return rows
+
+
+def executed(fleet: Fleet, cycles: int) -> dict[str, float]:
+    """What a node itself says that a command takes, without reading, parsing and answering."""
+    server = fleet.servers[0]
+    server.execute("CONFIG", "RESETSTAT")
+    saturate([server.tcp_url], cycles / 2000, IN_FLIGHT[-1], TTL)
+    told = told_by(server, "commandstats")
+    return {
+        name: float(told[f"cmdstat_{command}"].partition("usec_per_call=")[2].partition(",")[0])
+        for name, command in (("SET", "set"), ("the release", "evalsha"))
+    }
+
+
+# --- counts: interpreter and kernel ----------------------------------------------------------
+
+
+_HARNESS = frozenset({__file__, guard.__file__, str(Path(guard.__file__).with_name("canned.py"))})
+_OURS = str(Path(quorlock.__file__).parent)
+OTHERS = "standard library"
+
+
+def counted(fleet: Fleet) -> dict[tuple[str, int], Counts]:
+    """Instructions by module, and system calls, of one cycle, by way and N."""
+    found: dict[tuple[str, int], Counts] = {}
+    for n in NODES:
+        say(f"counts, N = {n}")
+        canned = Canned([server.port for server in fleet.servers[:n]])
+        with closing(canned), canned.in_place(), Faces(canned.urls) as faces:
+            for way, work in faces.ways.items():
+                work(WARM_UP)
+                canned.replay = True
+                cycles = TASKS if str(TASKS) in way else 1
+                found[way, n] = _middle([_traced(work, cycles) for _ in range(TRACED)], cycles)
+                canned.replay = False
+    return found
+
+
+def _traced(work: Callable[[int], None], cycles: int) -> Counter[str]:
+    counts = by_module(lambda: work(cycles))
+    counts["system calls"] = guard.traced(lambda: work(cycles))["system_calls"]
+    return counts
+
+
+def _middle(calls: list[Counter[str]], cycles: int) -> Counts:
+    names = {name for call in calls for name in call}
+    return {name: median(call[name] for call in calls) / cycles for name in names}
+
+
+def by_module(work: Callable[[], None]) -> Counter[str]:
+    """How many instructions of Python each module executes in a call of it."""
+    counts: Counter[str] = Counter()
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        del arg
+        path = frame.f_code.co_filename
+        if event == "opcode":
+            counts[_module(path)] += 1
+        elif event == "call":
+            if path in _HARNESS:
+                return None
+            frame.f_trace_opcodes = True
+            frame.f_trace_lines = False
+        return trace
+
+    frame = inspect.currentframe()
+    assert frame is not None
+    frame.f_trace_opcodes = True  # Python 3.12 traces none before settrace unless a frame wants it
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return counts
+
+
+def _module(path: str) -> str:
+    # A named tuple's own __new__ is compiled from a string.
+    return path.removeprefix(_OURS)[1:] if path.startswith(_OURS) else OTHERS
+
+
+def table_of_modules(counts: dict[tuple[str, int], Counts]) -> Table:
+    """Fixed part and part per node, from straight lines through all N."""
+    ways = (FACES[0], FACES[-1])
+    head = [[f"{way}: once", "for each node", "in all, N = 5"] for way in ways]
+    rows = [["instructions a cycle", *head[0], *head[1]]]
+    modules = {name for way in ways for name in counts[way, USUAL]} - {"system calls"}
+    lines = {(way, name): _line(counts, way, name) for way in ways for name in modules}
+    modules_by_price = sorted(
+        modules, key=lambda name: -counts[ways[0], USUAL][name] - counts[ways[1], USUAL][name]
+    )
+    for name in modules_by_price:
+        rows.append([name if name == OTHERS else f"`{name}`"])
+        for way in ways:
+            once, each = lines[way, name]
+            rows[-1] += [f"{once:.0f}", f"{each:.0f}", f"{counts[way, USUAL][name]:.0f}"]
+    rows.append(["all"])
+    for way in ways:
+        once, each = (sum(lines[way, name][part] for name in modules) for part in (0, 1))
+        total = sum(counts[way, USUAL][name] for name in modules)
+        rows[-1] += [f"{once:.0f}", f"{each:.0f}", f"{total:.0f}"]
+    return rows
+
+
+def table_of_system_calls(counts: dict[tuple[str, int], Counts]) -> Table:
+    """Of one cycle."""
+    rows = [["system calls a cycle", *(f"N = {n}" for n in NODES)]]
+    rows += [[way, *(f"{counts[way, n]['system calls']:.2f}" for n in NODES)] for way in FACES]
+    return rows
+
+
+def _line(counts: dict[tuple[str, int], Counts], way: str, name: str) -> tuple[float, float]:
+    each, once = linear_regression(NODES, [counts[way, n][name] for n in NODES])
+    return once, each
+
+
+def parsing_share(found: Rounds, repeats: int) -> Table:
+    """Of hiredis alone, of what the client spends where every answer goes through it."""
+    reader = hiredis.Reader()
+
+    def cycle() -> None:
+        for answer in (GRANTED, RELEASED):
+            reader.feed(answer)
+            reader.gets()
+
+    began = time.process_time_ns()
+    for _ in range(repeats):
+        cycle()
+    us = (time.process_time_ns() - began) / 1000 / repeats * USUAL
+    share = us / found.median(FACES[-1], USUAL, "client")
+    return [["", "share"], [f"parsing (hiredis), {FACES[-1]}, N = 5", f"{share:.1%}"]]
+
+
+# --- the wire and the memory -----------------------------------------------------------------
+
+
+def table_of_verbs(fleet: Fleet) -> Table:
+    """Commands and bytes, as one node counts them."""
+    server, rows = fleet.servers[0], [["a call", "commands", "bytes to a node", "bytes back"]]
+    leases: list[quorlock.Lease] = []
+    with Faces(fleet.urls(1)) as faces:
+        redlock = faces.redlock
+        names = [f"inv:{number:06}" for number in range(VERBS)]  # as long as KEY
+        faces.ways["blocking"](WARM_UP)
+
+        def acquire() -> None:
+            leases.extend(redlock.lock(name, timeout=0).acquire() for name in names)
+
+        def refused() -> None:
+            assert all(redlock.lock(name).try_acquire() is None for name in names)
+
+        def extend() -> None:
+            for lease in leases:
+                lease.extend()
+
+        def release() -> None:
+            assert all(lease.release() for lease in leases)
+
+        for name, work in (
+            ("acquire", acquire),
+            ("acquire, refused", refused),
+            ("extend", extend),
+            ("release", release),
+        ):
+            rows.append([name, *map(str, _traffic(server, work))])
+    return rows
+
+
+def _traffic(server: Server, work: Callable[[], None]) -> list[int]:
+    """Commands, bytes in, bytes out, for each of VERBS; what our asking adds is subtracted."""
+    first, second = _counters(server), _counters(server)
+    work()
+    third = _counters(server)
+    return [round((c - b - (b - a)) / VERBS) for a, b, c in zip(first, second, third, strict=True)]
+
+
+def _counters(server: Server) -> list[int]:
+    told, calls = told_by(server, "stats"), told_by(server, "commandstats")
+    count = sum(
+        int(calls[f"cmdstat_{name}"].partition("calls=")[2].partition(",")[0])
+        for name in ("set", "evalsha")
+        if f"cmdstat_{name}" in calls
+    )
+    return [count, int(told["total_net_input_bytes"]), int(told["total_net_output_bytes"])]
+
+
+def table_of_memory(server: Server, keys: int) -> Table:
+    """What held locks take on a node."""
+    rows = [[f"{keys:,} locks held", "bytes a lock, in all", "MEMORY USAGE of one"]]
+    for length in KEY_BYTES:
+        say(f"memory, keys of {length} bytes")
+        server.execute("FLUSHALL")
+        before = int(told_by(server, "memory")["used_memory"])
+        with closing(connect(server.tcp_url)) as sock:
+            for start in range(0, keys, 1000):
+                numbers = range(start, min(start + 1000, keys))
+                block = [
+                    words(b"SET", b"%0*d" % (length, number), TOKEN, b"PX", b"3600000")
+                    for number in numbers
+                ]
+                sock.sendall(b"".join(block))
+                missing = len(GRANTED) * len(numbers)
+                while missing:
+                    missing -= len(sock.recv(65536))
+        used = int(told_by(server, "memory")["used_memory"]) - before
+        one = server.execute("MEMORY", "USAGE", b"%0*d" % (length, 0))
+        rows.append([f"keys of {length} bytes", f"{used / keys:.0f}", str(one)])
+    server.execute("FLUSHALL")
+    return rows
+
+
+# --- TLS -------------------------------------------------------------------------------------
+
+
+def table_of_tls(fleet: Fleet, rounds: int, cycles: int) -> Table:
+    """The client's side alone, through a front that does TLS or not: the servers have none here."""
+    plain, tls = "plain", "TLS"
+    found = Rounds()
+    ports = [server.port for server in fleet.servers[:USUAL]]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quorlock-tls-")))
+        certificate = make_certificate(folder)
+        fronts = {
+            plain: stack.enter_context(front(ports, None)),
+            tls: stack.enter_context(front(ports, certificate)),
+        }
+        trust = Tls(ca_certs=str(certificate))
+        nodes = {
+            kind: [Node("127.0.0.1", port, tls=trust if kind == tls else None) for port in ports]
+            for kind, ports in fronts.items()
+        }
+        faces = {kind: stack.enter_context(Faces(nodes[kind])) for kind in nodes}
+        for number in range(rounds):
+            say(f"TLS, round {number + 1} of {rounds}")
+            for way in FACES:
+                for index, kind in enumerate(nodes):
+                    spent = metered(faces[kind].ways[way], cycles * MORE.get(way, 1), ())
+                    found.found[way, index].append(spent)
+            for index, kind in enumerate(nodes):
+                found.found["connecting to 5", index].append(_connecting(nodes[kind]))
+    rows = [["N = 5", "client's CPU, TLS × plain", "of what TLS adds, in user space"]]
+    for way in FACES:
+        added, user = (found.mean(way, 1, f) - found.mean(way, 0, f) for f in ("client", "user"))
+        rows.append([way, found.ratio((way, 1), (way, 0)), f"{user / added:.0%}"])
+    way = "connecting to 5"
+    rows.append([way, found.ratio((way, 1), (way, 0)), ""])
+    return rows
+
+
+def _connecting(nodes: Sequence[Node]) -> Spent:
+    began = time.process_time_ns()
+    with quorlock.Redlock(nodes, ttl=TTL, node_timeout=NODE_TIMEOUT) as redlock:
+        redlock.lock(KEY).acquire().release()
+    return Spent((time.process_time_ns() - began) / 1000, 0.0, 0.0)
+
+
+def make_certificate(folder: Path) -> Path:
+    """For 127.0.0.1, signed by itself, its key in the same file."""
+    path = folder / "both.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1"
+    command += " -subj /CN=quorlock -addext subjectAltName=IP:127.0.0.1"
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    subprocess.run(
+        [*command.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True
+    )
+    path.write_text(certificate.read_text() + key.read_text())
+    return path
+
+
+@contextmanager
+def front(ports: Sequence[int], certificate: Path | None) -> Generator[list[int]]:
+    """A process that passes bytes on to these ports; with a certificate, TLS on its near side."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "bench.capacity",
+            "--front",
+            json.dumps([*ports]),
+            *([] if certificate is None else ["--certificate", str(certificate)]),
+        ],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def be_front(ports: Sequence[int], certificate: str | None) -> None:
+    """The process itself; ends with its stdin."""
+    context = None
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+    servers = [
+        await asyncio.start_server(_Front(port).serve, "127.0.0.1", 0, ssl=context)
+        for port in ports
+    ]
+    print(json.dumps([server.sockets[0].getsockname()[1] for server in servers]), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+
+class _Front:
+    """One node's."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Both ways, until one ends."""
+        node_reader, node_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        await asyncio.gather(self._carry(reader, node_writer), self._carry(node_reader, writer))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass  # it has hung up; so do we
+        finally:
+            writer.close()
+
+
+# --- telling ---------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """Progress."""
+    print(f"bench-capacity: {text}", file=sys.stderr, flush=True)
+
+
+def markdown(rows: Table) -> str:
+    """A table."""
+    head, *body = rows
+    lines = [head, ["---", *["--:"] * (len(head) - 1)], *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def tables(rounds: int, cycles: int, keys: int) -> Generator[Table]:
+    """All that is measured, in the order of docs/performance.md."""
+    with Fleet(max(NODES)) as fleet:
+        yield table_of_verbs(fleet)
+        counts = counted(fleet)
+        yield table_of_system_calls(counts)
+        yield table_of_modules(counts)
+        found = rounds_of_cpu(fleet, rounds, cycles)
+        yield table_of_shares(found)
+        yield parsing_share(found, 10 * cycles)
+        yield table_of_nodes(found)
+        yield table_of_commands(found, executed(fleet, cycles))
+        if shutil.which("openssl"):
+            yield table_of_tls(fleet, rounds, cycles)
+        else:
+            say("TLS skipped: there is no openssl to make a certificate with")
+        yield table_of_memory(fleet.servers[0], keys)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and tell."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.capacity",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=7, help="of all kinds of work")
+    parser.add_argument("--cycles", type=int, default=500, help="of each kind in a round")
+    parser.add_argument("--keys", type=int, default=100_000, help="held at once on a node")
+    parser.add_argument("--front", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--certificate", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.front is not None:
+        asyncio.run(be_front(options.front, options.certificate))
+        return 0
+    if options.cycles < TASKS:
+        parser.error(f"--cycles: at least {TASKS}, one for each task")
+    for table in tables(options.rounds, options.cycles, options.keys):
+        print(markdown(table), end="\n\n", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Runs the child process of one slice from the parent's side: command line, words, deadline, end.
+
+A library that hangs is killed at the deadline, and one that cannot exit a moment after it has
+printed its result; the result says so. No child outlives the call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from typing import IO, TYPE_CHECKING, Any
+
+from bench.contestants import CONTESTANTS, NODE_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+ROOT = Path(__file__).parents[1]
+EXIT_GRACE = 2.0  # seconds to exit in after the result is out
+
+
+def run_child(
+    contestant: str,
+    work: str,
+    params: Mapping[str, Any],
+    urls: Sequence[str],
+    *,
+    deadline: float,
+    heard: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Measure in a fresh process: its result, or `{"failed": why}`.
+
+    `heard` is called with every word the child says, and the child told when it returns.
+    """
+    line = command(contestant, work, {**params, "deadline": deadline}, urls)
+    # Compiled once and kept, whatever the caller's environment says: a child starts faster then.
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "pycache"))
+    with tempfile.TemporaryFile() as errors:
+        with subprocess.Popen(
+            line,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        ) as process:
+            try:
+                result = _listen(process, heard, time.monotonic() + deadline)
+                _end(process, result)
+            finally:
+                process.kill()
+        if not result:
+            errors.seek(0)
+            tail = errors.read().decode(errors="replace").strip().splitlines()[-1:]
+            result = {"failed": " ".join([f"exit code {process.returncode}", *tail])[:300]}
+    return result
+
+
+def command(
+    contestant: str, work: str, params: Mapping[str, Any], urls: Sequence[str]
+) -> list[str]:
+    """The child's command line."""
+    if CONTESTANTS[contestant].face == "program":
+        start = ["node", str(NODE_FOLDER / "one.js")]
+    else:
+        start = [sys.executable, "-m", "bench.one"]
+    return [*start, contestant, work, json.dumps(params), ",".join(urls)]
+
+
+def _listen(
+    process: subprocess.Popen[bytes], heard: Callable[[str], None] | None, until: float
+) -> dict[str, Any]:
+    """Answer its words until the result comes; empty if none came."""
+    assert process.stdout is not None
+    lines = _lines(process.stdout, until)
+    try:
+        for line in lines:
+            if line.startswith("@") and heard is not None:
+                heard(line[1:])
+                assert process.stdin is not None
+                process.stdin.write(b"now\n")
+                process.stdin.flush()
+            elif line.startswith("{"):
+                result: dict[str, Any] = json.loads(line)
+                return result
+    except TimeoutError:
+        return {"failed": "no result before the deadline", "late": True}
+    except BrokenPipeError:
+        pass  # it died: stderr says why
+    return {}
+
+
+def _lines(stream: IO[bytes], until: float) -> Any:
+    """Its lines as they come. TimeoutError when there is none in time."""
+    waiting = b""
+    with DefaultSelector() as selector:
+        selector.register(stream, EVENT_READ)
+        while True:
+            if not selector.select(max(0.0, until - time.monotonic())):
+                raise TimeoutError
+            data = os.read(stream.fileno(), 65536)
+            if not data:
+                return
+            *complete, waiting = (waiting + data).split(b"\n")
+            yield from (line.decode() for line in complete)
+
+
+def _end(process: subprocess.Popen[bytes], result: dict[str, Any]) -> None:
+    """Wait for its exit; note it if it cannot."""
+    if result.get("late"):
+        return
+    try:
+        process.wait(EXIT_GRACE)
+    except subprocess.TimeoutExpired:
+        result["could_not_exit"] = True

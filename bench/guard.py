@@ -1,0 +1,483 @@
+"""The guard against slow-down: what acquire + release costs the client, held against a baseline.
+
+    python -m bench.guard             exit 1 with a sentence if it costs more than it did
+    python -m bench.guard --record    write today's figures of this Python into guard.toml
+
+Two kinds of figures, for the blocking face with one thread and for asyncio with 100 tasks, N = 5:
+
+counts    Python instructions, calls of C functions, and system calls, per cycle. The same in every
+          run, on every machine with the same Python; so the margin is small, and for system calls
+          there is none. Blind to what happens inside a C function.
+CPU       user + system time per cycle over that of the limit (bare sockets, bench/limit.py) in the
+          same run, in *units*: a fixed piece of plain Python, timed in the same run too. Two
+          yardsticks, because machines differ in what a system call costs in terms of Python. It
+          sees everything, and it is noisy.
+
+What makes the CPU time repeatable: canned nodes (bench/canned.py), so that nothing depends on the
+scheduler; pieces of a fraction of a millisecond, interleaved, and of each piece the fastest times,
+since all that a machine does besides can only add (medians of longer slices went up by half on a
+busy machine, ours more than the limit's; the fastest pieces by 3 %). For the same reason it goes on
+measuring while a figure is above its bound: that ends a false alarm and never a true one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import inspect
+import platform
+import sys
+import time
+import tomllib
+from collections import Counter, deque
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from socket import socket
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Self
+
+import quorlock
+import quorlock.asyncio as aio
+from bench.canned import Canned
+from bench.limit import All
+from quorlock.testing.servers import Servers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+    from types import FrameType
+
+BASELINE = Path(__file__).with_name("guard.toml")
+COUNT_MARGIN = 0.03
+CPU_MARGIN = 0.12
+# For a Python without a baseline: its CPU time alone, against the nearest Python that has one.
+STRANGE_MARGIN = 0.30
+
+N = 5
+TASKS = 100
+TASKS_A_PIECE = 10  # whose CPU time is taken together
+TTL = 10.0
+NODE_TIMEOUT = 2.0  # under the tracer everything takes long
+WARM_UP = 20
+TRACED = {"blocking": 16, "asyncio": 8}  # calls of the piece of work; one of asyncio is 100 cycles
+
+SWEEPS = 60  # at least; one takes about 25 ms: a batch of asyncio, and so many of the others:
+SINGLES = 8
+UNITS = 10  # the yardstick, in one piece
+SECONDS_MAX = 20.0
+RECORD_SECONDS = 15.0
+_NTH_FASTEST = 2  # the very fastest might be a slip of the clock
+
+# The limit's share in a cycle is subtracted. With 100 tasks, a hundred commands go out in one
+# packet: there is next to nothing to subtract.
+LIMITS = {"blocking": 1.0, "asyncio": 0.0}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one cycle: acquire and release on five nodes."""
+
+    instructions: float
+    c_calls: float
+    system_calls: float
+    units: float
+
+
+class Bench:
+    """Both faces and the limit, connected to canned nodes. A context manager."""
+
+    def __enter__(self) -> Self:
+        self._servers = Servers.start(N, tcp=True)
+        self._canned = canned = Canned([server.port for server in self._servers])
+        self._loop = asyncio.new_event_loop()
+        self._marks: list[int] = []
+        with canned.in_place():
+            settings: dict[str, Any] = {"ttl": TTL, "node_timeout": NODE_TIMEOUT}
+            self._limit = All(canned.urls, TTL)
+            self._blocking = quorlock.Redlock(canned.urls, **settings)
+            self._asyncio = aio.Redlock(canned.urls, **settings)
+            for _ in range(WARM_UP):
+                self.limit()
+                self.blocking()
+                self._loop.run_until_complete(self._task(0))
+        canned.replay = True
+        for _ in range(WARM_UP):
+            self.limit()
+            self.blocking()
+            self.asyncio()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._blocking.close()
+        self._loop.run_until_complete(self._asyncio.close())
+        self._loop.close()
+        self._limit.close()
+        self._canned.close()
+        self._servers.close()
+
+    # --- the work ----------------------------------------------------------------------------
+
+    def limit(self) -> None:
+        """One cycle of bare sockets."""
+        self._limit.release(self._limit.acquire("guard"))
+
+    def blocking(self) -> None:
+        """One cycle."""
+        self._blocking.lock("guard", timeout=0).acquire().release()
+
+    def asyncio(self) -> None:
+        """One cycle of each of 100 tasks."""
+        self._loop.run_until_complete(self._batch())
+
+    async def _batch(self) -> None:
+        await asyncio.gather(*map(self._task, range(TASKS)))
+
+    async def _task(self, number: int) -> None:
+        marked = number % TASKS_A_PIECE == 0
+        if marked:
+            self._mark()
+        lease = await self._asyncio.lock(f"guard:{number}", timeout=0).acquire()
+        if marked:
+            self._mark()
+        await lease.release()
+
+    def _mark(self) -> None:
+        self._marks.append(self._own_ns())
+
+    # --- what it costs -----------------------------------------------------------------------
+
+    def counts(self) -> dict[str, dict[str, float]]:
+        """What happens in one cycle of each face."""
+        return {
+            "blocking": _usual([traced(self.blocking) for _ in range(TRACED["blocking"])], 1),
+            "asyncio": _usual([traced(self.asyncio) for _ in range(TRACED["asyncio"])], TASKS),
+        }
+
+    def sweep(self, fastest: Fastest) -> None:
+        """Time each kind of work a little."""
+        for _ in range(SINGLES):
+            fastest.note("unit", [self._cpu_ns(yardstick)])
+            fastest.note("limit", [self._cpu_ns(self.limit)])
+            fastest.note("blocking", [self._cpu_ns(self.blocking)])
+        fastest.note("asyncio", self._pieces_ns())
+
+    def _cpu_ns(self, work: Callable[[], object]) -> int:
+        """Our CPU time for one call of it, the far ends' share taken off."""
+        began = self._own_ns()
+        work()
+        return self._own_ns() - began
+
+    def _own_ns(self) -> int:
+        return time.process_time_ns() - self._canned.spent_ns
+
+    def _pieces_ns(self) -> list[int]:
+        """Our CPU time for a batch, in pieces: ticks of the event loop, and within them some tasks
+        at a time. A whole batch takes so long that on a busy machine none gets through undisturbed.
+        """
+        next_tick: list[asyncio.Handle] = []
+
+        def tick() -> None:
+            self._mark()
+            next_tick[:] = [self._loop.call_soon(tick)]
+
+        self._marks.clear()
+        self._mark()
+        tick()
+        self.asyncio()
+        self._mark()
+        next_tick[0].cancel()
+        return [after - before for before, after in pairwise(self._marks)]
+
+
+class Fastest:
+    """The fastest times of each piece of each kind of work."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[str, int], list[list[int]]] = {}
+        self._seen: Counter[tuple[str, int]] = Counter()
+
+    def note(self, kind: str, pieces: list[int]) -> None:
+        """One run of it, in the pieces in which it was timed."""
+        form = kind, len(pieces)  # a batch may take a tick more: then its pieces are others
+        self._seen[form] += 1
+        best = self._pieces.setdefault(form, [[] for _ in pieces])
+        for times, taken in zip(best, pieces, strict=True):
+            times.append(taken)
+            times.sort()
+            del times[_NTH_FASTEST + 1 :]
+
+    def ns(self, kind: str) -> int:
+        """All pieces together, in the form in which it mostly came."""
+        form = max((form for form in self._seen if form[0] == kind), key=self._seen.__getitem__)
+        return sum(times[-1] for times in self._pieces[form])
+
+    def units(self) -> dict[str, float]:
+        """Of one cycle."""
+        unit, limit = self.ns("unit") / UNITS, self.ns("limit")
+        per_cycle = {"blocking": float(self.ns("blocking")), "asyncio": self.ns("asyncio") / TASKS}
+        return {face: (per_cycle[face] - LIMITS[face] * limit) / unit for face in LIMITS}
+
+    def over_limit(self) -> dict[str, float]:
+        """CPU time of a cycle over that of a cycle of the limit. To be read, not checked."""
+        limit = self.ns("limit")
+        return {
+            "blocking": self.ns("blocking") / limit,
+            "asyncio": self.ns("asyncio") / TASKS / limit,
+        }
+
+
+# --- the yardstick ---------------------------------------------------------------------------
+
+
+class _Reply:
+    __slots__ = ("node", "vote")
+
+    def __init__(self, node: int, vote: bytes) -> None:
+        self.node = node
+        self.vote = vote
+
+
+def _flow(votes: dict[int, bytes]) -> Generator[int, _Reply]:
+    granted = 0
+    while granted < N:
+        reply = yield granted
+        if votes.setdefault(reply.node, reply.vote) is reply.vote:
+            granted += 1
+
+
+def yardstick() -> None:
+    """What a client in Python is made of: frames, generators, small objects, dicts, bytes.
+
+    Not to be changed: the baseline is told in it.
+    """
+    for _ in range(UNITS):
+        votes: dict[int, bytes] = {}
+        mail: deque[_Reply] = deque()
+        for node in range(N):
+            mail.append(_Reply(node, b"*2\r\n$3\r\nSET\r\n$%d\r\n%b\r\n" % (5, b"guard")))
+        flow = _flow(votes)
+        next(flow)
+        try:
+            while mail:
+                flow.send(mail.popleft())
+        except StopIteration:
+            tuple(sorted(votes))
+
+
+# --- counting --------------------------------------------------------------------------------
+
+_HARNESS = frozenset({__file__, str(Path(__file__).with_name("canned.py"))})
+_SYSTEM_CALLS = frozenset({"send", "sendall", "sendmsg", "recv", "recv_into", "recvmsg", "poll"})
+
+
+def _usual(calls: list[Counter[str]], cycles: int) -> dict[str, float]:
+    """Of one cycle: the mean of the calls but for the dearest. What is done only now and then is
+    out of it (looking at connections that lay idle for a second).
+    """
+    dearest = len(calls) // 8
+    return {
+        name: fmean(sorted(call[name] for call in calls)[:-dearest]) / cycles
+        for name in ("instructions", "c_calls", "system_calls")
+    }
+
+
+def traced(work: Callable[[], object]) -> Counter[str]:
+    """Count what Python does in a call of it, the harness left out."""
+    counted: Counter[str] = Counter()
+    instructions = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal instructions
+        del arg
+        if event == "opcode":
+            instructions += 1
+        elif event == "call":
+            if _left_out(frame):
+                return None
+            frame.f_trace_opcodes = True
+            frame.f_trace_lines = False
+        return trace
+
+    def profile(frame: FrameType, event: str, arg: Any) -> None:
+        if event != "c_call":
+            return
+        # Sockets are answered in harness frames, which make the client's system call for it.
+        self = getattr(arg, "__self__", None)
+        far = type(self) is socket
+        if arg.__name__ in _SYSTEM_CALLS and not far and _is_kernel(self):
+            counted["system_calls"] += 1
+        if not _left_out(frame):
+            counted["c_calls"] += 1
+
+    gc.collect()
+    gc.disable()  # when it runs, and whom it finalizes then, is not ours to count
+    frame = inspect.currentframe()
+    assert frame is not None
+    frame.f_trace_opcodes = True  # Python 3.12 traces none before settrace unless a frame wants it
+    before = sys.gettrace(), sys.getprofile()
+    sys.setprofile(profile)
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+        gc.enable()
+    counted["instructions"] = instructions
+    return counted
+
+
+def _left_out(frame: FrameType) -> bool:
+    """Frames of the harness, and of what the clock brings about: the event loop's innermost one,
+    which tidies up timers, and the engine's, which goes through deadlines that have passed. That
+    falls now into this batch and now into that, a hundredth of its instructions; CPU has it.
+    """
+    return frame.f_code.co_filename in _HARNESS or frame.f_code.co_name in _TIMED
+
+
+_TIMED = frozenset({"_run_once", "_ring"})
+
+
+def _is_kernel(thing: object) -> bool:
+    return isinstance(thing, socket) or type(thing).__module__ == "select"
+
+
+# --- the verdict -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one figure may be. `at_most` None: this Python has no baseline to hold it against."""
+
+    face: str
+    figure: str
+    baseline: float
+    at_most: float
+
+    def complaint(self, cost: Cost) -> str:
+        """A sentence if it is broken."""
+        value: float = asdict(cost)[self.figure]
+        if value <= self.at_most:
+            return ""
+        return (
+            f"{self.face}: {value:.2f} {self.figure.replace('_', ' ')} a cycle, "
+            f"{value / self.baseline - 1:+.1%} against the baseline's {self.baseline:.2f}; "
+            f"at most {self.at_most:.2f} is allowed"
+        )
+
+
+def bounds(baseline: Mapping[str, Any], python: str) -> tuple[str, list[Bound]]:
+    """Of which Python's baseline, and what follows from it."""
+    if python in baseline:
+        margins = dict.fromkeys(("instructions", "c_calls"), COUNT_MARGIN)
+        margins |= {"system_calls": 0.0, "units": CPU_MARGIN}
+        known = python
+    else:
+        margins = {"units": STRANGE_MARGIN}
+        known = min(baseline, key=lambda name: abs(_minor(name) - _minor(python)))
+    return known, [
+        Bound(face, figure, value, value * (1 + margins[figure]) + 1e-9)
+        for face, figures in baseline[known].items()
+        for figure, value in figures.items()
+        if figure in margins
+    ]
+
+
+def _minor(python: str) -> int:
+    return int(python.partition(".")[2].rstrip("t"))
+
+
+def this_python() -> str:
+    """Whose instructions these are."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags}"
+
+
+def measure(limits: list[Bound], seconds: float) -> tuple[dict[str, Cost], Fastest]:
+    """Measure until nothing is above its bound, or so long."""
+    with Bench() as bench:
+        fastest = Fastest()
+        counts = bench.counts()
+        give_up = time.monotonic() + seconds
+        sweeps = 0
+        gc.collect()
+        while True:
+            bench.sweep(fastest)
+            sweeps += 1
+            if sweeps % SWEEPS == 0:
+                units = fastest.units()
+                costs = {face: Cost(**count, units=units[face]) for face, count in counts.items()}
+                calm = limits and not complaints(limits, costs)
+                if calm or time.monotonic() > give_up:
+                    return costs, fastest
+
+
+def complaints(limits: list[Bound], costs: dict[str, Cost]) -> list[str]:
+    """All sentences there are to say."""
+    return [text for limit in limits if (text := limit.complaint(costs[limit.face]))]
+
+
+def record(costs: dict[str, Cost], python: str) -> None:
+    """Write the baseline of this Python, and leave the others alone."""
+    baseline = tomllib.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+    baseline[python] = {face: asdict(cost) for face, cost in costs.items()}
+    lines = ["# Written by `make bench-guard ARGS=--record`: see bench/guard.py for what it says."]
+    for name in sorted(baseline, key=_minor):
+        for face, figures in baseline[name].items():
+            lines += ["", f'["{name}".{face}]']
+            lines += [f"{figure} = {round(value, 2)}" for figure, value in figures.items()]
+    BASELINE.write_text("\n".join(lines) + "\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, and compare or record."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.guard",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--record", action="store_true", help="make this the baseline")
+    options = parser.parse_args(arguments)
+    if platform.python_implementation() != "CPython":
+        print("bench-guard: skipped, the baseline is CPython's")
+        return 0
+    python = this_python()
+    if options.record:
+        costs, fastest = measure([], RECORD_SECONDS)
+        record(costs, python)
+        known, limits = bounds(tomllib.loads(BASELINE.read_text()), python)
+    else:
+        known, limits = bounds(tomllib.loads(BASELINE.read_text()), python)
+        costs, fastest = measure(limits, SECONDS_MAX)
+    show(costs, fastest, limits, known)
+    faults = complaints(limits, costs)
+    for text in faults:
+        print(f"bench-guard: {text}", file=sys.stderr)
+    if faults:
+        print(
+            "bench-guard: make it cheaper, or record the new price and say in the change what it"
+            " buys: make bench-guard ARGS=--record",
+            file=sys.stderr,
+        )
+    return 1 if faults else 0
+
+
+def show(costs: dict[str, Cost], fastest: Fastest, limits: list[Bound], known: str) -> None:
+    """The figures, and what they are held against."""
+    strange = "" if known == this_python() else f" (Python {this_python()} has none: CPU only)"
+    print(f"bench-guard: one cycle on {N} nodes, against the baseline of Python {known}{strange}")
+    over = fastest.over_limit()
+    for face, cost in costs.items():
+        parts = [f"{value:.1f} {name.replace('_', ' ')}" for name, value in asdict(cost).items()]
+        print(f"  {face:9} {', '.join(parts)} ({over[face]:.2f} x the limit's CPU)")
+    for limit in limits:
+        change = asdict(costs[limit.face])[limit.figure] / limit.baseline - 1
+        allowed = limit.at_most / limit.baseline - 1
+        print(f"  {limit.face:9} {limit.figure:13} {change:+6.1%}, up to {allowed:+.0%} allowed")
+    gained = [b for b in limits if asdict(costs[b.face])[b.figure] < 2 * b.baseline - b.at_most]
+    if gained:
+        print("bench-guard: it got cheaper; record that, or losing it again will go unseen")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

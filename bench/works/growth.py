@@ -1,0 +1,392 @@
+"""Work 4: what grows with the work. Memory and time with many leases held, more nodes, longer
+names; and what importing the library costs.
+
+Memory: per lease that is held, measured twice in processes of their own: what Python allocated
+(`tracemalloc`, exact to the byte, and slow) and what the process grew by (RSS, which holds the
+allocator's waste as well). The user's own string, the list that keeps the leases and the nodes'
+memory are not counted; the key that the library makes of the string is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from bench import contestants
+from bench.aims import Aim
+from bench.contestants import CONTESTANTS
+from bench.fleet import FULL, Fleet, Site, shared_site
+from bench.meter import Meter
+from bench.plan import STANDARD, Case, Column
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from bench.results import Found
+
+TTL = 30.0  # the longest that the defaults allow: what is held should stay held meanwhile
+AT_ONCE = 20  # tasks that acquire beside one another, while leases pile up
+AFTERWARDS = 300  # cycles that are timed while all those leases are held
+OURS = ("quorlock", "quorlock.asyncio")
+HELD = (10, 1_000, 100_000)
+NODES = tuple(range(1, 10))
+LENGTHS = (10, 100, 512)  # no longer: quorlock refuses it
+
+# How each library is imported; `pass` is what Python takes by itself.
+IMPORTS = {
+    "quorlock": "import quorlock",
+    "quorlock.asyncio": "import quorlock.asyncio",
+    "redlock-py": "import redlock",
+    "pottery": "import pottery",
+    "redis-py.Lock": "import redis.lock",
+    "redis.asyncio+gather": "import redis.asyncio",
+    "python-redis-lock": "import redis_lock",
+    "coredis.Lock": "import coredis",
+}
+IMPORT_RUNS = 9  # a round, each beside one of `pass`
+
+
+@contextmanager
+def own_site(fleet: Fleet, nodes: int) -> Generator[Site]:
+    """Servers of its own: 100,000 keys are nobody else's business, nor is a sixth node."""
+    del fleet
+    with Fleet(nodes) as own:
+        yield Site(own, own.urls())
+
+
+def _held(count: int) -> Case:
+    return Case(
+        "growth",
+        f"{count:,} leases held, N = 5",
+        OURS,
+        {"what": "held", "held": count},
+        site=own_site,
+        deadline=120.0,
+        rounds=None if count < max(HELD) else 1,
+        quick=OURS if count == sorted(HELD)[1] else (),
+    )
+
+
+PLAN = [
+    *(_held(count) for count in HELD),
+    *(
+        Case(
+            "growth",
+            f"N = {nodes}",
+            ("limit.all", *OURS),
+            {"what": "cycles"},
+            nodes,
+            rounds=2,
+            site=shared_site if nodes <= FULL else own_site,
+        )
+        for nodes in NODES
+    ),
+    *(
+        Case("growth", f"names of {length:,} bytes", OURS, {"what": "cycles", "length": length})
+        for length in LENGTHS
+    ),
+    Case(
+        "growth",
+        "import time",
+        tuple(IMPORTS),
+        {"what": "import"},
+        deadline=90.0,
+        quick=OURS,
+    ),
+]
+
+
+def columns(found: Found) -> tuple[Column, ...]:
+    """By what is measured."""
+    if found.params["what"] == "import":
+        return (
+            Column("ms more than pass", "more_ms", "{:.1f}"),
+            Column("CPU ms more", "more_cpu_ms", "{:.1f}"),
+            Column("pass ms", "pass_ms", "{:.1f}"),
+            Column("modules more", "modules"),
+        )
+    if found.params["what"] == "held":
+        return (
+            Column("bytes a lease", "bytes_per_lease"),
+            Column("RSS bytes a lease", "rss_per_lease"),
+            Column("acquire p50 µs", "p50_us"),
+            Column("acquire p99 µs", "p99_us"),
+            Column("cycle p50 µs then", "cycle_p50_us"),
+            Column("seconds in all", "seconds", "{:.1f}"),
+            Column("errors", "errors"),
+        )
+    return (*STANDARD, Column("time × limit.all", "p50_us", "{:.2f}", ratio_to="limit.all"))
+
+
+def _memory(who: str, case: Case) -> Aim:
+    return Aim(
+        f"{who}, {case.name}: memory a lease",
+        "≤ 512 B",
+        512,
+        lambda results: results.figure(case.name, who, "bytes_per_lease"),
+    )
+
+
+AIMS = [
+    # Of ten leases the first connections' buffers would be most.
+    *(_memory(who, _held(count)) for count in HELD[1:] for who in OURS),
+    Aim(
+        "import quorlock",
+        "≤ 30 ms more than pass",
+        30,
+        lambda results: results.figure("import time", "quorlock", "more_ms"),
+    ),
+]
+
+
+# --- the child -------------------------------------------------------------------------------
+
+
+def run(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
+    """`what` says which of the measurements."""
+    if params["what"] == "import":
+        found = import_time(IMPORTS[contestant])
+        if contestant not in OURS:
+            del found["imported"]  # hundreds
+        return found
+    who = CONTESTANTS[contestant]
+    if params["what"] == "held":
+        return held(contestant, params, urls)
+    if who.face == "blocking":
+        return _cycles(contestant, params, urls)
+    return who.run(_cycles_in_a_task(contestant, params, urls))
+
+
+def names(length: int) -> Iterator[str]:
+    """A hundred of them, round and round, of so many bytes each."""
+    return itertools.cycle([f"{number:03}".rjust(length, "n") for number in range(100)])
+
+
+def _cycles(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
+    lock, meter = contestants.blocking(contestant, urls), Meter()
+    resources, clock = names(params.get("length", 10)), time.perf_counter_ns
+    for seconds in (params["warm_up"], params["seconds"]):
+        meter.start()
+        end = clock() + int(seconds * 1e9)
+        while (began := clock()) < end:
+            lock.release(lock.acquire(next(resources)))
+            meter.samples.append(clock() - began)
+        meter.stop()
+    lock.close()
+    return meter.result()
+
+
+async def _cycles_in_a_task(
+    contestant: str, params: dict[str, Any], urls: list[str]
+) -> dict[str, Any]:
+    lock, meter = contestants.asyncio(contestant, urls), Meter()
+    await lock.open()
+    resources, clock = names(params.get("length", 10)), time.perf_counter_ns
+    for seconds in (params["warm_up"], params["seconds"]):
+        meter.start()
+        end = clock() + int(seconds * 1e9)
+        while (began := clock()) < end:
+            await lock.release(await lock.acquire(next(resources)))
+            meter.samples.append(clock() - began)
+        meter.stop()
+    await lock.close()
+    return meter.result()
+
+
+# --- many leases -----------------------------------------------------------------------------
+
+
+def held(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
+    """Twice, in a process each: once counted byte by byte, once for RSS and the times."""
+    found: dict[str, Any] = {}
+    for trace in (True, False):
+        told = json.dumps({**params, "trace": trace})
+        command = [sys.executable, "-m", __name__, contestant, told, ",".join(urls)]
+        ended = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        found |= json.loads(ended.stdout)
+    return found
+
+
+def main() -> NoReturn:
+    """One of the two. Ends at once, with all that it holds: to give it back would take longer than
+    everything else, and its servers end as well.
+    """
+    contestant, told, urls = sys.argv[1:]
+    params = json.loads(told)
+    signal.alarm(int(params["deadline"]))
+    who = CONTESTANTS[contestant]
+    if who.face == "blocking":
+        _hold_in_a_thread(contestant, params, urls.split(","))
+    else:
+        who.run(_hold_in_tasks(contestant, params, urls.split(",")))
+    raise AssertionError("they do not return")
+
+
+def _end(result: dict[str, Any]) -> NoReturn:
+    print(json.dumps(result), flush=True)
+    os._exit(0)
+
+
+def _resources(params: dict[str, Any]) -> list[str]:
+    """Other names for each of the two: what the first has held is still there."""
+    which = "counted" if params["trace"] else "timed.."
+    return [f"bench:{which}:{number:06}" for number in range(params["held"])]
+
+
+class Memory:
+    """What was allocated since."""
+
+    def __init__(self, *, trace: bool) -> None:
+        gc.collect()
+        self._trace = trace
+        if trace:
+            tracemalloc.start()
+        self._before = self._now()
+
+    def _now(self) -> int:
+        if self._trace:
+            return tracemalloc.get_traced_memory()[0]
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def per(self, count: int) -> dict[str, float]:
+        """For each of so many leases."""
+        gc.collect()
+        key = "bytes_per_lease" if self._trace else "rss_per_lease"
+        found = {key: (self._now() - self._before) / count}
+        if self._trace:
+            tracemalloc.stop()
+        return found
+
+
+def _hold_in_a_thread(contestant: str, params: dict[str, Any], urls: list[str]) -> NoReturn:
+    count, meter, clock = params["held"], Meter(), time.perf_counter_ns
+    lock = contestants.blocking(contestant, urls, TTL)
+    resources = _resources(params)
+    leases: list[Any] = [None] * count
+    samples: list[int] = [0] * count
+    # The first calls open connections, and threads that open them.
+    for _ in range(20):
+        lock.release(lock.acquire("bench:warm"))
+    time.sleep(0.3)
+    memory = Memory(trace=params["trace"])
+    meter.start()
+    for number, name in enumerate(resources):
+        while leases[number] is None:
+            began = clock()
+            try:
+                leases[number] = lock.acquire(name)
+            except Exception as error:  # noqa: BLE001 (counted: on a busy machine a node may be late)
+                meter.error(error)
+            samples[number] = clock() - began
+    meter.stop()
+    found = memory.per(count)
+    cycles = Meter()
+    cycles.start()
+    for _ in range(AFTERWARDS):
+        began = clock()
+        lock.release(lock.acquire("bench:then"))
+        cycles.samples.append(clock() - began)
+    meter.samples = samples
+    _end(meter.result(cycle_p50_us=cycles.result()["p50_us"], **found))
+
+
+async def _hold_in_tasks(contestant: str, params: dict[str, Any], urls: list[str]) -> NoReturn:
+    count, meter, clock = params["held"], Meter(), time.perf_counter_ns
+    lock = contestants.asyncio(contestant, urls, TTL)
+    await lock.open()
+    resources = _resources(params)
+    leases: list[Any] = [None] * count
+    samples: list[int] = [0] * count
+
+    async def acquire(number: int) -> None:
+        while leases[number] is None:
+            began = clock()
+            try:
+                leases[number] = await lock.acquire(resources[number])
+            except Exception as error:  # noqa: BLE001 (counted: on a busy machine a node may be late)
+                meter.error(error)
+            samples[number] = clock() - began
+
+    for _ in range(20):
+        await lock.release(await lock.acquire("bench:warm"))
+    memory = Memory(trace=params["trace"])
+    meter.start()
+    for start in range(0, count, AT_ONCE):
+        await asyncio.gather(*map(acquire, range(start, min(start + AT_ONCE, count))))
+    meter.stop()
+    found = memory.per(count)
+    cycles = Meter()
+    cycles.start()
+    for _ in range(AFTERWARDS):
+        began = clock()
+        await lock.release(await lock.acquire("bench:then"))
+        cycles.samples.append(clock() - began)
+    meter.samples = samples
+    _end(meter.result(cycle_p50_us=cycles.result()["p50_us"], **found))
+
+
+# --- import ----------------------------------------------------------------------------------
+
+
+def import_time(statement: str, runs: int = IMPORT_RUNS) -> dict[str, Any]:
+    """A fresh interpreter with the statement against one with `pass`, in turn; medians of the
+    differences. Compiled beforehand, as an installed library is.
+    """
+    for _ in range(2):
+        _python(statement)
+    with_it: list[tuple[float, float]] = []
+    without: list[tuple[float, float]] = []
+    for _ in range(runs):
+        without.append(_python("pass"))
+        with_it.append(_python(statement))
+    more = [(a - c, b - d) for (a, b), (c, d) in zip(with_it, without, strict=True)]
+    by_cost = imported(statement)
+    return {
+        "pass_ms": median(wall for wall, _ in without),
+        "more_ms": median(wall for wall, _ in more),
+        "more_cpu_ms": median(cpu for _, cpu in more),
+        "more_ms_least": min(wall for wall, _ in more),
+        "modules": len(by_cost),
+        "dearest": dict(sorted(by_cost.items(), key=lambda item: -item[1])[:12]),
+        "imported": sorted(by_cost),
+    }
+
+
+def _python(statement: str) -> tuple[float, float]:
+    """Milliseconds and milliseconds of CPU of one interpreter."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([sys.executable, "-c", statement], check=True)
+    took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return took * 1000, cpu * 1000
+
+
+def imported(statement: str) -> dict[str, float]:
+    """The modules that it imports beyond those of `pass`: each one's own milliseconds."""
+    with_it, without = _importtime(statement), _importtime("pass")
+    return {name: taken for name, taken in with_it.items() if name not in without}
+
+
+def _importtime(statement: str) -> dict[str, float]:
+    command = [sys.executable, "-X", "importtime", "-c", statement]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    rows = re.findall(r"^import time: +(\d+) \| +\d+ \| +(\S+)$", told, re.MULTILINE)
+    return {name: int(own) / 1000 for own, name in rows}
+
+
+if __name__ == "__main__":
+    main()
