@@ -48,8 +48,10 @@ def every_state(small: Small) -> Search:
         Small(nodes=1, clients=1, jumps=1, crashes=1),
         Small(nodes=1, clients=1, jumps=1, breaks=1),
         Small(nodes=1, clients=1, jumps=1, pauses=1),
+        Small(nodes=2, clients=1, jumps=0, timeouts=1),
+        Small(nodes=1, clients=1, jumps=0, timeouts=2, crashes=1),
     ],
-    ids=["two clients", "two nodes", "a crash", "a break", "a pause"],
+    ids=["two clients", "two nodes", "a crash", "a break", "a pause", "timeouts", "both"],
 )
 def test_reduced_and_unreduced_search_come_to_the_same(small: Small) -> None:
     reduced, unreduced = Search(small).run(), everything(small)
@@ -85,11 +87,18 @@ def test_reduction_hides_no_violation(name: str) -> None:
     assert states.found
 
 
-def test_what_commutes_commutes() -> None:
+@pytest.mark.parametrize(
+    "small",
+    [
+        Small(nodes=2, jumps=1, crashes=1, breaks=1),
+        Small(nodes=2, jumps=1, timeouts=2, crashes=1, memory="quarantine"),
+    ],
+    ids=["time", "timeouts"],
+)
+def test_what_commutes_commutes(small: Small) -> None:
     """In every state on one way through a small world, both orders of each such pair agree."""
     from quorlock.testing.frozen import Naming, digest
 
-    small = Small(nodes=2, jumps=1, crashes=1, breaks=1)
     path: list[Choice] = []
     tried = 0
     while choices := _at(small, path).choices():
@@ -236,7 +245,7 @@ def test_every_kind_of_choice_is_made() -> None:
     seen: set[str] = set()
     kinds = [*KINDS]
     for first in range(len(kinds)):
-        world = ChosenWorld(small)
+        world = ChosenWorld(replace(small, timeouts=first % 2))
         wanted = kinds[first:] + kinds[:first]
         while choices := world.choices():
             choice = min(choices, key=lambda choice: wanted.index(choice.kind))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from quorlock._core.outcomes import Granted
     from quorlock.testing.checker import Judgement
-    from quorlock.testing.history import Lease
+    from quorlock.testing.history import Call, Lease
     from quorlock.testing.network import Message
     from quorlock.testing.process import Process, Turn
     from quorlock.testing.server import Server
@@ -50,13 +50,17 @@ class Small:
         turns: how often each client wants the lock.
         bundles: connections of each client to each node; its calls use them by turns.
         jumps: so often time moves on to the next instant at which something is due: a deadline,
-            the end of a lease, of a key, of a quarantine.
+            the end of a lease, of a key, of a quarantine. Where there are timeouts: to the end
+            of a quarantine only.
         slips: so often it moves half of the way there.
         crashes: nodes that crash and restart, `memory` says with what: "kept"; "quarantine":
             empty, after max_ttl; "lost": empty, at any time.
         breaks: connections that break, with what was under way arriving late or never.
         pauses: clients that stand still for as long as is chosen.
         extension_ms: a lease is extended once by so much; 0: it is not.
+        timeouts: so often each client's patience ends: its own clock steps to the deadline of
+            its round, whatever anybody else is about. All orders of answers and deadlines are
+            there without true time moving on; no key and no lease runs out.
     """
 
     nodes: int = 3
@@ -71,6 +75,7 @@ class Small:
     pauses: int = 0
     memory: str = "kept"
     extension_ms: int = 0
+    timeouts: int = 0
 
     def plan(self) -> Plan:
         """The world's plan: clocks at the very bound of the drift, everything else the same."""
@@ -154,6 +159,7 @@ KINDS = {
     "break": "a connection breaks",
     "pause": "a client stands still",
     "resume": "and goes on",
+    "timeout": "a client's round is out of time",
     "time": "time passes until something is due",
     "slip": "half of that time passes",
 }
@@ -200,6 +206,7 @@ class ChosenWorld(World):
         self.begun = 0
         self.jumps, self.slips = small.jumps, small.slips
         self.crashes, self.breaks, self.pauses = small.crashes, small.breaks, small.pauses
+        self.timeouts = [small.timeouts] * small.clients
         super().__init__(small.plan(), trace)
         self._begin()
 
@@ -282,6 +289,16 @@ class ChosenWorld(World):
                 yield Choice("resume", process.index)
             elif self.pauses:
                 yield Choice("pause", process.index)
+            if self.timeouts[process.index] and self._deadlines_of(process):
+                yield Choice("timeout", process.index)
+
+    def _deadlines_of(self, process: Process) -> list[int]:
+        """By its own clock."""
+        return [
+            timer.what[0]
+            for timer in self.live_timers()
+            if timer.client == process.index and _is_of_a_call(timer)
+        ]
 
     def _of_ways(self) -> Iterator[Choice]:
         for way in sorted(self.ways.values(), key=lambda way: way.at):
@@ -320,8 +337,11 @@ class ChosenWorld(World):
 
     def next_due(self) -> int | None:
         """The next instant at which anything ends."""
-        instants = [*self._deadlines(), *self._ends_of_keys(), *self._ends_of_leases()]
-        instants += [self._back_from(server) for server in self.servers if not server.up]
+        instants = [self._back_from(server) for server in self.servers if not server.up]
+        if not self.small.timeouts:
+            instants += self._deadlines()
+            instants += self._ends_of_keys()
+            instants += self._ends_of_leases()
         return min((instant for instant in instants if instant > self.now), default=None)
 
     def _deadlines(self) -> Iterator[int]:
@@ -432,6 +452,20 @@ class ChosenWorld(World):
         self.tell("resume", client=choice.client)
         self.processes[choice.client].go_on()
 
+    def _timeout(self, choice: Choice) -> None:
+        self.timeouts[choice.client] -= 1
+        process = self.processes[choice.client]
+        clock = process.clock
+        by = min(self._deadlines_of(process)) - process.now()
+        clock.step(by, self.now)
+        self.tell("step", client=process.index, by=by)
+        self.timers = [
+            timer._replace(at=max(self.now, clock.when(timer.what[0]) or 0))
+            if timer.client == process.index and timer.act.__qualname__ == "Process._ring"
+            else timer
+            for timer in self.timers
+        ]
+
     def _time(self, _: Choice) -> None:
         self.jumps -= 1
         self._pass(self.next_due())
@@ -444,6 +478,10 @@ class ChosenWorld(World):
 
     def _pass(self, until: int | None) -> None:
         assert until is not None
+        # What is due on the way happens in its time.
+        while (due := min(self._deadlines(), default=until)) < until:
+            self.now = max(self.now, due)
+            self._settle()
         self.now = until
         for way in list(self.ways.values()):
             if not self._still_comes(way):
@@ -474,9 +512,9 @@ class ChosenWorld(World):
         """Read a reply that nobody waits for any more: it changes nothing but its own queue.
 
         Only where its connection will not break any more: a question without an answer becomes
-        a debt then.
+        a debt then. A crash is no matter: replies that were sent come before the end.
         """
-        if self.crashes or self.breaks or self.small.bundles > 1:
+        if self.breaks or self.small.bundles > 1:
             return False
         for way in self.ways.values():
             if way.replies and self._is_for_nobody(way):
@@ -509,9 +547,23 @@ class ChosenWorld(World):
         tokens = [other.token.decode(), lease.token.decode()]
         self.violated("overlap", text, tokens=tokens)
 
+    def returned(self, record: Call, process: Process, outcome: Any) -> None:
+        """The judge does not ask clocks that stepped; here they stepped to deadlines, no farther.
+
+        So a call that is late by such a clock has waited for a deadline too many.
+        """
+        super().returned(record, process, outcome)
+        if self._is_stepped(record) and record.late_by > 0:
+            self.violated("deadline", f"{record.what} of c{record.client} ended too late")
+
+    def _is_stepped(self, call: Call) -> bool:
+        process = self.processes[call.client]
+        return len(process.clock.pieces) > 1 and not process.delayed(0, self.now)
+
     def conclude(self) -> Judgement:
         """The rest in fair weather, without a choice; then the whole judgement."""
         self.crashes = self.breaks = self.pauses = self.jumps = self.slips = 0
+        self.timeouts = [0] * len(self.timeouts)
         for way in list(self.ways.values()):
             if way.broke_at is not None:
                 self._never(way)
@@ -521,6 +573,9 @@ class ChosenWorld(World):
         else:
             self.violated("endless", "no end comes in fair weather")
         self._look_for_leftovers(None)
+        for call in self.history.calls:
+            if self._is_stepped(call) and call.ended is None:
+                self.violated("deadline", f"{call.what} of c{call.client} has never ended")
         # A node that forgets is no excuse here: the quarantine is there for that.
         return judge(self, excuse_memory=False)
 
@@ -543,13 +598,16 @@ _DEEDS: dict[str, Callable[[ChosenWorld, Choice], None]] = {
 }
 
 
+def _is_of_a_call(timer: Timer) -> bool:
+    act = timer.act.__qualname__
+    return act == "Process._ring" and timer.what[1].__qualname__ == "Turn._ring"
+
+
 def _is_stale(timer: Timer) -> bool:
     """Whoever asked for it does not wait any more."""
-    if timer.act.__qualname__ != "Process._ring":
+    if not _is_of_a_call(timer):
         return False
     _, bell, what = timer.what
-    if bell.__qualname__ != "Turn._ring":
-        return False
     turn: Turn[Any] = bell.__self__
     present: object = vars(turn)["_timer"]
     return turn.over or present != what

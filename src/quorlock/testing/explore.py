@@ -1,15 +1,20 @@
 """Tries every order of events in a small world: `python -m quorlock.testing.explore`.
 
-    make explore                                   three nodes, two clients, no time passes
-    make explore ARGS="--nodes 1 --jumps 3 --crashes 1"
+    make explore                                   three nodes, two clients, every deadline
+    make explore ARGS="--crashes 1"                and a crash, in every order: some 20 minutes
+    make explore ARGS="--crashes 1 --memory quarantine --jumps 1"    the same, of one that forgets
+    make explore ARGS="--nodes 1 --timeouts 0 --jumps 3 --crashes 1"
     make explore ARGS="--replay 0,2,1"             one of those orders, drawn
 
-Spaces grow quickly: three nodes with a crash, or with time that moves on, were not finished in an
-hour of a busy core; `--most` stops after so many executions.
+Chance misses rare orders; here nothing is drawn.  There are two ways.
 
-Chance misses rare orders; here nothing is drawn.  A world (`choices`) is run again from its start
-for each sequence of choices, since flows cannot be copied, depth first.  Not every order is run,
-and these three need not be:
+A `Survey` goes from state to state of a world that can be taken apart (`parts.suffice`): clients
+and nodes know each other by messages only, so what each does in a given situation is found out
+once, by running the flows, and then looked up.  `states` says what it takes for the same.
+
+A `Search` is for all other worlds, and to check a survey against.  It runs a world (`choices`)
+again from its start for each sequence of choices, since flows cannot be copied, depth first.  Not
+every order is run, and these three need not be:
 
 *The same state again.*  Two sequences that lead to one state (`frozen`) have one future.  Equal
 digests of 128 bits are taken for equal states.  Nodes are all alike, so states that differ by
@@ -28,10 +33,12 @@ does not commute with a lease that is won.
 
 *Replies that nobody waits for*, where no connection will break any more: they are read at once.
 
-`tests/simulation/test_explore.py` shows that the search with and without all of that ends in the
-same outcomes.  What is not tried is said by the bounds (`choices.Small`): how often time moves on,
-and only to instants at which something is due (or half of the way there), how many crashes and
-breaks.  A flow's random pauses are not tried: their length is fixed, they end when time moves on.
+The tests show that surveys and searches, with and without all of that, end in the same outcomes,
+and that without it they have the very same states (`tests/simulation/test_explore*.py`).  What is
+not tried is said by the bounds (`choices.Small`): how often a client is out of time, how often
+time moves on, and only to instants at which something is due (or half of the way there), how many
+crashes and breaks.  A flow's random pauses are not tried: their length is fixed, they end when
+time moves on.
 """
 
 from __future__ import annotations
@@ -44,7 +51,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock.testing.choices import MEMORIES, Choice, ChosenWorld, Small
-from quorlock.testing.frozen import digest, outcome, rename
+from quorlock.testing.frozen import Outcome, digest, outcome, rename
+from quorlock.testing.parts import suffice
+from quorlock.testing.states import Key, States, Step
 from quorlock.testing.trace import Trace
 
 if TYPE_CHECKING:
@@ -52,6 +61,7 @@ if TYPE_CHECKING:
 
     from quorlock.testing.checker import Judgement
     from quorlock.testing.history import Violation
+    from quorlock.testing.states import State
 
 Path = tuple[Choice, ...]
 _NONE: frozenset[Choice] = frozenset()
@@ -99,7 +109,7 @@ class Search:
     depth: int = 0
     seconds: float = 0.0
     complete: bool = False
-    outcomes: set[bytes] = field(default_factory=set[bytes])
+    outcomes: set[Outcome] = field(default_factory=set[Outcome])
     found: list[Found] = field(default_factory=list[Found])
     _asleep_at: dict[bytes, frozenset[Choice]] = field(
         default_factory=dict[bytes, frozenset[Choice]]
@@ -206,12 +216,112 @@ class Search:
     def _ended(self, world: ChosenWorld, path: list[Choice]) -> None:
         self.endings += 1
         judgement = world.conclude()
-        self.outcomes.add(outcome(world, rename(world)))
+        self.outcomes.add(outcome(world))
         if judgement.violations:
             self._wrong(judgement.violations[0], path)
 
     def _wrong(self, violation: Violation, path: list[Choice]) -> None:
         self.found.append(Found(violation, tuple(path), self.executions))
+
+
+# --- by its parts ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Survey:
+    """The same for a world that can be taken apart: all of its states, each once.
+
+    Attributes as those of `Search`. most: so many states are enough. executions: how often a
+    client was run from its beginning, to find out what it does next.
+    """
+
+    small: Small
+    reduced: bool = True
+    stop_after: int = FOUND_MAX
+    most: int = 0
+    progress: Callable[[Survey], None] | None = None
+    transitions: int = 0
+    endings: int = 0
+    depth: int = 0
+    seconds: float = 0.0
+    complete: bool = False
+    outcomes: set[Outcome] = field(default_factory=set[Outcome])
+    found: list[Found] = field(default_factory=list[Found])
+    _known: set[Key] = field(default_factory=set[Key])
+    _world: States = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._world = States(self.small, reduced=self.reduced)
+
+    @property
+    def states(self) -> int:
+        """How many different ones were seen."""
+        return len(self._known)
+
+    @property
+    def executions(self) -> int:
+        """How often a client was run from its beginning."""
+        return self._world.clients.runs
+
+    def run(self) -> Survey:
+        """Try everything, or as much as it takes; itself again."""
+        began = time.monotonic()
+        self.complete = self._run() and not self.found
+        self.seconds = time.monotonic() - began
+        return self
+
+    def _run(self) -> bool:
+        world, known, path = self._world, self._known, list[Step]()
+        known.add(world.key(world.first))
+        forks = [(world.first, world.steps(world.first))]
+        while forks:
+            state, todo = forks[-1]
+            if not todo:
+                forks.pop()
+                del path[-1:]
+                continue
+            if len(self.found) >= self.stop_after or len(known) == self.most > 0:
+                return False
+            step = todo.pop(0)
+            after = world.after(state, step)
+            self.transitions += 1
+            key = world.key(after)
+            if key in known:
+                continue
+            known.add(key)
+            if self.progress is not None:
+                self.progress(self)
+            path.append(step)
+            steps = self._arrived(after, path)
+            if steps:
+                forks.append((after, steps))
+                self.depth = max(self.depth, len(path))
+            else:
+                path.pop()
+        return True
+
+    def _arrived(self, state: State, path: list[Step]) -> list[Step]:
+        """What to try in this state; nothing, if it is an end, or wrong."""
+        rule = self._world.wrong(state)
+        steps = [] if rule else self._world.steps(state)
+        if not rule and not steps:
+            self.endings += 1
+            outcome = self._world.concluded(state)
+            self.outcomes.add(outcome)
+            rule = next(iter(outcome.wrong), "")
+        if rule:
+            self._wrong(rule, path)
+        return steps
+
+    def _wrong(self, rule: str, path: list[Step]) -> None:
+        """What the parts show, the world itself must show as well."""
+        chosen = self._world.retold(path)
+        _, judgement, _ = replay(self.small, numbers(self.small, chosen, eager=False), eager=False)
+        violation = next((one for one in judgement.violations if one.rule == rule), None)
+        if violation is None:
+            text = ", ".join(map(str, chosen))
+            raise AssertionError(f"the parts show {rule}, the whole does not: {text}")
+        self.found.append(Found(violation, chosen, self.executions))
 
 
 # --- what commutes -------------------------------------------------------------------------------
@@ -267,6 +377,15 @@ _COMMUTES: dict[tuple[str, str], Callable[[Choice, Choice], bool]] = {
     ("connect", "go"): _by_another,
     ("connect", "connect"): _by_another,
     ("go", "go"): _by_another,
+    # It is on the client's own clock.
+    ("request", "timeout"): _always,
+    ("crash", "timeout"): _always,
+    ("restart", "timeout"): _always,
+    ("reply", "timeout"): _by_another,
+    ("begin", "timeout"): _by_another,
+    ("go", "timeout"): _by_another,
+    ("connect", "timeout"): _by_another,
+    ("timeout", "timeout"): _by_another,
     # A crash loses what is or will be under way to the node, and puts the end of the connection
     # behind the replies.
     ("crash", "request"): _elsewhere,
@@ -315,22 +434,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Explore, or replay. Returns the exit status: 1 if a promise was not kept."""
     options = _options(arguments)
     small = Small(**{name: getattr(options, name) for name in _NUMBERS}, memory=options.memory)
+    in_parts = suffice(small) and not options.whole and not options.unreduced
+    eager = not in_parts and not options.unreduced
     if options.replay is not None:
-        return _show(small, options.replay, eager=not options.unreduced)
+        return _show(small, options.replay, eager=eager)
     gc.set_threshold(50_000, 20, 100)
-    full = not options.unreduced
-    search = Search(
-        small,
-        sleeping=full,
-        merging=full,
-        eager=full,
-        most=options.most,
-        progress=_Progress(),
-    )
-    for line in table(search.run()):
+    search: Search | Survey
+    if in_parts:
+        search = Survey(small, most=options.most, progress=_Progress()).run()
+    else:
+        search = Search(
+            small,
+            sleeping=eager,
+            merging=eager,
+            eager=eager,
+            most=options.most,
+            progress=_Progress(),
+        ).run()
+    for line in table(search):
         print(line)
     for found in search.found:
-        way = ",".join(map(str, numbers(small, found.path, eager=full)))
+        way = ",".join(map(str, numbers(small, found.path, eager=eager)))
         print(f"VIOLATION ({found.violation.rule}): {found.violation.text}")
         print(f"  after {found.executions:,} executions; add --replay {way}")
     return 1 if search.found else 0
@@ -342,7 +466,9 @@ _NUMBERS = {
     "attempts": "attempts of each for the lock: 1 or 2",
     "turns": "how often each client wants it",
     "bundles": "connections of each client to each node",
-    "jumps": "how often time moves on to the next instant at which something is due",
+    "timeouts": "how often each client runs out of time in a round: 2 is every round's deadline",
+    "jumps": "how often time moves on to the next instant at which something is due; where there"
+    " are timeouts, to the end of a quarantine",
     "slips": "how often it moves half of the way there",
     "crashes": "nodes that crash",
     "breaks": "connections that break",
@@ -355,7 +481,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m quorlock.testing.explore", description="Every order in a small world."
     )
-    usual = Small(crashes=0, jumps=0)
+    usual = Small(crashes=0, jumps=0, timeouts=2)
     for name, what in _NUMBERS.items():
         option = f"--{name.replace('_', '-')}"
         value = getattr(usual, name)
@@ -367,8 +493,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="a node restarts with its keys, without them after max_ttl, or without at any time",
     )
     parser.add_argument("--replay", type=_choices, help="go one way, and draw it")
-    parser.add_argument("--unreduced", action="store_true", help="every single order")
-    parser.add_argument("--most", type=int, default=0, help="stop after so many executions")
+    parser.add_argument("--whole", action="store_true", help="run the world as a whole each time")
+    parser.add_argument("--unreduced", action="store_true", help="that, for every single order")
+    parser.add_argument(
+        "--most", type=int, default=0, help="stop after so many states, or executions of the whole"
+    )
     options = parser.parse_args(arguments)
     least = {"nodes": 1, "clients": 1, "attempts": 1, "turns": 1, "bundles": 1}
     for name in _NUMBERS:
@@ -383,14 +512,15 @@ def _choices(text: str) -> list[int]:
     return [int(number) for number in text.split(",")] if text else []
 
 
-def table(search: Search) -> list[str]:
+def table(search: Search | Survey) -> list[str]:
     """What a search has come to."""
     small = search.small
     bounds = (
         f"N = {small.nodes}, {small.clients} clients, {small.turns} turn(s) of {small.attempts}"
-        f" attempt(s), {small.bundles} connection(s) to each node; at most {small.jumps} jumps of"
-        f" time, {small.slips} half ones, {small.crashes} crashes (memory {small.memory}),"
-        f" {small.breaks} breaks, {small.pauses} pauses"
+        f" attempt(s), {small.bundles} connection(s) to each node; at most {small.timeouts}"
+        f" timeouts of each, {small.jumps} jumps of time, {small.slips} half ones,"
+        f" {small.crashes} crashes (memory {small.memory}), {small.breaks} breaks,"
+        f" {small.pauses} pauses"
     )
     whole = "all of it" if search.complete else "NOT all of it: stopped"
     rows = {
@@ -415,7 +545,7 @@ class _Progress:
     def __init__(self) -> None:
         self._next = time.monotonic() + 1
 
-    def __call__(self, search: Search) -> None:
+    def __call__(self, search: Search | Survey) -> None:
         now = time.monotonic()
         if now < self._next:
             return

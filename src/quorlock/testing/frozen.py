@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import marshal
 from collections import deque
+from dis import get_instructions
 from enum import Enum
+from functools import cache
 from hashlib import blake2b
-from types import FunctionType, GeneratorType, MethodType
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FunctionType, GeneratorType, MethodType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quorlock._core.commands import Acquire, Extend, Inspect, Release
 from quorlock._core.effects import Receipt, Replied
@@ -55,8 +57,8 @@ _OMITTED: dict[type, frozenset[str]] = {
     Worker: frozenset(("world", "process", "turn", "_jobs")),
     # A conversation: the reader has nothing unread between two choices, and nobody asks here how
     # long a node has been silent.
-    Conversation: frozenset(("_reader", "_secret", "_patience", "_silent_since", "questions"))
-    | {"_unread", "unsent"},
+    Conversation: frozenset(("_reader", "_secret", "_patience", "silent_since", "questions"))
+    | {"_unread", "has_more", "unsent"},
 }
 
 
@@ -85,6 +87,8 @@ class Naming:
 
 
 _naming = Naming([])
+# The processes of nodes to which one client is connected, where that is all that matters of them.
+_present: frozenset[str] | None = None
 
 
 def rename(world: ChosenWorld) -> Naming:
@@ -123,6 +127,7 @@ def state(world: ChosenWorld, naming: Naming) -> Any:
     return (
         world.now,
         (world.jumps, world.slips, world.crashes, world.breaks, world.pauses, world.begun),
+        world.timeouts,
         sorted((client, of[node], *rest) for (client, node, *rest) in _lives(world)),
         sorted((of[node], at) for node, at in world.down_since.items()),
         sorted(world.resting),
@@ -136,23 +141,75 @@ def state(world: ChosenWorld, naming: Naming) -> Any:
     )
 
 
-def outcome(world: ChosenWorld, naming: Naming) -> bytes:
-    """What a world has come to in the end, as far as anybody can tell; as a digest."""
-    global _naming  # noqa: PLW0603
+def digest_of_a_client(world: ChosenWorld, naming: Naming) -> bytes:
+    """Of a world with nobody in it but one client, its connections and its debts.
+
+    Without what can make no difference any more: how often it was connected before; of which
+    process of a node a connection is (a debt only asks whether it is the one that it came from);
+    when to pay where nothing is owed; the clock of one who will neither do nor owe anything more.
+    """
+    global _naming, _present  # noqa: PLW0603
     _naming = naming
-    return _digest(
-        (
-            [_server(server)[1:] for server in _naming.row(world.servers)],
-            _facts(world),
-            sorted({found.rule for found in world.history.found}),
-        )
+    links = [link for bundle in world.processes[0].links for link in bundle if link is not None]
+    _present = frozenset(link.run_id for link in links)
+    try:
+        return _digest(_client(world))
+    finally:
+        _present = None
+
+
+def _client(world: ChosenWorld) -> Any:
+    process, worker, of = world.processes[0], world.workers[0], _naming.of
+    owing = {node for node, debts in enumerate(process.debts) if len(debts)}
+    # Where time moves on to whatever is due, it moves to a bell that rings for nobody, too.
+    rings = owing if world.small.timeouts else set(of)
+    waits = any(way.link.conversation.questions for way in world.ways.values())
+    is_done = worker.done and not (process.turns or owing or waits)
+    debts, paying, turns, chance = _process(process)[2:]
+    return (
+        (world.now, world.begun, sorted(world.resting), sorted(of[n] for _, n, _ in world.away)),
+        None if is_done else (process.now(), world.timeouts),
+        [_timer(timer) for timer in sorted(world.live_timers()) if pays(timer) in (None, *rings)],
+        sorted((of[way.at[1]], _way(way)) for way in world.ways.values()),
+        (_process(process)[1], debts, turns, chance),
+        [due if _naming.nodes[place] in rings else None for place, due in enumerate(paying)],
+        _fields(worker),
+        _facts(world),
     )
+
+
+def pays(timer: Any) -> int | None:
+    """The node that a timer pays, if it does that."""
+    bell = timer.what[1]
+    return timer.what[2][0] if getattr(bell, "__qualname__", "") == "Process._pay_again" else None
+
+
+class Outcome(NamedTuple):
+    """What a world has come to, whoever was who: what calls came to, by client; keys left."""
+
+    calls: tuple[tuple[tuple[str, str], ...], ...]
+    keys: int
+    wrong: tuple[str, ...]
+
+
+def outcome(world: ChosenWorld) -> Outcome:
+    """In the end, as far as anybody can tell."""
+    calls = [
+        tuple((call.what, call.outcome) for call in world.history.calls if call.client == client)
+        for client in range(len(world.processes))
+    ]
+    keys = sum(len(_server(server)[1]) for server in world.servers)
+    wrong = sorted({found.rule for found in world.history.found})
+    return Outcome(tuple(sorted(calls)), keys, tuple(wrong))
 
 
 def _facts(world: ChosenWorld) -> Any:
     """What the judge will look at. A lease that is over cannot overlap with any to come."""
     history, of, mask = world.history, _naming.of, _naming.mask
-    alive = {turn.command.token for p in world.processes for turn in p.turns if turn.command}  # type: ignore[union-attr]
+    commands = [turn.command for process in world.processes for turn in process.turns]
+    alive = {command.token for command in commands if command}  # type: ignore[union-attr]
+    # Who has set a key is asked at the instant of winning, and never again.
+    asking = {command.token for command in commands if type(command) is Acquire}
     calls = [[] for _ in world.processes]  # type: ignore[var-annotated]
     for call in history.calls:
         late = max(0, call.late_by)
@@ -166,7 +223,7 @@ def _facts(world: ChosenWorld) -> Any:
     return (
         calls,
         sorted(held),
-        sorted((token, mask(bits)) for token, bits in world.executed_on.items() if token in alive),
+        sorted((token, mask(bits)) for token, bits in world.executed_on.items() if token in asking),
         sorted((t, of[n], at) for (t, n), at in world.extended_at.items() if t in alive),
         sorted((token, of[node]) for token, node in world.unowed),
         len(history.found),
@@ -201,7 +258,7 @@ def _way(way: Way) -> Any:
     return (
         -1 if way.broke_at is None else way.broke_at,
         link.lost,
-        link.epoch,
+        _life(link.run_id),
         _fields(link.conversation),
         [_question(question) for question in link.conversation.questions],
         _on_way(way),
@@ -230,7 +287,10 @@ def _server(server: Server) -> Any:
         for key, entry in node.keys.items()
         if entry.until is None or entry.until >= at
     ]
-    return server.up, sorted(keys), sorted(node.known), server.epoch, server.memory
+    known = sorted(node.known)
+    if not server.up:  # what it will not find again is gone already
+        known, keys = [], keys if server.memory == "kept" else []
+    return server.up, sorted(keys), known, server.epoch, server.memory
 
 
 def _process(process: Process) -> Any:
@@ -239,7 +299,8 @@ def _process(process: Process) -> Any:
     debts = [_fields(debts) for debts in _naming.row(process.debts)]
     paying = [frozen(due) for due in _naming.row(vars(process)["_paying"])]
     chance = (vars(process.chance)["_count"], frozen(dice))
-    return _fields(process, "turns", "chance", "debts", "_paying"), debts, paying, turns, chance
+    at = process.now()  # its clock may have stepped
+    return at, _fields(process, "turns", "chance", "debts", "_paying"), debts, paying, turns, chance
 
 
 def _votes(turn: Turn[Any]) -> Any:
@@ -304,8 +365,13 @@ def _fields(value: Any, *omitted: str) -> Any:
         names = tuple(name for name in facts if name not in skipped)
     facts_ = [frozen(getattr(value, name)) for name in names if name not in omitted]
     if "run_id" in names:  # "n2.1": the node is told by the place that it stands in
-        facts_[names.index("run_id")] = value.run_id.partition(".")[2]
+        facts_[names.index("run_id")] = _life(value.run_id)
     return facts_
+
+
+def _life(run_id: str) -> Any:
+    """Which of a node's processes this is: its number, or whether it is the present one."""
+    return run_id.partition(".")[2] if _present is None else run_id in _present
 
 
 def _tally(value: Tally) -> Any:
@@ -331,7 +397,10 @@ _NAMES: dict[type, tuple[str, ...]] = {}
 
 
 def _names(kind: type) -> tuple[str, ...]:
-    slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ())]
+    # The facts of a named tuple are in no slots.
+    slots = getattr(kind, "_fields", None) or [
+        name for base in kind.__mro__ for name in getattr(base, "__slots__", ())
+    ]
     skipped = _skipped(kind)
     return tuple(sorted(name for name in slots if name not in skipped))
 
@@ -353,8 +422,20 @@ def _generator(value: Any) -> Any:
     frame = value.gi_frame
     if frame is None:
         return "over"
-    facts = [(name, frozen(fact)) for name, fact in frame.f_locals.items()]
+    dead = _written_next(frame.f_code, frame.f_lasti)
+    facts = [(name, frozen(fact)) for name, fact in frame.f_locals.items() if name != dead]
     return value.__name__, frame.f_lasti, facts, frozen(value.gi_yieldfrom)
+
+
+@cache
+def _written_next(code: CodeType, lasti: int) -> str | None:
+    """The local variable that takes what a flow waits for: what it held is never read again."""
+    after = (one for one in get_instructions(code) if one.offset > lasti)
+    first = next((one for one in after if one.opname not in ("RESUME", "CACHE")), None)
+    if first is None or not first.opname.startswith("STORE_FAST"):
+        return None
+    # From Python 3.13 on one instruction may also do what follows.
+    return str(first.argval[0] if isinstance(first.argval, tuple) else first.argval)
 
 
 # Facts that never change are frozen once; there are few different ones in a small world.
@@ -381,6 +462,11 @@ def _payment(value: Payment) -> Any:
     return "payment", facts["_token"], frozen(facts["_link"])
 
 
+def _lease(value: Lease) -> Any:
+    """While it lasts, whom its round has asked: they get the release. How long: see `_facts`."""
+    return value.token, value.ended, None if value.ended is not None else frozen(value.receipt)
+
+
 _HOW: dict[type, Callable[[Any], Any]] = {
     Answer: _answer,
     Acquire: _fact,
@@ -398,12 +484,17 @@ _HOW: dict[type, Callable[[Any], Any]] = {
     Tally: _tally,
     Receipt: _receipt,
     Replied: _replied,
-    Link: lambda link: (link.process.index, _naming.of[link.server.index], link.bundle, link.epoch),
+    Link: lambda link: (
+        link.process.index,
+        _naming.of[link.server.index],
+        link.bundle,
+        _life(link.run_id),
+    ),
     Turn: lambda turn: (turn.process.index, turn.over),
     Call: _number,
     Payment: _payment,
     Dicey: lambda _: "chance",
-    Lease: lambda lease: (lease.token, lease.ended),
+    Lease: _lease,
     GeneratorType: _generator,
     MethodType: lambda act: (act.__qualname__, frozen(act.__self__)),
     FunctionType: lambda act: act.__qualname__,

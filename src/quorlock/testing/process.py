@@ -172,7 +172,7 @@ class Process:
 
     def send(self, effect: Send, turn: Turn[Any]) -> Receipt:
         """Ask all nodes at once, waiting for none (contract, 1)."""
-        command, behind = effect
+        command, behind = effect.command, effect.behind
         data = pack(command)
         turn.round += 1
         turn.began(command)
