@@ -14,10 +14,9 @@ from quorlock import Redlock            # or: from quorlock.asyncio import Redlo
 
 from __future__ import annotations
 
-from quorlock._core.outcomes import NodeVote
+from quorlock._core.outcomes import NodeStatus, NodeVote
 from quorlock._core.time import to_seconds as _to_seconds
 from quorlock._drivers import clock as _clock
-from quorlock._drivers.members import NodeStatus
 from quorlock._face.inspection import Inspection, NodeView
 from quorlock._face.ticket import Ticket
 from quorlock._sync.lease import Lease

@@ -272,7 +272,7 @@ class Scene:
 
 def in_use(pool: Pool) -> int:
     """Bundles that somebody has in hand; nobody should."""
-    return sum(b.owner is not None or b not in pool._idle for b in pool.every())
+    return len(pool._owners)
 
 
 def acquire(scene: Scene, interrupter: Interrupter) -> None:

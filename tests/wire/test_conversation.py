@@ -63,6 +63,8 @@ class Talk:
         for part in parts:
             self.conversation.feed(bytearray(part), len(part))
             heard += [(question.round, answer) for question, answer in self.conversation.answers()]
+            if self.conversation.nonsense:
+                raise self.conversation.nonsense
         return heard
 
 
@@ -125,6 +127,50 @@ def test_a_reply_split_at_every_byte(exchange: tuple[Command, bytes, Answer]) ->
     talk = Talk()
     talk.ask(command)
     assert talk.hear(*(reply[i : i + 1] for i in range(len(reply)))) == [(1, answer)]
+
+
+# What a command may be answered with, also by what looks like another's whole answer inside.
+REPLIES: dict[type[Command], tuple[bytes, ...]] = {
+    Acquire: (b"+OK\r\n", b"_\r\n", b"$-1\r\n", b"-ERR +OK\r\n", b"$2\r\nOK\r\n"),
+    Extend: (b":1\r\n", b":0\r\n", b":-1\r\n", b"-BUSY :1\r\n"),
+    Release: (b":-3\r\n", b":-2\r\n", b":1234\r\n", b"-ERR :-3\r\n"),
+    Inspect: (b"*2\r\n$5\r\n+OK\r\n\r\n:7\r\n", b"*2\r\n$-1\r\n:-2\r\n"),
+}
+PUSH = b">2\r\n+OK\r\n+OK\r\n"
+PLAIN: tuple[Command, ...] = (
+    Acquire(b"k", b"t", 1_000),
+    Extend(b"k", b"t", 1_000),
+    Release(b"k", b"t"),
+    Inspect(b"k"),
+)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_reading_whole_answers_at_once_changes_nothing(data: st.DataObject) -> None:
+    """However the bytes come: `at_once` where it can, the parser else, or the parser alone."""
+    commands = data.draw(st.lists(st.sampled_from(PLAIN), min_size=1, max_size=6))
+    quick, slow = Talk.that_released(), Talk.that_released()
+    stream: list[bytes] = []
+    for command in commands:
+        quick.ask(command)
+        slow.ask(command)
+        if data.draw(st.booleans()):
+            stream.append(PUSH)
+        stream.append(data.draw(st.sampled_from(REPLIES[type(command)])))
+    whole = b"".join(stream)
+    ends = {sum(map(len, stream[: i + 1])) for i in range(len(stream))}
+    cuts = data.draw(st.sets(st.sampled_from([*ends, *range(1, len(whole) + 1)])))
+    at, heard = 0, []
+    for cut in sorted({*cuts, len(whole)}):
+        part, at = whole[at:cut], cut
+        one = quick.conversation.at_once(part)
+        if one is None:
+            heard += quick.hear(part)
+        else:
+            heard.append((one[0].round, one[1]))
+    assert heard == slow.hear(whole)
+    assert not quick.conversation.questions
 
 
 def test_only_the_filled_part_of_a_buffer_counts() -> None:
@@ -464,7 +510,7 @@ def test_a_backlog_needs_many_answers_owed_and_silence() -> None:
         talk.ask(acquire(), at=1_000 + i)
     assert not talk.conversation.backlogged(1_000 + PATIENCE)
     assert talk.conversation.backlogged(1_001 + PATIENCE), "counted from the first question"
-    talk.conversation.heard(2_000)
+    talk.conversation.silent_since = 2_000
     assert not talk.conversation.backlogged(2_000 + PATIENCE)
     assert talk.conversation.backlogged(2_001 + PATIENCE)
     talk.hear(b"$-1\r\n")

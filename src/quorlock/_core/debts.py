@@ -10,7 +10,6 @@ the drivers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorlock._core.commands import Release
@@ -24,15 +23,17 @@ FIRST_PAUSE: Duration = 100 * NS_PER_MS
 REFUSED_MAX = 1_000
 
 
-@dataclass(slots=True)
 class _Debt:
-    release: Release
-    until: Instant
-    run_id: str  # of the process that got, or may get, the acquire
-    due: Instant
-    pause: Duration = FIRST_PAUSE
-    paid: bool = False  # carried out once, but old bytes may still come
-    last: bool = False  # sent for the last time
+    __slots__ = ("due", "last", "paid", "pause", "release", "run_id", "until")
+
+    def __init__(self, release: Release, until: Instant, run_id: str, due: Instant) -> None:
+        self.release = release
+        self.until = until
+        self.run_id = run_id  # of the process that got, or may get, the acquire
+        self.due = due
+        self.pause: Duration = FIRST_PAUSE
+        self.paid = False  # carried out once, but old bytes may still come
+        self.last = False  # sent for the last time
 
 
 class Debts:
@@ -57,8 +58,9 @@ class Debts:
         that refuses for good refuses every one.
         """
         if len(self._by_token) < REFUSED_MAX:
-            until, due = now + self._max_ttl, now + FIRST_PAUSE
-            self._note(_Debt(Release(key, token), until, run_id, due, paid=True))
+            debt = _Debt(Release(key, token), now + self._max_ttl, run_id, now + FIRST_PAUSE)
+            debt.paid = True
+            self._note(debt)
 
     def _note(self, debt: _Debt) -> None:
         """The first word about a token counts: its pauses go on and its end stays."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from quorlock._core.quorum import quorum
 from quorlock._core.time import (
@@ -19,7 +17,10 @@ from quorlock._core.time import (
 )
 from quorlock.errors import ConfigError
 
-Seconds = float | timedelta
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+Seconds: TypeAlias = "float | timedelta"
 
 # A lease must outlive at least one round to get it, one to extend it and some use between.
 TTL_PER_NODE_TIMEOUT = 3
@@ -31,8 +32,7 @@ SIDE_KEYS = b"quorlock:"
 LONGEST = 10 * 365 * 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """The settings of one set of nodes. Durations in ns, the ttl in whole ms as nodes count."""
 
     addresses: tuple[str, ...]
@@ -44,16 +44,8 @@ class Policy:
     retry_delay: tuple[Duration, Duration]
     outage_timeout: Duration
     prefix: bytes
-
-    @property
-    def n(self) -> int:
-        """How many nodes are configured; never how many are up."""
-        return len(self.addresses)
-
-    @property
-    def quorum(self) -> int:
-        """How many of them must agree."""
-        return quorum(self.n)
+    n: int  # how many nodes are configured; never how many are up
+    quorum: int  # how many of them must agree
 
     @property
     def max_ttl(self) -> Duration:
@@ -114,6 +106,8 @@ def policy(
         retry_delay=_retry_delay(retry_delay),
         outage_timeout=non_negative("outage_timeout", outage_timeout),
         prefix=_prefix(prefix),
+        n=len(addresses),
+        quorum=quorum(len(addresses)),
     )
 
 
@@ -127,8 +121,10 @@ def positive(argument: str, value: object) -> Duration:
 
 def non_negative(argument: str, value: object) -> Duration:
     """A finite duration of zero or more, in ns."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
+    if not isinstance(value, (int, float)):
+        from datetime import timedelta  # here: whoever gives one has it already, most do not
+
+        value = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(argument, value, "give seconds as a number or a timedelta")
     if not value >= 0 or value == math.inf:  # NaN is not >= 0 either

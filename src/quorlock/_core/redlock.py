@@ -9,8 +9,7 @@ every `yield` is a wish (see `effects`), and what comes back is all that it know
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from quorlock._core.commands import Acquire, Extend, Inspect, Release
 from quorlock._core.effects import Elapsed, Keep, Receipt, Receive, Send, Sleep
@@ -26,7 +25,7 @@ from quorlock._core.outcomes import (
     Released,
     node_votes,
 )
-from quorlock._core.quorum import Tally, Verdict
+from quorlock._core.quorum import LOST, PENDING, WON, Tally
 from quorlock._core.time import FOR_EVER, to_seconds
 from quorlock.errors import AcquireTimeout, NodeError, QuorumUnreachable
 
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from quorlock._core.time import Duration, Instant
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One call to acquire: what, for how long, and how long the caller will wait for it."""
 
     resource: str
@@ -92,13 +90,14 @@ def attempt(request: Request, policy: Policy, chance: Chance) -> Flow[Granted | 
     behind: Receipt | None = None
     try:
         # Steps 1 and 2: the time first, then all nodes at once; each has little time to answer.
-        receipt: Receipt = yield Send(Acquire(request.key, token, request.ttl_ms))
+        acquire = Acquire(request.key, token, request.ttl_ms)
+        receipt: Receipt = yield Send(acquire, None, _begin_by(request, policy))
         behind = receipt
         tally = Tally(policy.n, receipt.round)
         decided_at = yield from _decide(tally, receipt.sent + policy.node_timeout)
         # Step 3: a majority, in less than the validity; step 4: what is left of it.
         valid_until = policy.valid_until(receipt.started, request.ttl_ms)
-        if tally.verdict is Verdict.WON and decided_at < valid_until:
+        if tally.verdict is WON and decided_at < valid_until:
             answers = tally.closed()
             won = Granted(request.key, token, request.ttl_ms, valid_until, answers, receipt)
             yield Keep(won)
@@ -111,6 +110,13 @@ def attempt(request: Request, policy: Policy, chance: Chance) -> Flow[Granted | 
         # Cancelled or interrupted anywhere above: give back, wait for nothing, come out.
         yield Send(Release(request.key, token), behind)
         raise
+
+
+def _begin_by(request: Request, policy: Policy) -> Instant:
+    """How long it may queue in its own process: as its caller waits, or as connecting takes."""
+    if request.timeout is None:
+        return FOR_EVER
+    return request.asked_at + max(request.timeout, policy.connect_timeout)
 
 
 def give_back(key: bytes, token: bytes, receipt: Receipt | None) -> Flow[None]:
@@ -246,8 +252,7 @@ def _life(answer: Answer) -> int | None:
 # --- extend ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(NamedTuple):
     """What is known of a lease that is to be extended."""
 
     resource: str
@@ -327,7 +332,7 @@ def _extension(
     until = min(receipt.sent + policy.node_timeout, holding.valid_until)
     decided_at = yield from _decide(tally, until)
     valid_until = policy.valid_until(receipt.started, ttl_ms)
-    if tally.verdict is Verdict.WON and decided_at < min(holding.valid_until, valid_until):
+    if tally.verdict is WON and decided_at < min(holding.valid_until, valid_until):
         return Extended(valid_until, tally.closed()), decided_at
     ended = yield from _hear_why(tally, until, decided_at)
     answers = tally.closed()
@@ -364,7 +369,8 @@ def release(key: bytes, token: bytes, receipt: Receipt | None, policy: Policy) -
         tally = Tally(policy.n, back.round)
         until = back.sent + policy.node_timeout
         ended = yield from _decide(tally, until)
-        ended = yield from _hear_why(tally, until, ended)
+        if tally.verdict is LOST:
+            ended = yield from _hear_why(tally, until, ended)
     except GeneratorExit:
         raise
     except BaseException:
@@ -372,12 +378,10 @@ def release(key: bytes, token: bytes, receipt: Receipt | None, policy: Policy) -
         yield Send(Release(key, token), behind=receipt)
         raise
     answers = tally.closed()
-    return Released(
-        deleted=tally.verdict is Verdict.WON,
-        gone=_loss(answers, policy.quorum),
-        answers=answers,
-        ended=ended,
-    )
+    if tally.verdict is WON:
+        return Released(deleted=True, gone=None, answers=answers, ended=ended)
+    gone = _loss(answers, policy.quorum)
+    return Released(deleted=False, gone=gone, answers=answers, ended=ended)
 
 
 def release_by_token(
@@ -420,12 +424,13 @@ def _decide(tally: Tally, until: Instant) -> Flow[Instant]:
     The verdict falls as soon as it is decided, for or against: nobody waits for a slow node
     that can change nothing (rule 8).  The driver drains its reply later.
     """
+    wish = Receive(until, tally)
     while True:
-        event: Replied | Elapsed = yield Receive(until)
+        event: Replied | Elapsed = yield wish
         if isinstance(event, Elapsed):
             tally.silence()
             return event.at
-        if tally.count(event) is not Verdict.PENDING:
+        if tally.count(event) is not PENDING:
             return event.at
 
 
@@ -435,7 +440,7 @@ def _hear_why(tally: Tally, until: Instant, now: Instant) -> Flow[Instant]:
     Lost may be decided while that is still open: dead nodes count against at once.  So go on
     hearing while the nodes that have not answered could still tell that it is gone.
     """
-    while tally.verdict is Verdict.LOST and _why_is_open(tally):
+    while tally.verdict is LOST and _why_is_open(tally):
         event: Replied | Elapsed = yield Receive(until)
         now = event.at
         if isinstance(event, Elapsed):

@@ -7,7 +7,10 @@ drift and compare badly.  Seconds (float, timedelta) exist at the public edge on
 
 from __future__ import annotations
 
-from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 Instant = int
 Duration = int
@@ -27,10 +30,12 @@ EXPIRY_RESOLUTION: Duration = 2 * NS_PER_MS
 
 def from_seconds(seconds: float | timedelta) -> Duration:
     """Nanoseconds of a duration given in seconds or as a timedelta."""
-    if isinstance(seconds, timedelta):
-        # Exact: timedelta counts whole microseconds.
-        return (seconds // timedelta(microseconds=1)) * 1_000
-    return round(seconds * NS_PER_S)
+    if isinstance(seconds, (int, float)):
+        return round(seconds * NS_PER_S)
+    # A timedelta, exactly: it counts whole microseconds. Its class is not asked for, so that
+    # `import quorlock` does not load datetime.
+    whole = (seconds.days * 86_400 + seconds.seconds) * NS_PER_S
+    return whole + seconds.microseconds * 1_000
 
 
 def to_seconds(nanoseconds: int) -> float:

@@ -13,22 +13,25 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from quorlock._core.commands import Release
-from quorlock._core.effects import Abandoned, Elapsed, Receive, Replied, Send, Sleep
+from quorlock._core.commands import Acquire, Release
+from quorlock._core.effects import Abandoned, Elapsed, Receive, Send, Sleep
+from quorlock._core.quorum import PENDING
+from quorlock._core.time import FOR_EVER
 from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 from quorlock._drivers.engine import Engine
 from quorlock._drivers.link import Hears
-from quorlock._drivers.members import CLOSED, CLOSED_MEANWHILE, Member, Members
+from quorlock._drivers.members import CLOSED, CLOSED_MEANWHILE, CROWDED, Member, Members
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.effects import Effect, Flow
+    from quorlock._core.effects import Effect, Flow, Receipt, Replied
+    from quorlock._core.outcomes import NodeStatus
     from quorlock._core.policy import Policy
+    from quorlock._core.quorum import Tally
     from quorlock._core.time import Instant
-    from quorlock._drivers.members import NodeStatus
     from quorlock._wire.nodes import Node
 
 T = TypeVar("T")
@@ -52,6 +55,7 @@ class Driver:
         self._engines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Engine] = (
             weakref.WeakKeyDictionary()
         )
+        self._latest: Engine | None = None
 
     async def run(self, flow: Flow[T]) -> T:
         """Lead the flow to its end."""
@@ -69,7 +73,7 @@ class Driver:
         try:
             turn.begin()
             result = claim(await turn.future)
-            flow.close()
+            next(flow, None)  # on from its Keep to its end: closing it costs a traceback
             return result
         except BaseException:
             turn.abandon()
@@ -114,6 +118,13 @@ class Driver:
 
     def _engine(self) -> Engine:
         loop = asyncio.get_running_loop()
+        engine = self._latest
+        if engine is not None and engine.loop is loop and not engine.closing:
+            return engine
+        self._latest = self._engine_of(loop)
+        return self._latest
+
+    def _engine_of(self, loop: asyncio.AbstractEventLoop) -> Engine:
         engine = self._engines.get(loop)
         if engine is None or engine.closing:
             engine = self._engines[loop] = Engine(
@@ -125,6 +136,24 @@ class Driver:
 class Turn(Hears, Generic[T]):
     """One flow on its way, its letter box and its caller's future."""
 
+    __slots__ = (
+        "_engine",
+        "_flow",
+        "_members",
+        "_place",
+        "_queued",
+        "_sleeping",
+        "_tally",
+        "_timer",
+        "_timer_until",
+        "_until",
+        "_wants",
+        "future",
+        "mail",
+        "over",
+        "round",
+    )
+
     def __init__(self, engine: Engine, members: Members, flow: Flow[T]) -> None:
         self.over = False
         self.round = 0
@@ -135,7 +164,10 @@ class Turn(Hears, Generic[T]):
         self._flow = flow
         self._wants: bool | None = None  # a lock or an answer; it is no mere release
         self._sleeping = False
+        self._place = False  # it is one of those that may acquire at once
+        self._queued: Send | None = None  # what it will send when it is
         self._until: Instant | None = None  # set while the flow waits for a reply
+        self._tally: Tally | None = None  # what counts those that do not decide
         self._timer: asyncio.TimerHandle | None = None
         self._timer_until: Instant = 0
 
@@ -148,7 +180,7 @@ class Turn(Hears, Generic[T]):
         """A link brings an answer."""
         if self._until is None:
             self.mail.append(reply)
-        else:
+        elif self._tally is None or self._tally.count(reply) is not PENDING:
             self._until = None
             self._go_on(reply)
 
@@ -187,19 +219,17 @@ class Turn(Hears, Generic[T]):
                 effect = self._flow.send(value)
                 if isinstance(effect, Receive):
                     if not self.mail:
-                        self._listen(effect.until)
+                        self._listen(effect)
                         return
                     value = self.mail.popleft()
                 elif isinstance(effect, Send):
-                    self._wants = self._wants or type(effect.command) is not Release
-                    if not self._engine.ready():
-                        self._engine.when_ready(partial(self._send, effect))
+                    value = self._ask(effect)
+                    if value is None:
                         return
-                    self._check(effect)
-                    value = self._engine.send(effect, self)
                 elif isinstance(effect, Sleep):
+                    self._leave_place()
                     self._sleeping = True
-                    self._set_timer(effect.until)
+                    self.set_timer(effect.until)
                     return
                 else:
                     self._succeed(effect.granted)
@@ -208,6 +238,20 @@ class Turn(Hears, Generic[T]):
             self._succeed(stop.value)
         except BaseException as error:  # noqa: BLE001 (the caller gets it)
             self._fail(error)
+
+    def _ask(self, effect: Send) -> Receipt | None:
+        """Send it; None: it has to wait, and goes on by itself."""
+        self._wants = self._wants or type(effect.command) is not Release
+        if not self._place and type(effect.command) is Acquire:
+            self._place = self._engine.has_place()
+            if not self._place:
+                self._queue(effect)
+                return None
+        if not self._engine.ready():
+            self._engine.when_ready(partial(self._send, effect))
+            return None
+        self._check(effect)
+        return self._engine.send(effect, self)
 
     def _send(self, effect: Send) -> None:
         """Connections are there now, or will not be."""
@@ -219,6 +263,33 @@ class Turn(Hears, Generic[T]):
             self._fail(error)
         else:
             self._go_on(self._engine.send(effect, self))
+
+    def _queue(self, effect: Send) -> None:
+        self._queued = effect
+        self._engine.queue.append(self)
+        if effect.by < FOR_EVER:
+            self.set_timer(effect.by)
+
+    def called(self) -> bool:
+        """There is a place for it now; False: it does not want one any more."""
+        effect, self._queued = self._queued, None
+        if effect is None or self.over:
+            return False
+        self._place = True
+        if self._engine.ready():
+            self._send(effect)
+        else:
+            self._engine.when_ready(partial(self._send, effect))
+        return True
+
+    def _crowded_out(self) -> None:
+        self._queued = None
+        self._go_on(self._engine.not_asked(self, CROWDED))
+
+    def _leave_place(self) -> None:
+        if self._place:
+            self._place = False
+            self._engine.free_place()
 
     def _check(self, effect: Send) -> None:
         if type(effect.command) is not Release:
@@ -237,17 +308,26 @@ class Turn(Hears, Generic[T]):
 
     def _finish(self) -> None:
         self.over = True
+        self._leave_place()
         self._engine.turns.discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _listen(self, until: Instant) -> None:
-        self._until = until
-        if self._timer is None or self._timer_until != until:
-            self._set_timer(until)
+    def _listen(self, wish: Receive) -> None:
+        self._until, self._tally = wish
+        if self._timer_until != wish.until:
+            self._timer_until = wish.until
+            self._engine.wait_until(wish.until, self)
 
-    def _set_timer(self, until: Instant) -> None:
+    def elapsed(self, until: Instant) -> None:
+        """It is so late: if nothing has come that it waits for, nothing more will be waited for."""
+        if self._until is not None and self._until <= until and not self.over:
+            self._until = None
+            self._go_on(Elapsed(now()))
+
+    def set_timer(self, until: Instant) -> None:
+        """Go on then, by a timer of its own."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_until = until
@@ -257,13 +337,14 @@ class Turn(Hears, Generic[T]):
         self._timer = None
         at = now()
         if at < self._timer_until:  # the loop's clock is another one than ours
-            self._set_timer(self._timer_until)
+            self.set_timer(self._timer_until)
+        elif self._queued is not None:
+            self._crowded_out()
         elif self._sleeping:
             self._sleeping = False
             self._go_on(at)
-        elif self._until is not None:
-            self._until = None
-            self._go_on(Elapsed(at))
+        else:
+            self.elapsed(at)
 
 
 def _nothing(engine: Engine) -> None:

@@ -6,20 +6,23 @@ talks.  `keeper` connects and pays debts, `bundle` sends and hears, this module 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import time
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from quorlock._core.commands import Acquire, Release
-from quorlock._core.effects import Abandoned, Keep, Receive, Send, Sleep
+from quorlock._core.effects import Abandoned, Receipt, Receive, Replied, Send, Sleep
+from quorlock._core.outcomes import ABSENT
 from quorlock._drivers import fork
 from quorlock._drivers.bundle import Bundle
 from quorlock._drivers.clock import now
 from quorlock._drivers.connection import Exchange
 from quorlock._drivers.janitor import Janitor
 from quorlock._drivers.keeper import Keeper
-from quorlock._drivers.members import CLOSED, CLOSED_MEANWHILE, Member, Members
+from quorlock._drivers.members import CLOSED, CLOSED_MEANWHILE, CROWDED, Member, Members
 from quorlock._drivers.pool import Owner, Pool
 from quorlock._drivers.waiting import Flag, Waiters
 from quorlock.errors import QuorlockError
@@ -28,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._core.effects import Effect, Flow
+    from quorlock._core.outcomes import Answer, NodeStatus
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
-    from quorlock._drivers.members import NodeStatus
     from quorlock._wire.nodes import Node
 
 T = TypeVar("T")
@@ -59,8 +62,12 @@ class Driver:
         )
         keepers, policy = self._keepers, self._policy
         self._janitor = Janitor(self._closed)
-        self._pool = Pool(lambda: Bundle(keepers, policy, changed), BUNDLES_MAX, self._janitor.wake)
+        self._pool = Pool(
+            lambda: Bundle(keepers, policy, changed), BUNDLES_MAX, self._janitor.look_after
+        )
         self._janitor.pool = self._pool
+        self._later: deque[Flow[None]] = deque()
+        self._runs_later = False
 
     def run(self, flow: Flow[T]) -> T:
         """Lead the flow to its end."""
@@ -74,8 +81,9 @@ class Driver:
         turn = _Turn(self._pool, self.members, self._closed)
         try:
             result = claim(turn.lead(flow))
-            turn.leave()
-            flow.close()
+            turn.over = True
+            turn.put_back()
+            next(flow, None)  # on from its Keep to its end: closing costs a traceback (4 µs)
             return result
         except BaseException:
             try:
@@ -83,6 +91,27 @@ class Driver:
             finally:
                 _surely(turn.leave)
             raise
+
+    def run_later(self, flow: Flow[None]) -> None:
+        """Lead it in another thread, soon: we may be anywhere, also inside our own locks.
+
+        One thread for all that is to be done; a raw one, since threading takes locks to start one.
+        """
+        self._later.append(flow)
+        if not self._runs_later:
+            self._runs_later = True
+            try:
+                _thread.start_new_thread(self._run_all, ())
+            except BaseException:
+                self._runs_later = False
+                raise
+
+    def _run_all(self) -> None:
+        while self._later:
+            while self._later:
+                with contextlib.suppress(Exception):
+                    self.run(self._later.popleft())
+            self._runs_later = False  # and look again: who came before that has started nobody
 
     def close(self) -> None:
         """Pay what is owed, as far as it can be in a bounded time, and close everything."""
@@ -95,10 +124,10 @@ class Driver:
 
     def statuses(self) -> tuple[NodeStatus, ...]:
         """Every node as this process sees it now; asks nobody."""
-        at, buffer = now(), bytearray(4096)
+        at = now()
         silent_for = [0] * len(self.members.all)
         for bundle in self._pool.every():
-            bundle.look_in(buffer)  # what lies unread because nobody waits for it is no silence
+            bundle.look_in()  # what lies unread because nobody waits for it is no silence
             for connection in bundle.connections:
                 if connection is not None:
                     index = connection.member.index
@@ -109,7 +138,7 @@ class Driver:
     @property
     def closed(self) -> bool:
         """Nothing can be asked any more."""
-        return self._closed.is_set()
+        return self._closed.up
 
     def forget(self) -> None:
         """In a forked child: drop the parent's connections without a word, start afresh."""
@@ -123,16 +152,20 @@ class Driver:
             self._closed.set()
 
 
-class _Turn(Owner):
-    """One flow on its way: the bundle it has in hand, and its letter box."""
+class _Turn(Exchange, Owner):
+    """One flow on its way: its letter box, and the bundle it has in hand."""
+
+    __slots__ = ("_bundle", "_closed", "_members", "_pool", "urgent")
 
     def __init__(self, pool: Pool, members: Members, closed: Flag) -> None:
         self._pool = pool
         self._members = members
         self._closed = closed
-        self._exchange = Exchange()
         self._bundle: Bundle | None = None
         self.urgent = False
+        self.mail = deque()  # what Exchange begins with, without another call
+        self.over = False
+        self.round = 0
 
     def lead(self, flow: Flow[T]) -> T:
         """Perform what the flow asks for until it has an outcome."""
@@ -141,9 +174,15 @@ class _Turn(Owner):
         try:
             while True:
                 effect = step(value)
-                if isinstance(effect, Keep):
+                if isinstance(effect, Receive):
+                    bundle = self._bundle
+                    value = bundle.receive(self, effect) if bundle else self.mail.popleft()
+                elif isinstance(effect, Send):
+                    value = self._send(effect)
+                elif isinstance(effect, Sleep):
+                    value = self._sleep(effect.until)
+                else:
                     return effect.granted  # type: ignore[return-value] # T is Granted then
-                value = self._perform(effect)
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
@@ -155,42 +194,51 @@ class _Turn(Owner):
 
     def _carry_on(self, flow: Flow[Any], effect: Effect) -> None:
         # An acquire of which nothing was sent leaves nothing to give back.
-        while type(effect) is Send and (self._exchange.round or self.urgent):
-            effect = flow.send(self._in_hand(effect).send(effect, self._exchange))
+        while type(effect) is Send and (self.round or self.urgent):
+            bundle = self._bundle or self._in_hand(effect)
+            effect = flow.send(bundle.send(effect, self) if bundle else self._not_asked(ABSENT))
         flow.close()
 
     def leave(self) -> None:
         """Give back every bundle that is ours; as often as one likes."""
-        self._exchange.over = True
-        self._put_back()
+        self.over = True
+        self._bundle = None
+        self._pool.give_all(self)
 
-    def _perform(self, effect: Effect) -> Any:
-        if isinstance(effect, Receive):
-            assert self._bundle is not None
-            return self._bundle.receive(self._exchange, effect.until)
-        if isinstance(effect, Send):
-            if self._closed.is_set():
-                _refuse(CLOSED)
-            bundle = self._in_hand(effect)
-            bundle.refresh()
-            if type(effect.command) is not Release:
-                self._members.check()
-            return bundle.send(effect, self._exchange)
-        assert isinstance(effect, Sleep)
-        self._put_back()
-        return self._sleep(effect.until)
+    def _send(self, effect: Send) -> Receipt:
+        if self._closed.up:
+            _refuse(CLOSED)
+        bundle = self._bundle or self._in_hand(effect)
+        if bundle is None:
+            return self._not_asked(ABSENT if effect.behind else CROWDED)
+        bundle.refresh()
+        if bundle.missing and type(effect.command) is not Release:
+            self._members.check()
+        return bundle.send(effect, self)
 
-    def _in_hand(self, effect: Send) -> Bundle:
-        if self._bundle is None:
-            self.urgent = type(effect.command) is not Acquire
-            self._bundle = self._pool.take(self)
+    def _in_hand(self, effect: Send) -> Bundle | None:
+        """A bundle; None: nothing can be sent, or nothing is to be."""
+        if effect.behind is not None and not effect.behind.asked:
+            return None
+        self.urgent = type(effect.command) is not Acquire
+        self._bundle = self._pool.take(self, effect.by)
         return self._bundle
 
-    def _put_back(self) -> None:
-        self._bundle = None
-        self._pool.give(self)
+    def _not_asked(self, answer: Answer) -> Receipt:
+        self.round += 1
+        at = now()
+        for member in self._members.all:
+            self.mail.append(Replied(self.round, member.index, answer, at))
+        return Receipt(self.round, at, at, 0)
+
+    def put_back(self) -> None:
+        """Give back the bundle in hand, if there is one."""
+        bundle, self._bundle = self._bundle, None
+        if bundle is not None:
+            self._pool.give(bundle)
 
     def _sleep(self, until: Instant) -> Instant:
+        self.put_back()
         while (left := until - now()) > 0:
             if self._closed.wait(left / 1e9):
                 _refuse(CLOSED_MEANWHILE)
@@ -215,7 +263,7 @@ _exiting = Flag()
 
 
 def _refuse(text: str) -> NoReturn:
-    while _exiting.is_set():
+    while _exiting.up:
         time.sleep(3600)  # a daemon thread: frozen in a moment, and not to print a traceback
     raise QuorlockError(text)
 

@@ -12,24 +12,24 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from quorlock._core.commands import Acquire, Extend, Release
-from quorlock._core.effects import Elapsed, Receipt, Replied, Send
+from quorlock._core.effects import Elapsed, Receipt, replied
 from quorlock._core.outcomes import ABSENT, Answer
+from quorlock._core.quorum import PENDING
 from quorlock._core.time import NS_PER_MS
 from quorlock._drivers.clock import now
 from quorlock._drivers.members import BACKLOG, Standing
-from quorlock._wire.conversation import Question
+from quorlock._wire.conversation import ANSWERS_OWED_MAX, Question
 from quorlock._wire.packing import pack
 
 if TYPE_CHECKING:
+    from quorlock._core.effects import Receive, Replied, Send
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
     from quorlock._drivers.connection import Connection, Exchange
     from quorlock._drivers.keeper import Keeper
-    from quorlock._drivers.pool import Owner
     from quorlock._drivers.waiting import Waiters
 
 _POLL_IN = select.POLLIN
-_BUFFER_BYTES = 4096
 # How long a bundle may lie idle before we look whether its nodes have hung up meanwhile.
 _STALE_AFTER = 1_000 * NS_PER_MS
 # A question of ours on another bundle's connection is answered outside of our poll.
@@ -41,19 +41,18 @@ class Bundle:
 
     def __init__(self, keepers: tuple[Keeper, ...], policy: Policy, changed: Waiters) -> None:
         self.connections: list[Connection | None] = [None] * len(keepers)
-        self.owner: Owner | None = None  # the pool's note of who has it in hand
         self._keepers = keepers
         self._policy = policy
         self._changed = changed
         self._arrivals: deque[Connection] = deque()
+        self._everywhere = (1 << len(keepers)) - 1  # what `Receipt.asked` is when all were asked
         self._by_fd: dict[int, Connection] = {}
         self._poll = select.poll()
-        self._buffer = bytearray(_BUFFER_BYTES)
         self._fresh = True
         self._foreign: list[Connection] = []  # others' connections that carry our questions
         self._closed = False
         self._used_at = now()
-        self._missing = True
+        self.missing = True  # some node has no connection here
 
     # --- connections come and go -------------------------------------------------------------
 
@@ -70,9 +69,9 @@ class Bundle:
         if at - self._used_at > _STALE_AFTER:
             self._look(0)
         self._used_at = at
-        if self._arrivals or self._missing:
+        if self._arrivals or self.missing:
             self._take_in()
-            if self._missing:
+            if self.missing:
                 self._await_quorum(at)
                 self._fresh = False
 
@@ -86,14 +85,14 @@ class Bundle:
             self._by_fd[arrival.fileno()] = arrival
             self._poll.register(arrival.fileno(), _POLL_IN)
             self._arrivals.popleft()
-        self._missing = False
+        self.missing = False
         for index, connection in enumerate(self.connections):
             if connection is None or connection.lost:
                 self._drop(index)
                 self._keepers[index].want(self)
 
     def _drop(self, index: int) -> None:
-        self._missing = True
+        self.missing = True
         connection = self.connections[index]
         if connection is not None:
             if connection.fileno() in self._by_fd:
@@ -135,18 +134,34 @@ class Bundle:
         """Ask all nodes at once, waiting for none."""
         if self._foreign:
             self._foreign = []
-        command, behind = effect
+        command, behind, _ = effect
         data = pack(command)
         exchange.round += 1
         started = now()
         question = Question(command, exchange, exchange.round, started)
         asked = 0
-        for index in range(len(self.connections)):
-            refusal = self._ask(index, data, question, behind)
-            if refusal is None:
-                asked |= 1 << index
+        # Nearly always there is nothing to look into, and every connection just gets the bytes.
+        is_acquire = type(command) is Acquire
+        is_plain = type(command) is not Extend and (
+            behind is None or (behind.path is self and behind.asked == self._everywhere)
+        )
+        bit = 1
+        for connection in self.connections:
+            if (
+                is_plain
+                and connection is not None
+                and (len(connection.conversation.questions) < ANSWERS_OWED_MAX or not is_acquire)
+                and connection.ask(data, question)
+            ):
+                asked |= bit
             else:
-                exchange.mail.append(Replied(exchange.round, index, refusal, started))
+                index = bit.bit_length() - 1
+                refusal = self._ask(index, data, question, behind)
+                if refusal is None:
+                    asked |= bit
+                else:
+                    exchange.mail.append(replied((exchange.round, index, refusal, started)))
+            bit <<= 1
         return Receipt(exchange.round, started, now(), asked, self)
 
     def _ask(
@@ -167,19 +182,17 @@ class Bundle:
             if type(command) is Acquire and self._backlogged(connection, question.asked_at):
                 return BACKLOG
             if connection.ask(data, question):
-                if connection.has_unsent:
-                    self._keepers[index].has_unsent(connection)
                 # An answer that the loss of the connection gave is in the mail already.
                 return None
         if type(command) is Release:
             member.owe(command, "", now())
-        self._missing = True
+        self.missing = True
         return member.absence
 
     def _backlogged(self, connection: Connection, at: Instant) -> bool:
         conversation = connection.conversation
         if conversation.backlogged(at):
-            connection.receive(self._buffer)  # unless it is only that nobody has looked
+            connection.receive()  # unless it is only that nobody has looked
         return conversation.backlogged(at)
 
     def _behind(self, index: int, command: object, behind: Receipt) -> Connection | None:
@@ -193,45 +206,50 @@ class Bundle:
         self._foreign.append(connection)
         return connection
 
-    def receive(self, exchange: Exchange, until: Instant) -> Replied | Elapsed:
-        """The next letter for this flow."""
-        mail = exchange.mail
-        while not mail:
+    def receive(self, exchange: Exchange, wish: Receive) -> Replied | Elapsed:
+        """The next letter for this flow that it has to see."""
+        mail, (until, tally) = exchange.mail, wish
+        is_last_look = False
+        while True:
+            while mail:
+                reply = mail.popleft()
+                if tally is None or tally.count(reply) is not PENDING:
+                    return reply
             at = now()
-            if at >= until:
-                self._look(0)  # one last look: an answer that is there counts
-                return mail.popleft() if mail else Elapsed(now())
+            if is_last_look:
+                return Elapsed(at)
             left = until - at
-            if self._foreign:
+            if left <= 0:
+                left, is_last_look = 0, True  # an answer that is there counts
+            elif self._foreign:
                 left = min(left, _FOREIGN_POLL)
             # Rounded up: a poll that ends early would look, find nothing and poll again.
             self._look(-(-left // NS_PER_MS))
-        return mail.popleft()
 
     def _look(self, timeout_ms: int) -> None:
         for fd, _ in self._poll.poll(timeout_ms):
             connection = self._by_fd[fd]
-            connection.receive(self._buffer)
+            connection.receive()
             if connection.lost:
                 self._drop(connection.member.index)
         for connection in self._foreign:
-            connection.receive(self._buffer)  # its owner may be asleep
+            connection.receive()  # its owner may be asleep
 
     # --- the end -----------------------------------------------------------------------------
 
     @property
     def owes(self) -> bool:
         """Some live node has not answered, or not been sent, everything."""
-        return any(
-            c is not None and not c.lost and (c.conversation.questions or c.has_unsent)
-            for c in self.connections
-        )
+        for connection in self.connections:  # noqa: SIM110 (asked at every giving back: no generator)
+            if connection is not None and connection.owes:
+                return True
+        return False
 
-    def look_in(self, buffer: bytearray) -> None:
+    def look_in(self) -> None:
         """Read what has come, for somebody who does not have it in hand."""
         for connection in self.connections:
             if connection is not None:
-                connection.receive(buffer)
+                connection.receive()
 
     def _drain(self, until: Instant) -> None:
         """Read what is still to come, so that closing cuts nothing off."""

@@ -12,16 +12,21 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from quorlock._core.effects import Replied
+from quorlock._core.effects import replied
 from quorlock._core.outcomes import Answer, Cause, Vote
 from quorlock._drivers.clock import now
-from quorlock._wire.conversation import Conversation, Nonsense, Question
+from quorlock._wire.conversation import Conversation, Nonsense
 
 if TYPE_CHECKING:
+    from quorlock._core.effects import Replied
     from quorlock._core.time import Instant
     from quorlock._drivers.members import Member
+    from quorlock._wire.conversation import Question
+
+
+_READ_BYTES = 4096
 
 
 class Exchange:
@@ -33,11 +38,6 @@ class Exchange:
         self.mail: deque[Replied] = deque()
         self.over = False
         self.round = 0
-
-    def deliver(self, question: Question, node: int, answer: Answer, at: Instant) -> None:
-        """Put one answer in; dropped when the flow has ended."""
-        if not self.over:
-            self.mail.append(Replied(question.round, node, answer, at))
 
 
 class Connection:
@@ -58,7 +58,9 @@ class Connection:
         self.run_id = member.run_id
         self.conversation = Conversation(secret, member.patience)
         self._fd = sock.fileno()
-        self._unsent = b""
+        self.unsent = b""  # what waits for room in the socket
+        self._send = sock.send
+        self._recv = sock.recv
         self._would_block = would_block
         # TLS keeps decrypted bytes that poll does not see: read until it would block.
         self._reads_on = len(would_block) > 1
@@ -68,9 +70,9 @@ class Connection:
         return self._fd
 
     @property
-    def has_unsent(self) -> bool:
-        """Bytes wait for room in the socket."""
-        return bool(self._unsent)
+    def owes(self) -> bool:
+        """It has not answered, or not been sent, everything."""
+        return not self.lost and bool(self.conversation.questions or self.unsent)
 
     def ask(self, data: bytes, question: Question) -> bool:
         """Queue a question and send its bytes; False if the connection is lost already."""
@@ -80,23 +82,30 @@ class Connection:
             try:
                 # Into the queue first: if we are interrupted after the bytes left, the acquire
                 # is known to be in flight.
-                self._write(self.conversation.ask(question, data))
+                data = self.conversation.ask(question, data)
+                if self.unsent:
+                    data = self.unsent + data  # what went out in part is finished first
+                self.unsent = data[self._send(data) :]
+            except self._would_block:
+                self.unsent = data
             except BaseException as error:
                 self._broken(error)
                 if not isinstance(error, (OSError, Nonsense)):
                     raise
+        if self.unsent:
+            self.member.on_unsent(self)
         return True
 
-    def receive(self, buffer: bytearray) -> None:
+    def receive(self) -> None:
         """Read what has come and deliver the answers; marks itself lost at the end of it."""
         with self.lock:
             if self.lost:
                 return
             try:
-                self._read(buffer)
-                if self.conversation.unsent:
-                    data, self.conversation.unsent = self.conversation.unsent, b""
-                    self._write(data)
+                while self._hear(self._recv(_READ_BYTES)):
+                    pass
+            except self._would_block:
+                pass
             except BaseException as error:
                 self._broken(error)
                 if not isinstance(error, (OSError, Nonsense)):
@@ -105,7 +114,7 @@ class Connection:
     def flush(self) -> None:
         """Send what had to wait for room."""
         with self.lock:
-            if self.lost or not self._unsent:
+            if self.lost or not self.unsent:
                 return
             try:
                 self._write(b"")
@@ -120,37 +129,35 @@ class Connection:
             self._give_up("closed", blame=False)
         self.sock.close()
 
+    def _hear(self, data: bytes) -> bool:
+        """Deliver what has come; True: there may be more."""
+        if not data:
+            raise ConnectionResetError(0, "closed by the server")
+        conversation, member = self.conversation, self.member
+        conversation.silent_since = at = now()
+        at_once = conversation.at_once(data)
+        if at_once is None:
+            conversation.feed(data, len(data))
+        for question, answer in (at_once,) if at_once else conversation.answers():
+            member.answered(question, answer, at)
+            asker: Any = question.asker
+            if not asker.over:
+                asker.mail.append(replied((question.round, member.index, answer, at)))
+        if conversation.nonsense:
+            raise conversation.nonsense
+        if conversation.unsent:
+            data, conversation.unsent = conversation.unsent, b""
+            self._write(data)
+        return self._reads_on or len(data) == _READ_BYTES
+
     def _write(self, data: bytes) -> None:
         # A command that went out in part is finished before anything else.
-        data = self._unsent + data if self._unsent else data
+        data = self.unsent + data
         try:
-            sent = self.sock.send(data)
+            sent = self._send(data)
         except self._would_block:
             sent = 0
-        self._unsent = data[sent:] if sent < len(data) else b""
-
-    def _read(self, buffer: bytearray) -> None:
-        while True:
-            try:
-                size = self.sock.recv_into(buffer)
-            except self._would_block:
-                return
-            if size == 0:
-                raise ConnectionResetError(0, "closed by the server")
-            at = now()
-            self.conversation.heard(at)
-            self.conversation.feed(buffer, size)
-            self._deliver(at)
-            if size < len(buffer) and not self._reads_on:
-                return
-
-    def _deliver(self, at: Instant) -> None:
-        member = self.member
-        for question, answer in self.conversation.answers():
-            asker = question.asker
-            assert isinstance(asker, Exchange)
-            member.answered(question, answer, at)
-            asker.deliver(question, member.index, answer, at)
+        self.unsent = data[sent:]
 
     def _broken(self, error: BaseException) -> None:
         if isinstance(error, Nonsense):
@@ -173,9 +180,9 @@ class Connection:
             self.member.lost(text, cause)
         answer = Answer(Vote.UNKNOWN, cause, text)
         for question in self.conversation.questions:
-            asker = question.asker
-            assert isinstance(asker, Exchange)
-            asker.deliver(question, self.member.index, answer, at)
+            asker: Any = question.asker
+            if not asker.over:
+                asker.mail.append(replied((question.round, self.member.index, answer, at)))
         self._buried = True
 
     def _leave_debts(self, at: Instant) -> None:

@@ -2,9 +2,11 @@
 
 1. `Send`: reads the clock before the first byte and after the last; sends to every node that
    can be sent to, at once, without waiting for any; delivers an answer in the node's name
-   for each that can not (DOWN, BACKLOG) or was never asked (ABSENT, see `Send.behind`).
+   for each that can not (DOWN, BACKLOG) or was never asked (ABSENT, see `Send.behind`).  It may
+   let acquires queue, never anything else, and gives up those that cannot begin by `Send.by`.
 2. `Receive`: gives the replies to any round of this flow, in the order of their coming, each
-   with its round; `Elapsed` at the deadline, after one last look at the sockets.
+   with its round; `Elapsed` at the deadline, after one last look at the sockets.  Those that do
+   not decide may be counted in its `tally` instead.
 3. Commands to one node keep their order (rule 3); a release goes behind its acquire on the
    same connection, or is owed (`_core.debts`) where that connection is gone.
 4. No vote comes from a connection whose server was not compared with the others (rule 14).

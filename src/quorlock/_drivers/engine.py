@@ -6,24 +6,31 @@ Leaves flows to `asyncio`.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import Acquire, Extend, Release
-from quorlock._core.effects import Receipt, Replied, Send
+from quorlock._core.effects import Receipt, replied
 from quorlock._core.outcomes import ABSENT, Answer
 from quorlock._drivers.clock import now
 from quorlock._drivers.members import BACKLOG
 from quorlock._drivers.way import Way, silence
-from quorlock._wire.conversation import Question
+from quorlock._wire.conversation import ANSWERS_OWED_MAX, Question
 from quorlock._wire.packing import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from quorlock._core.effects import Send
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
     from quorlock._drivers.asyncio import Turn
     from quorlock._drivers.members import Members
+
+
+# So many acquire at once, the others queue before their time begins to run: beyond it every round
+# takes longer, until none is answered within node_timeout.  At 128 the nodes are busy all the time.
+ACQUIRING_MAX = 128
 
 
 class Engine:
@@ -49,6 +56,13 @@ class Engine:
         self._waiting: list[Callable[[], None]] = []
         self._recheck: asyncio.TimerHandle | None = None
         self._corked = False
+        self._everywhere = (
+            1 << len(members.all)
+        ) - 1  # what `Receipt.asked` is when all were asked
+        self._acquiring = 0
+        self.queue: deque[Turn[Any]] = deque()  # those that want to, beyond ACQUIRING_MAX
+        self._deadlines: deque[tuple[Instant, Turn[Any]]] = deque()
+        self._deadline: asyncio.TimerHandle | None = None
         self._end: asyncio.Future[None] = loop.create_future()
         # It is cancelled with all other tasks when asyncio.run ends: our sign to give back
         # what is still held, as an interpreter's exit is for threads.
@@ -59,19 +73,41 @@ class Engine:
 
     def send(self, effect: Send, turn: Turn[Any]) -> Receipt:
         """Ask all nodes at once, waiting for none."""
-        command, behind = effect
+        command, behind, _ = effect
         data = pack(command)
         turn.round += 1
         started = now()
         question = Question(command, turn, turn.round, started)
         asked = 0
-        for index in range(len(self.ways)):
-            refusal = self._ask(index, data, question, behind)
-            if refusal is None:
-                asked |= 1 << index
+        # Nearly always there is nothing to look into, and every link just gets the bytes.
+        is_acquire = type(command) is Acquire
+        is_plain = type(command) is not Extend and (
+            behind is None or behind.asked == self._everywhere
+        )
+        bit = 1
+        for way in self.ways:
+            link = way.link
+            if (
+                is_plain
+                and link is not None
+                and not (
+                    is_acquire
+                    and len(link.conversation.questions) >= ANSWERS_OWED_MAX
+                    and link.conversation.backlogged(started)
+                )
+                and link.ask(data, question)
+            ):
+                asked |= bit
             else:
-                turn.mail.append(Replied(turn.round, index, refusal, started))
-        self._cork()
+                index = way.member.index
+                refusal = self._ask(index, data, question, behind)
+                if refusal is None:
+                    asked |= bit
+                else:
+                    turn.mail.append(replied((turn.round, index, refusal, started)))
+            bit <<= 1
+        if not self._corked:
+            self._cork()
         return Receipt(turn.round, started, now(), asked, self)
 
     def _ask(
@@ -97,18 +133,73 @@ class Engine:
     def _cork(self) -> None:
         # The first command of a tick goes out at once, the others together at its end: without
         # that, a thousand tasks spend their time in send() and miss their deadlines.
-        if not self._corked:
-            self._corked = True
-            for way in self.ways:
-                if way.link is not None:
-                    way.link.corked = True
-            self.loop.call_soon(self._uncork)
+        self._corked = True
+        for way in self.ways:
+            if way.link is not None:
+                way.link.corked = True
+        self.loop.call_soon(self._uncork)
 
     def _uncork(self) -> None:
         self._corked = False
         for way in self.ways:
             if way.link is not None:
                 way.link.uncork()
+
+    # --- places ------------------------------------------------------------------------------
+
+    def has_place(self) -> bool:
+        """One more may acquire now, and does."""
+        if self._acquiring >= ACQUIRING_MAX:
+            return False
+        self._acquiring += 1
+        return True
+
+    def free_place(self) -> None:
+        """One has done; the next in the queue, if there is one, gets its turn soon."""
+        self._acquiring -= 1
+        if self.queue:
+            self.loop.call_soon(self._call_next)
+
+    def _call_next(self) -> None:
+        while self.queue and self.has_place():
+            if not self.queue.popleft().called():
+                self._acquiring -= 1
+
+    def not_asked(self, turn: Turn[Any], answer: Answer) -> Receipt:
+        """A round in which nobody was asked."""
+        turn.round += 1
+        at = now()
+        for way in self.ways:
+            turn.mail.append(replied((turn.round, way.member.index, answer, at)))
+        return Receipt(turn.round, at, at, 0)
+
+    # --- deadlines ---------------------------------------------------------------------------
+
+    def wait_until(self, until: Instant, turn: Turn[Any]) -> None:
+        """Tell the turn when it is `until` and it still waits for that.
+
+        One timer for all: rounds have equally long to answer, so that they end in the order in
+        which they began.  A timer for each costs a tenth of a cycle, and is nearly always
+        cancelled.  What has ended stays in the queue until its time.
+        """
+        if self._deadlines and until < self._deadlines[-1][0]:
+            turn.set_timer(until)  # a round that may not outlive a lease
+            return
+        self._deadlines.append((until, turn))
+        if self._deadline is None:
+            self._ring_at(until)
+
+    def _ring_at(self, until: Instant) -> None:
+        self._deadline = self.loop.call_later(max(0, until - now()) / 1e9, self._ring)
+
+    def _ring(self) -> None:
+        self._deadline = None
+        at = now()
+        while self._deadlines and (self._deadlines[0][0] <= at or self._deadlines[0][1].over):
+            until, turn = self._deadlines.popleft()
+            turn.elapsed(until)
+        if self._deadlines and self._deadline is None:
+            self._ring_at(self._deadlines[0][0])
 
     # --- connections come and go -------------------------------------------------------------
 
@@ -200,6 +291,10 @@ class Engine:
         await asyncio.gather(*(way.close(give_up) for way in self.ways))
         if self._recheck is not None:
             self._recheck.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._deadlines.clear()
 
     async def _drained(self, until: Instant) -> None:
         while now() < until and (self.turns or self._owes()):  # noqa: ASYNC110 (rare, bounded)

@@ -31,11 +31,14 @@ class Janitor:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._ended = Waiters()
-        self._buffer = bytearray(4096)
 
-    def wake(self) -> None:
-        """A bundle was given back that owes something."""
-        if self._thread is None and self._starting.acquire(blocking=False):
+    def look_after(self, bundle: Bundle) -> None:
+        """A bundle is given back."""
+        if self._thread is None and bundle.owes:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._starting.acquire(blocking=False):
             try:
                 # Threads cannot be started while the interpreter ends.
                 with contextlib.suppress(RuntimeError):
@@ -63,8 +66,8 @@ class Janitor:
             owing = [bundle for bundle in self._bundles() if bundle.owes]
             idle_rounds = 0 if owing else idle_rounds + 1
             for bundle in owing:
-                bundle.look_in(self._buffer)
+                bundle.look_in()
         self._thread = None
         self._ended.wake_all()
-        if not self._closed.is_set() and any(bundle.owes for bundle in self._bundles()):
-            self.wake()  # given back after our last look and before we said that we are gone
+        if not self._closed.up and any(bundle.owes for bundle in self._bundles()):
+            self._wake()  # given back after our last look and before we said that we are gone

@@ -55,6 +55,7 @@ class Keeper:
         self._until: Instant = FOR_EVER  # when nothing more is to be done
         self._thread: threading.Thread | None = None
         member.on_debt = self._wake
+        member.on_unsent = self.has_unsent
 
     # --- called from any thread --------------------------------------------------------------
 
@@ -103,8 +104,12 @@ class Keeper:
                 return
             self._thread = threading.current_thread()
             self._ident = threading.get_ident()
-        while (job := self._next_job()) is not None:
-            job()
+        try:
+            while (job := self._next_job()) is not None:
+                job()
+        except BaseException:
+            self._thread = None  # whoever needs a keeper next starts another
+            raise
 
     def _next_job(self) -> Callable[[], None] | None:
         idle_until = now() + _IDLE
@@ -150,7 +155,7 @@ class Keeper:
     def _flush(self) -> None:
         for connection in list(self._unsent):
             connection.flush()
-            if connection.lost or not connection.has_unsent:
+            if connection.lost or not connection.unsent:
                 self._unsent.pop(connection, None)
         if self._unsent:
             self._sleeping.wait(lambda: self.closing, _FLUSH_EVERY / 1e9)
@@ -161,10 +166,11 @@ class Keeper:
         connection = self._dial()
         if connection is None:
             return
-        bundle = next(iter(self._wanting), None)
-        if bundle is None:
+        wanting = list(self._wanting)  # at once: others add to it meanwhile
+        if not wanting:
             connection.close()
             return
+        bundle = wanting[0]
         bundle.arrive(connection)  # first: what is wanted and not there would be wanted twice
         self._wanting.pop(bundle, None)
 
@@ -215,8 +221,7 @@ class Keeper:
 def _hear(connection: Connection, exchange: Exchange, count: int, until: Instant) -> None:
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
-    buffer = bytearray(4096)
     while len(exchange.mail) < count and not connection.lost and (left := until - now()) > 0:
         connection.flush()
         poll.poll(-(-left // NS_PER_MS))
-        connection.receive(buffer)
+        connection.receive()

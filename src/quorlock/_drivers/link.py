@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from quorlock._core.commands import Release
-from quorlock._core.effects import Replied
-from quorlock._core.outcomes import Answer, Cause, Vote
+from quorlock._core.effects import replied
+from quorlock._core.outcomes import GRANTED, Answer, Cause, Vote
 from quorlock._drivers.clock import now
 from quorlock._wire.conversation import Conversation, Nonsense, Question
 from quorlock._wire.handshake import HANGS_UP, Greeting, Handshake, Unfit
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from quorlock._core.effects import Replied
     from quorlock._drivers.members import Member
 
 _BUFFER_BYTES = 16_384
@@ -64,6 +65,7 @@ class Link(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._transport: asyncio.Transport | None = None
+        self._ended = False  # the transport has told us so
 
     @property
     def connected(self) -> bool:
@@ -79,8 +81,14 @@ class Link(asyncio.BufferedProtocol):
         """Queue a question and send its bytes; False if the connection is lost already."""
         if self.lost:
             return False
-        self._write_unsent()  # a script that goes again is in the queue before this question
-        self._write(self.conversation.ask(question, data))
+        conversation = self.conversation
+        if conversation.unsent:
+            self._write_unsent()  # a script that goes again is in the queue before this question
+        data = conversation.ask(question, data)
+        if self.corked:
+            self._out.append(data)
+        else:
+            self._write(data)
         return True
 
     def uncork(self) -> None:
@@ -99,7 +107,8 @@ class Link(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close now."""
-        if self._transport is not None:
+        # Not once more while it ends: asyncio would call connection_lost a second time, and fail.
+        if self._transport is not None and not self._ended:
             self._transport.abort()
 
     def _write(self, data: bytes) -> None:
@@ -134,6 +143,7 @@ class Link(asyncio.BufferedProtocol):
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
         words = getattr(exc, "strerror", None) or "closed by the server"
         self._give_up(f"connection lost: {words.lower()}")
         if not self.greeted.done():
@@ -172,23 +182,26 @@ class Link(asyncio.BufferedProtocol):
             self.greeted.set_result(handshake.greeting)
 
     def _deliver(self) -> None:
-        at = now()
-        self.conversation.heard(at)
-        member = self.member
-        for question, answer in self.conversation.answers():
-            asker = cast("Hears", question.asker)
-            member.answered(question, answer, at)
-            if type(question.command) is Release and not answer.is_done:
-                self.on_debt()
-            if asker.over:
-                continue
-            asker.hear(Replied(question.round, member.index, answer, at))
-        self._write_unsent()
+        conversation, member = self.conversation, self.member
+        conversation.silent_since = at = now()
+        index, in_trouble = member.index, member.is_in_trouble
+        for question, answer in conversation.answers():
+            if answer is not GRANTED or in_trouble:
+                member.answered(question, answer, at)
+                if type(question.command) is Release and not answer.is_done:
+                    self.on_debt()
+            asker: Any = question.asker
+            if not asker.over:
+                asker.hear(replied((question.round, index, answer, at)))
+                member.latency = at - question.asked_at
+        if conversation.nonsense:
+            raise conversation.nonsense
+        if conversation.unsent:
+            self._write_unsent()
 
     def _write_unsent(self) -> None:
-        if self.conversation.unsent:
-            data, self.conversation.unsent = self.conversation.unsent, b""
-            self._write(data)
+        data, self.conversation.unsent = self.conversation.unsent, b""
+        self._write(data)
 
     def _give_up(self, text: str, cause: Cause = Cause.LOST) -> None:
         if self.lost:
@@ -204,9 +217,9 @@ class Link(asyncio.BufferedProtocol):
         self._on_lost(self)
         answer = Answer(Vote.UNKNOWN, cause, text)
         for question in self.conversation.questions:
-            asker = cast("Hears", question.asker)
+            asker: Any = question.asker
             if not asker.over:
-                asker.hear(Replied(question.round, self.member.index, answer, at))
+                asker.hear(replied((question.round, self.member.index, answer, at)))
 
 
 def tuned(transport: asyncio.BaseTransport, tune: Callable[[socket.socket], None]) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import re
 import threading
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import Release
 from quorlock._core.debts import Debts
-from quorlock._core.outcomes import Answer, Cause, Vote
+from quorlock._core.outcomes import GRANTED, Answer, Cause, NodeStatus, Vote
 from quorlock._core.time import NS_PER_MS, to_seconds
 from quorlock._wire.handshake import Greeting, Unfit
 from quorlock.errors import ConfigError
@@ -32,6 +31,7 @@ BACK_OFF_MIN: Duration = 50 * NS_PER_MS
 BACK_OFF_MAX: Duration = 1_000 * NS_PER_MS
 
 BACKLOG = Answer(Vote.UNKNOWN, Cause.BACKLOG)
+CROWDED = Answer(Vote.UNKNOWN, Cause.CROWDED)
 
 CLOSED = "this Redlock is closed"
 CLOSED_MEANWHILE = "this Redlock was closed while somebody waited for a lock"
@@ -45,23 +45,7 @@ class Standing(Enum):
     DOWN = "down"  # the last attempt to connect failed
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
-    """One node as this process sees it now.
-
-    Attributes:
-        address: where it is, without user info.
-        up: the last contact was a good one.
-        why: what is wrong; "" while it is up.
-        latency: seconds that its last answer took; None before the first.
-        version: of the server; "" while not known.
-    """
-
-    address: str
-    up: bool
-    why: str
-    latency: float | None
-    version: str
+_UP = Standing.UP  # read at every answer (see _core/quorum.py)
 
 
 class Member:
@@ -79,6 +63,7 @@ class Member:
         self.patience: Duration = 2 * policy.node_timeout
         self.debts = Debts(policy.max_ttl)
         self.on_debt: Callable[[], None] = lambda: None  # wakes who pays
+        self.on_unsent: Callable[[Any], None] = lambda _connection: None  # and who sends
         self.retry_at: Instant = 0
         self._back_off = BACK_OFF_MIN
         self._unanswered = _down("not connected yet")
@@ -111,12 +96,19 @@ class Member:
         if cause is Cause.NONSENSE:
             self._troubles[None] = text  # connecting again does not show that it is mended
 
+    @property
+    def is_in_trouble(self) -> bool:
+        """Something was wrong with it, and an answer may show that it no longer is."""
+        return self.standing is not _UP or bool(self._troubles)
+
     def answered(self, question: Question, answer: Answer, at: Instant) -> None:
         """A connection brought an answer."""
-        command = question.command
         self.latency = at - question.asked_at
-        if self.standing is not Standing.UP:
-            self.standing = Standing.UP  # by another connection than the one that broke
+        if self.standing is not _UP:
+            self.standing = _UP  # by another connection than the one that broke
+        if answer is GRANTED and not self._troubles:
+            return
+        command = question.command
         if answer.cause is Cause.FAILED or answer.cause is Cause.FORBIDDEN:
             if not answer.text.startswith("NOSCRIPT"):
                 self._troubles[type(command)] = answer.reason

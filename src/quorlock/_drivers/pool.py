@@ -1,108 +1,169 @@
-"""The bundles of a driver: idle ones on a stack, and a cap on how many acquire at once.
+"""The bundles of a driver, and a cap on how many acquire at once.
 
-Taken last in, first out, so that one thread always talks down the same connections.  Extensions
-and releases pass the cap: who holds a lock must not queue behind those who want it.
+A bundle is taken by a note of who has it in hand: made by `dict.setdefault`, which one of several
+threads wins, without a lock.  The first that is free is taken, so that one thread always talks
+down the same connections.  Extensions and releases pass the cap: who holds a lock must not queue
+behind those who want it.  Who queues gets the bundle of an acquire that is over from hand to hand,
+in the order of coming: whoever comes later cannot pass.
 
-Who has a bundle in hand is noted on the bundle, and the rest is derived from that note, so that
-a taking or giving that is interrupted half way (Ctrl-C) is made good by the next giving.  No
-comprehension stands under a lock: since Python 3.12 (PEP 709) a signal that arrives in one is not
-covered by the `with` around it, and the lock would stay taken (tests/project/test_signals.py).
+The notes are all that there is to know, so that a taking or giving that is interrupted half way
+(Ctrl-C) is made good by the next giving.  No comprehension stands under a lock: since Python 3.12
+(PEP 709) a signal that arrives in one is not covered by the `with` around it, and the lock would
+stay taken (tests/project/test_signals.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
-from quorlock._drivers.waiting import Waiters
+from quorlock._core.time import FOR_EVER
+from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from quorlock._core.time import Instant
     from quorlock._drivers.bundle import Bundle
 
 
-_LOOK_AGAIN = 0.05  # seconds
+# Who queues looks again by itself too, now and then: whoever should have handed it a bundle may
+# have been interrupted.
+_LOOK_AGAIN = 0.1  # seconds
+# How many bundles are kept for each that may acquire at once: those who release need some as well,
+# and connecting again costs more than keeping.
+_IDLE_PER_PLACE = 2
 
 
 class Owner:
     """Who takes bundles. `urgent`: passes the cap."""
 
-    urgent: bool = False
+    __slots__ = ()
+
+    urgent: bool
+
+
+class _Closer(Owner):
+    __slots__ = ()
+
+    urgent = True
+
+
+class _Waiter:
+    """Who queues. `called` is a raw lock, given free when there is a bundle (see `waiting`)."""
+
+    __slots__ = ("called", "owner")
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.called = threading.Lock()
+        self.called.acquire()
 
 
 class Pool:
     """See the module."""
 
-    def __init__(self, make: Callable[[], Bundle], cap: int, on_owing: Callable[[], None]) -> None:
+    def __init__(
+        self, make: Callable[[], Bundle], cap: int, look_after: Callable[[Bundle], None]
+    ) -> None:
         self._make = make
-        self._on_owing = on_owing  # told when a bundle comes back that is still to hear something
+        self._look_after = look_after  # told when a bundle comes back: it may be to hear something
         self._cap = cap
         self._bundles: list[Bundle] = []
-        self._idle: list[Bundle] = []
-        self._lock = threading.Lock()
-        self._freed = Waiters()
+        self._owners: dict[Bundle, Owner] = {}  # of those that are in hand
+        self._queue: deque[_Waiter] = deque()
+        self._lock = threading.Lock()  # of the cap, the queue and the list
         self._closing = False
 
-    def take(self, owner: Owner) -> Bundle:
-        """The bundle used last, or a new one; waits for a place unless urgent."""
-        while (bundle := self._try_take(owner)) is None:
-            # Looks again by itself too: the one who was woken may have been interrupted.
-            self._freed.wait(self._has_place, _LOOK_AGAIN)
+    def take(self, owner: Owner, by: Instant = FOR_EVER) -> Bundle | None:
+        """The first bundle that is free, or a new one; waits for a place unless urgent.
+
+        None: there was no place by then.
+        """
+        if not self._owners and self._bundles:  # nobody to be counted, nobody who queues
+            bundle = self._bundles[0]
+            if self._owners.setdefault(bundle, owner) is owner:
+                return bundle
+        waiter: _Waiter | None = None
+        with self._lock:
+            if owner.urgent or (not self._queue and self._has_place()):
+                return self._first_free(owner)
+            waiter = _Waiter(owner)
+            self._queue.append(waiter)
+        return self._wait(waiter, by)
+
+    def _first_free(self, owner: Owner) -> Bundle:
+        for bundle in self._bundles:
+            if self._owners.setdefault(bundle, owner) is owner:
+                return bundle
+        bundle = self._make()
+        self._owners[bundle] = owner
+        self._bundles.append(bundle)
         return bundle
 
-    def _try_take(self, owner: Owner) -> Bundle | None:
-        with self._lock:
-            if not owner.urgent and not self._has_place():
-                return None
-            while self._idle:
-                bundle = self._idle[-1]
-                if bundle.owner is None:
-                    bundle.owner = owner
-                    self._idle.pop()
-                    return bundle
-                self._idle.pop()
-            bundle = self._make()
-            bundle.owner = owner
-            self._bundles.append(bundle)
-            return bundle
+    def _wait(self, waiter: _Waiter, by: Instant) -> Bundle | None:
+        try:
+            while (left := by - now()) > 0:
+                if waiter.called.acquire(timeout=min(left / 1e9, _LOOK_AGAIN)):
+                    break
+                with self._lock:
+                    if self._has_place() and self._queue and self._queue[0] is waiter:
+                        return self._first_free(waiter.owner)
+        finally:
+            with self._lock, contextlib.suppress(ValueError):
+                self._queue.remove(waiter)
+        return self._of(waiter.owner)
 
-    def give(self, owner: Owner) -> None:
-        """Put back all that the owner has; close what is more than enough."""
-        surplus: list[Bundle] = []
-        owing = False
-        mine = [bundle for bundle in list(self._bundles) if bundle.owner is owner]
-        with self._lock:
-            for bundle in mine:
-                owing = owing or bundle.owes
-                if self._closing or (len(self._idle) >= self._cap and not bundle.owes):
-                    self._bundles.remove(bundle)
-                    surplus.append(bundle)
-                elif bundle not in self._idle:
-                    self._idle.append(bundle)
-                bundle.owner = None
-        self._freed.wake_one()
-        if owing:
-            self._on_owing()
-        for bundle in surplus:
-            bundle.close()
+    def give(self, bundle: Bundle) -> None:
+        """Hand it to whoever queues, or put it back, or close it if it is more than enough."""
+        self._look_after(bundle)
+        owner = self._owners.get(bundle)
+        if self._queue and owner is not None and not owner.urgent and not self._closing:
+            with self._lock:
+                if self._queue:
+                    # The note first, out of the queue last: interrupted between, it is found.
+                    self._owners[bundle] = self._queue[0].owner
+                    self._queue.popleft().called.release()
+                    return
+        idle = len(self._bundles) - len(self._owners)
+        if self._closing or (idle >= _IDLE_PER_PLACE * self._cap and not bundle.owes):
+            self._end(bundle, bundle.close)
+        else:
+            self._owners.pop(bundle, None)
+
+    def give_all(self, owner: Owner) -> None:
+        """Put back whatever the owner has, after an interrupt."""
+        while (bundle := self._of(owner)) is not None:
+            self.give(bundle)
 
     def close(self, end: Callable[[Bundle], None]) -> None:
         """End all idle bundles, one after the other; those in use when they come back."""
         self._closing = True
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return
-                bundle = self._idle.pop()
-            end(bundle)
-            with self._lock:
-                self._bundles.remove(bundle)
+        closer = _Closer()
+        for bundle in self.every():
+            if self._owners.setdefault(bundle, closer) is closer:
+                self._end(bundle, partial(end, bundle))
 
     def every(self) -> list[Bundle]:
         """All bundles, also those in use."""
         return list(self._bundles)
 
+    def _of(self, owner: Owner) -> Bundle | None:
+        return next((bundle for bundle, other in self._notes() if other is owner), None)
+
+    def _notes(self) -> list[tuple[Bundle, Owner]]:
+        return list(self._owners.items())  # a copy: other threads take and give meanwhile
+
+    def _end(self, bundle: Bundle, close: Callable[[], None]) -> None:
+        # The note goes last: interrupted before, the next giving does it again.
+        close()
+        with self._lock:
+            if bundle in self._bundles:
+                self._bundles.remove(bundle)
+        self._owners.pop(bundle, None)
+
     def _has_place(self) -> bool:
-        owners = [bundle.owner for bundle in list(self._bundles)]
-        return sum(o is not None and not o.urgent for o in owners) < self._cap
+        return sum(not owner.urgent for _, owner in self._notes()) < self._cap

@@ -18,56 +18,53 @@ if TYPE_CHECKING:
 
 
 class Waiters:
-    """Threads that wait until something has changed."""
+    """Threads that wait until something has changed. `waiting`: a lock for each of them."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[threading.Lock] = deque()
+        self.waiting: deque[threading.Lock] = deque()
 
     def wait(self, is_so: Callable[[], object], seconds: float) -> None:
         """Return when it is so already, when somebody wakes us, or after that many seconds."""
         waiter = threading.Lock()
         waiter.acquire()
-        self._waiting.append(waiter)  # before looking, so that no waking is missed
+        self.waiting.append(waiter)  # before looking, so that no waking is missed
         try:
             if not is_so():
                 waiter.acquire(timeout=max(0.0, min(seconds, threading.TIMEOUT_MAX)))
         finally:
             with contextlib.suppress(ValueError):
-                self._waiting.remove(waiter)
+                self.waiting.remove(waiter)
 
     def wake_one(self) -> None:
         """Wake the thread that has waited longest."""
-        with contextlib.suppress(IndexError):
-            self._waiting.popleft().release()
+        if self.waiting:
+            with contextlib.suppress(IndexError):
+                self.waiting.popleft().release()
 
     def wake_all(self) -> None:
         """Wake them all."""
-        while self._waiting:
+        while self.waiting:
             self.wake_one()
 
 
 class Flag:
-    """Something that becomes true once; threads may wait for it."""
+    """Something that becomes true once; threads may wait for it. `up`: it has become true."""
 
-    __slots__ = ("_set", "_waiters")
+    __slots__ = ("_waiters", "up")
 
     def __init__(self) -> None:
-        self._set = False
+        self.up = False
         self._waiters = Waiters()
-
-    def is_set(self) -> bool:
-        """It has become true."""
-        return self._set
 
     def set(self) -> None:
         """Make it true."""
-        self._set = True
+        self.up = True
         self._waiters.wake_all()
 
     def wait(self, seconds: float) -> bool:
         """Wait that long for it at the most; whether it is true."""
-        if not self._set:
-            self._waiters.wait(self.is_set, seconds)
-        return self._set
+        if not self.up:
+            self._waiters.wait(lambda: self.up, seconds)
+        return self.up

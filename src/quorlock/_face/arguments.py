@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from quorlock._core.policy import Seconds
+if TYPE_CHECKING:
+    from quorlock._core.policy import Seconds
 
 
 class Own(Enum):
@@ -18,4 +19,4 @@ class Own(Enum):
 
 
 OWN_TIMEOUT: Final = Own.TIMEOUT
-Timeout: TypeAlias = Seconds | Literal[Own.TIMEOUT] | None
+Timeout: TypeAlias = "Seconds | Literal[Own.TIMEOUT] | None"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock._core.outcomes import Cause
 from quorlock._core.quorum import quorum
@@ -14,8 +12,7 @@ if TYPE_CHECKING:
     from quorlock._core.outcomes import Answer
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(NamedTuple):
     """What one node says of a resource.
 
     Attributes:
@@ -31,8 +28,7 @@ class NodeView:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
+class Inspection(NamedTuple):
     """What all nodes say of a resource.
 
     Attributes:
@@ -61,6 +57,8 @@ def inspection(
 
 def digest(token: bytes) -> str:
     """Tells tokens apart without giving them away."""
+    from hashlib import sha256  # here: most programs never look, and it loads all of OpenSSL
+
     return sha256(token).hexdigest()[:12]
 
 

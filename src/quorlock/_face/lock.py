@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from quorlock._core.policy import Seconds, timeout_of
+from quorlock._core.redlock import Request
+from quorlock._drivers.clock import now
 from quorlock._face.arguments import OWN_TIMEOUT, Timeout
 from quorlock._face.entered import Entered
 from quorlock._face.session import Session, name_of
-
-if TYPE_CHECKING:
-    from quorlock._core.redlock import Request
 
 D = TypeVar("D")
 L = TypeVar("L")
@@ -19,7 +18,7 @@ L = TypeVar("L")
 class LockBase(Generic[D, L]):
     """Immutable; to be shared by threads and tasks."""
 
-    __slots__ = ("_entered", "_key", "_resource", "_session", "_timeout", "_ttl_ms")
+    __slots__ = ("_entered", "_key", "_resource", "_session", "_timeout", "_ttl_ms", "_wait")
 
     def __init__(
         self,
@@ -28,7 +27,7 @@ class LockBase(Generic[D, L]):
         ttl: Seconds | None,
         timeout: Seconds | None,
     ) -> None:
-        timeout_of(timeout)  # a wrong one is told here, not at the first acquire
+        self._wait = timeout_of(timeout)
         self._session = session
         self._key = session.policy.key(resource)
         self._resource = name_of(resource)
@@ -52,8 +51,8 @@ class LockBase(Generic[D, L]):
         return self._timeout
 
     def _request(self, timeout: Timeout) -> Request:
-        wait = self._timeout if timeout is OWN_TIMEOUT else timeout
-        return self._session.request(self._resource, self._key, self._ttl_ms, wait)
+        wait = self._wait if timeout is OWN_TIMEOUT else timeout_of(timeout)
+        return Request(self._resource, self._key, self._ttl_ms, now(), wait)
 
     def __repr__(self) -> str:
         return f"<Lock on {self._resource!r}, ttl {self.ttl:g} s>"

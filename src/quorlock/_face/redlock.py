@@ -12,7 +12,7 @@ from quorlock._wire.nodes import Node, as_nodes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from quorlock._drivers.members import NodeStatus
+    from quorlock._core.outcomes import NodeStatus
 
 D = TypeVar("D", bound="Looks")
 

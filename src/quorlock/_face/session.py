@@ -6,7 +6,6 @@ import contextlib
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from quorlock._core.outcomes import Lost, node_votes
-from quorlock._core.policy import Policy, Seconds, timeout_of
 from quorlock._core.redlock import Request, fail_unanswered, holder_ttl_ms, is_faulty
 from quorlock._core.time import to_seconds
 from quorlock._drivers import fork
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from quorlock._core.effects import Receipt
-    from quorlock._core.outcomes import Answer, Extended, Granted, Loss, Released
+    from quorlock._core.outcomes import Answer, Extended, Loss, Released
+    from quorlock._core.policy import Policy, Seconds
     from quorlock._core.time import Instant
 
 D = TypeVar("D")
@@ -49,25 +49,10 @@ class Session(Generic[D]):
         self._adopting: dict[bytes, object] = {}
         fork.register(self)
 
-    def request(self, resource: str, key: bytes, ttl_ms: int, timeout: Seconds | None) -> Request:
-        """One call to acquire, stamped with the time."""
-        return Request(resource, key, ttl_ms, now(), timeout_of(timeout))
-
-    def holding(self, resource: str, granted: Granted) -> Holding:
-        """The state of a lease that was won."""
-        return Holding(
-            resource,
-            granted.key,
-            granted.token,
-            granted.ttl_ms,
-            granted.valid_until,
-            granted.answers,
-            granted.receipt,
-        )
-
     def account(self, lease: L) -> L:
         """Keep account of a lease from now on, until it is over."""
-        self.holdings[lease.holding.token] = lease.holding
+        holding = lease.holding
+        self.holdings[holding.token] = holding
         return lease
 
     def end(self, holding: Holding, loss: Loss | None = None) -> bool:
@@ -85,7 +70,7 @@ class Session(Generic[D]):
     def by_token(self, resource: str | bytes, ttl: Seconds | None = None) -> Request:
         """One call about a resource that makes no lease."""
         ttl_ms = self.policy.checked_ttl_ms(ttl)
-        return self.request(name_of(resource), self.policy.key(resource), ttl_ms, 0)
+        return Request(name_of(resource), self.policy.key(resource), ttl_ms, now(), 0)
 
     @contextlib.contextmanager
     def adopting(self, ticket: Ticket) -> Generator[tuple[Request, bytes]]:

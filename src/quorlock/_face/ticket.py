@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from typing import ClassVar
 
+from quorlock._core.values import Value
 from quorlock.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(Value):
     """What `Lease.hand_over` gives and `Redlock.adopt` takes.
 
     It is the lock itself: whoever has it can extend and release, so treat it as a secret, and
@@ -22,12 +21,20 @@ class Ticket:
         ttl: the lease time in seconds.
     """
 
+    __slots__ = __match_args__ = ("resource", "token", "ttl")
+    HIDDEN: ClassVar = frozenset({"token"})
+
     resource: str
-    token: str = field(repr=False)
+    token: str
     ttl: float
+
+    def __init__(self, resource: str, token: str, ttl: float) -> None:
+        self._fill(resource=resource, token=token, ttl=ttl)
 
     def to_json(self) -> str:
         """As text, for a queue or an argument."""
+        import json  # here and below: few hand leases over
+
         return json.dumps({"resource": self.resource, "token": self.token, "ttl": self.ttl})
 
     @classmethod
@@ -42,6 +49,8 @@ class Ticket:
 
 
 def _parsed(text: str) -> Ticket | None:
+    import json
+
     try:
         facts = json.loads(text)
         return Ticket(str(facts["resource"]), str(facts["token"]), float(facts["ttl"]))

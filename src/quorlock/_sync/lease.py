@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
 from quorlock._core.outcomes import Loss, Lost, Released
-from quorlock._drivers.blocking import Driver
 from quorlock._drivers.clock import now
 from quorlock._face.lease import LeaseBase
 from quorlock._face.ticket import Ticket
-from quorlock._sync.alarm import alarm
 from quorlock.errors import LeaseLost
 
 if TYPE_CHECKING:
@@ -20,11 +17,12 @@ if TYPE_CHECKING:
 
     from quorlock._core.effects import Flow
     from quorlock._core.policy import Seconds
+    from quorlock._drivers.blocking import Driver
     from quorlock._face.holding import Holding
     from quorlock._face.session import Session
 
 
-class Lease(LeaseBase[Driver]):
+class Lease(LeaseBase["Driver"]):
     """A lock that is held until `valid_until`, unless it is released, extended or lost.
 
     Raises nothing by itself: look at `held`, call `ensure`, or wait for `lost`.
@@ -35,6 +33,8 @@ class Lease(LeaseBase[Driver]):
     @property
     def lost(self) -> threading.Event:
         """Set when it slipped away: expired, or seen to be gone. Not set by a release."""
+        from quorlock._sync.alarm import alarm  # here: most look at `held`, or never
+
         return alarm.bell(self._holding).event
 
     def extend(self, ttl: Seconds | None = None) -> None:
@@ -123,18 +123,15 @@ class Lease(LeaseBase[Driver]):
             raise
 
     def _give_back_soon(self) -> None:
-        """In a thread of its own: we may be anywhere, also inside our own locks.
-
-        A raw one, since threading takes locks to start one.
-        """
         session, holding = self._session, self._holding
         holding.end(holding.loss)  # but left in the account until it is sent: see Redlock.close
-        _thread.start_new_thread(_give_back_quietly, (session, holding))
+        session.driver.run_later(_give_back_and_forget(session, holding))
 
     def __del__(self) -> None:
         # Nobody can release it any more.
         try:
-            self._forget()
+            if self._session.holdings.get(self._holding.token) is self._holding:
+                self._give_back_soon()
         except BaseException:  # noqa: BLE001 (Python swallows what comes out of here)
             with contextlib.suppress(Exception):
                 self._forget()  # a Ctrl-C fell into it
@@ -148,7 +145,6 @@ def _give_back(holding: Holding) -> Flow[None]:
     return flows.give_back(holding.key, holding.token, holding.receipt)
 
 
-def _give_back_quietly(session: Session[Driver], holding: Holding) -> None:
-    with contextlib.suppress(Exception):
-        session.driver.run(_give_back(holding))
-        session.end(holding, holding.loss)
+def _give_back_and_forget(session: Session[Driver], holding: Holding) -> Flow[None]:
+    yield from _give_back(holding)
+    session.end(holding, holding.loss)

@@ -9,7 +9,6 @@ import weakref
 from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
-from quorlock._drivers.blocking import Driver, interpreter_ends
 from quorlock._face.redlock import RedlockBase
 from quorlock._face.session import Session, token_bytes
 from quorlock._sync.lease import Lease
@@ -19,16 +18,21 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from quorlock._core.policy import Policy, Seconds
+    from quorlock._drivers.blocking import Driver
     from quorlock._face.holding import Holding
     from quorlock._face.inspection import Inspection
     from quorlock._face.ticket import Ticket
     from quorlock._wire.nodes import Node
 
 
-class Redlock(RedlockBase[Driver]):
+class Redlock(RedlockBase["Driver"]):
     __doc__ = RedlockBase.__doc__
 
     def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> Driver:
+        # Here: asyncio's programs have no use for it, nor has who only names a type or an error. It
+        # is a third of what we import, with sockets, threads and hiredis.
+        from quorlock._drivers.blocking import Driver
+
         return Driver(nodes, policy)
 
     def _begin(self, session: Session[Driver]) -> None:
@@ -110,6 +114,8 @@ class Redlock(RedlockBase[Driver]):
 
 @functools.cache
 def _watch_exit() -> None:
+    from quorlock._drivers.blocking import interpreter_ends
+
     # After the first finalizer, so that it runs before all of them: last in, first out.
     atexit.register(interpreter_ends)
 

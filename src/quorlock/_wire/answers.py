@@ -48,7 +48,7 @@ _LASTING_INSIDE = (
 
 def interpret(command: Command, reply: Any) -> Answer:
     """What one node's reply to the command means, if it is not an error (`error_answer`)."""
-    return _READERS[type(command)](reply)
+    return READERS[type(command)](reply)
 
 
 def error_answer(text: str) -> Answer:
@@ -83,7 +83,7 @@ def _extended(reply: Any) -> Answer:
 
 
 def _released(reply: Any) -> Answer:
-    if reply == -3 and _whole(reply):  # noqa: PLR2004 (see release.lua)
+    if type(reply) is int and reply == -3:  # noqa: PLR2004 (see release.lua)
         return GRANTED
     return _found(reply, None)
 
@@ -112,7 +112,15 @@ def _whole(reply: Any) -> bool:
     return type(reply) is int  # bool is RESP3's true and false, not a number
 
 
-_READERS: dict[type, Callable[[Any], Answer]] = {
+# Whole answers as they nearly always come, by the kind of command (both of RESP's ways to say nil).
+WHOLE: dict[type, dict[bytes, Answer]] = {
+    Acquire: {b"+OK\r\n": GRANTED, b"_\r\n": HELD, b"$-1\r\n": HELD},
+    Extend: {b":1\r\n": GRANTED, b":0\r\n": HELD, b":-1\r\n": ABSENT},
+    Release: {b":-3\r\n": GRANTED},
+    Inspect: {},
+}
+# By the kind of command, for who reads many.
+READERS: dict[type, Callable[[Any], Answer]] = {
     Acquire: _acquired,
     Extend: _extended,
     Release: _released,

@@ -8,13 +8,12 @@ queue until its answer has come (rule 3).  Leaves sockets, locks and time to the
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hiredis import PushNotification, Reader, ReplyError
 
 from quorlock._core.commands import Acquire, Command, Release
-from quorlock._core.outcomes import Cause
-from quorlock._wire.answers import error_answer, interpret, redacted
+from quorlock._wire.answers import NONSENSE, READERS, WHOLE, error_answer, redacted
 from quorlock._wire.packing import pack_in_full
 
 if TYPE_CHECKING:
@@ -62,9 +61,11 @@ class Conversation:
         "_patience",
         "_reader",
         "_secret",
-        "_silent_since",
         "_unread",
+        "midway",
+        "nonsense",
         "questions",
+        "silent_since",
         "unsent",
     )
 
@@ -72,16 +73,18 @@ class Conversation:
         self._secret = secret  # taken out of whatever words the server sends
         self.questions: deque[Question] = deque()
         self._patience = patience  # how long a node may keep silent with a full queue
-        self._silent_since: Instant = 0
+        self.silent_since: Instant = 0  # when something came last, or the first was asked
         self._knows_release = False
         self.unsent = b""  # what the driver must send on our behalf (scripts in full)
         self._reader = Reader(notEnoughData=_NOTHING_YET)
         self._unread = 0
+        self.nonsense: Nonsense | None = None
+        self.midway = False  # the parser has had a part of a reply
 
     def ask(self, question: Question, data: bytes) -> bytes:
         """Put a question at the end of the queue; what to send for it, `data` as a rule."""
         if not self.questions:
-            self._silent_since = question.asked_at
+            self.silent_since = question.asked_at
         if not self._knows_release and isinstance(question.command, Release):
             # The first one in full, so that the node knows the script from then on: nobody may
             # be there to hear NOSCRIPT and ask again, and the key would stay.
@@ -92,42 +95,68 @@ class Conversation:
 
     def backlogged(self, at: Instant) -> bool:
         """The node owes many answers and has given none for a while."""
-        return len(self.questions) >= ANSWERS_OWED_MAX and at - self._silent_since > self._patience
+        return len(self.questions) >= ANSWERS_OWED_MAX and at - self.silent_since > self._patience
 
     def oldest(self, at: Instant) -> Instant:
         """When the oldest open question was asked; `at` if there is none."""
         questions = tuple(self.questions)
         return questions[0].asked_at if questions else at
 
-    def heard(self, at: Instant) -> None:
-        """Something came."""
-        self._silent_since = at
+    def at_once(self, data: bytes) -> tuple[Question, Answer] | None:
+        """The question that is answered by these bytes, if they are one whole, plain answer.
+
+        Nearly always, where answers are read one by one; a quarter of a cycle's time saved.  None:
+        they may be anything, feed them.
+        """
+        if self.midway or not self.questions:
+            return None
+        answer = WHOLE[type(self.questions[0].command)].get(data)
+        return None if answer is None else (self.questions.popleft(), answer)
 
     def feed(self, data: bytes | bytearray | memoryview, size: int) -> None:
-        """Take in the first `size` bytes of what came."""
+        """Take in the first `size` bytes of what came; the driver notes when (`silent_since`)."""
         self._unread += size
         if self._unread > REPLY_BYTES_MAX:
             raise Nonsense("sends a reply without an end")
         self._reader.feed(data, 0, size)  # type: ignore[arg-type] # any buffer will do
+        self.midway = True
 
-    def answers(self) -> Iterator[tuple[Question, Answer]]:
-        """The questions that have their answers now. Raises Nonsense."""
-        while (reply := self._next()) is not _NOTHING_YET:
-            if isinstance(reply, PushNotification):
-                continue  # out of band: a server may push, we have not subscribed to anything
-            if not self.questions:
-                raise Nonsense("answers what it was not asked")
-            question = self.questions.popleft()
-            if isinstance(reply, ReplyError):
-                if self._asks_again(question, str(reply)):
-                    continue
-                yield question, error_answer(redacted(str(reply), self._secret))
-                continue
-            answer = interpret(question.command, reply)
-            if answer.cause is Cause.NONSENSE:
-                self.questions.appendleft(question)  # not answered: it may have been granted
-                raise Nonsense(f"answers {type(question.command).__name__} with another thing")
-            yield question, answer
+    def answers(self) -> list[tuple[Question, Answer]]:
+        """The questions that have their answers now.
+
+        `nonsense` is set if something came that is none: to be raised when these are delivered.
+        """
+        reader, questions = self._reader, self.questions
+        found: list[tuple[Question, Answer]] = []
+        try:
+            while (reply := reader.gets()) is not _NOTHING_YET:
+                self._unread = 0
+                kind = type(reply)
+                if kind is PushNotification:
+                    continue  # out of band: we have not subscribed to anything
+                question = questions.popleft()
+                if kind is not ReplyError:
+                    answer = READERS[type(question.command)](reply)
+                    if answer is NONSENSE:
+                        questions.appendleft(question)  # not answered: it may have been granted
+                        name = type(question.command).__name__
+                        self.nonsense = Nonsense(f"answers {name} with another thing")
+                        break
+                    found.append((question, answer))
+                elif not self._asks_again(question, str(reply)):
+                    error = error_answer(redacted(str(reply), self._secret))
+                    found.append((question, error))
+                # Nearly every answer is the last one that came: nothing is left to parse then.
+                self.midway = reader.has_data()
+                if not self.midway:
+                    break
+        except IndexError:
+            self.nonsense = Nonsense("answers what it was not asked")
+        except Exception:  # noqa: BLE001
+            # Whatever the parser makes of a stranger's bytes.  Its words are not ours: they
+            # quote bytes that came, and an echo server sends back our password.
+            self.nonsense = Nonsense("does not speak the Redis protocol")
+        return found
 
     def owed_releases(self) -> Iterator[Acquire | Release]:
         """The questions without an answer after which a key of ours may be left on the node."""
@@ -137,17 +166,6 @@ class Conversation:
         """Whether the acquire with this token is still unanswered here."""
         commands = (question.command for question in tuple(self.questions))
         return any(type(c) is Acquire and c.token == token for c in commands)
-
-    def _next(self) -> Any:
-        try:
-            reply = self._reader.gets()
-        except Exception as error:
-            # Whatever the parser makes of a stranger's bytes.  Its words are not ours: they
-            # quote bytes that came, and an echo server sends back our password.
-            raise Nonsense("does not speak the Redis protocol") from error
-        if reply is not _NOTHING_YET:
-            self._unread = 0
-        return reply
 
     def _asks_again(self, question: Question, error: str) -> bool:
         """Send a script in full that the node has forgotten, at the end of the queue; once.

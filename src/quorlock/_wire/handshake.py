@@ -7,8 +7,7 @@ Needs Redis 5 or later; RESP3 where the server has it.  Leaves sockets and time 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hiredis import PushNotification, Reader, ReplyError
 
@@ -28,8 +27,7 @@ Words = tuple[bytes, ...]
 Talk: TypeAlias = Generator[list[Words], list[Any], "Greeting"]
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
+class Greeting(NamedTuple):
     """What a node told of itself.
 
     run_id names the *process*: another one after every restart, the same one behind every

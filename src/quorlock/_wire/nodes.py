@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from difflib import get_close_matches
-from ipaddress import IPv6Address
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
-from urllib.parse import parse_qsl, unquote
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeAlias, cast
 
+from quorlock._core.values import Value
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from ipaddress import IPv6Address
     from ssl import SSLContext
 
 Verify: TypeAlias = Literal["required", "optional", "none"]
@@ -31,8 +29,7 @@ _MIN_VERSIONS: Mapping[object, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
+class Tls(Value):
     """How the connection to a node is encrypted; the safe choice by default. Data only.
 
     Attributes:
@@ -53,27 +50,48 @@ class Tls:
         ConfigError: a value that cannot work.
     """
 
-    verify: Verify = "required"
-    check_hostname: bool = True
-    ca_certs: str | None = None
-    ca_path: str | None = None
-    ca_data: str | bytes | None = field(default=None, repr=False)  # not secret, but long
-    certfile: str | None = None
-    keyfile: str | None = None
-    keyfile_password: str | None = field(default=None, repr=False)
-    min_version: str | None = None
-    context: SSLContext | None = None
+    __slots__ = __match_args__ = (
+        *("verify", "check_hostname", "ca_certs", "ca_path", "ca_data", "certfile", "keyfile"),
+        *("keyfile_password", "min_version", "context"),
+    )
+    HIDDEN: ClassVar = frozenset({"ca_data", "keyfile_password"})  # the first is only long
 
-    def __post_init__(self) -> None:
+    verify: Verify
+    check_hostname: bool
+    ca_certs: str | None
+    ca_path: str | None
+    ca_data: str | bytes | None
+    certfile: str | None
+    keyfile: str | None
+    keyfile_password: str | None
+    min_version: str | None
+    context: SSLContext | None
+
+    def __init__(
+        self,
+        *,
+        verify: Verify = "required",
+        check_hostname: bool = True,
+        ca_certs: str | None = None,
+        ca_path: str | None = None,
+        ca_data: str | bytes | None = None,
+        certfile: str | None = None,
+        keyfile: str | None = None,
+        keyfile_password: str | None = None,
+        min_version: str | None = None,
+        context: SSLContext | None = None,
+    ) -> None:
+        self._fill(verify=verify, check_hostname=check_hostname, context=context)
+        self._fill(ca_certs=ca_certs, ca_path=ca_path, ca_data=ca_data, min_version=min_version)
+        self._fill(certfile=certfile, keyfile=keyfile, keyfile_password=keyfile_password)
         _check_tls(self)
-        if self.verify == "none":
-            object.__setattr__(self, "check_hostname", False)
-        if self.min_version is not None:
-            object.__setattr__(self, "min_version", _MIN_VERSIONS[self.min_version])
+        if verify == "none":
+            self._fill(check_hostname=False)
+        if min_version is not None:
+            self._fill(min_version=_MIN_VERSIONS[min_version])
 
 
-@dataclass(frozen=True, slots=True, init=False, repr=False)
-class Node:
+class Node(Value):
     """One independent master: where it is and how to enter. Compares by value, shows no secret.
 
     Args:
@@ -94,13 +112,17 @@ class Node:
         ConfigError: a value that cannot work; `argument` says which.
     """
 
+    __slots__ = __match_args__ = (
+        *("host", "port", "db", "path", "username", "password", "credentials", "tls", "memory"),
+    )
+
     host: str
     port: int
     db: int
     path: str | None
     username: str | None
     password: str | None
-    credentials: Credentials | None = field(hash=False)  # any callable will do, hashable or not
+    credentials: Credentials | None
     tls: Tls | None
     memory: str | None
 
@@ -117,11 +139,8 @@ class Node:
         tls: Tls | SSLContext | bool | None = None,
         memory: str | None = None,
     ) -> None:
-        facts = {"host": host, "port": port, "db": db, "path": path, "username": username}
-        facts |= {"password": password, "credentials": credentials, "tls": _as_tls(tls)}
-        facts |= {"memory": memory}
-        for name, value in facts.items():
-            object.__setattr__(self, name, value)
+        self._fill(host=host, port=port, db=db, path=path, tls=_as_tls(tls), memory=memory)
+        self._fill(username=username, password=password, credentials=credentials)
         _check_node(self)
 
     @classmethod
@@ -170,6 +189,10 @@ class Node:
             pair = _checked_credentials(self.credentials())
         username, password = pair[0] or None, pair[1] or None
         return username, (password or "") if username else password
+
+    def __hash__(self) -> int:
+        # Without its credentials: any callable will do, hashable or not.
+        return hash((self.address, self.db, self.username, self.password, self.tls))
 
     def __repr__(self) -> str:
         parts = [repr(self.address), f"db={self.db}"]
@@ -256,9 +279,9 @@ def _type_of(value: object) -> str:
 
 def redacted(url: str) -> str:
     """`url` without user info and options; what does not look like an address is `***`."""
-    match = _URL.fullmatch(url)
+    match = re.fullmatch(_URL, url)
     if match is None:
-        begin = _SCHEME.match(url)
+        begin = re.match(_SCHEME, url)
         return f"{begin[0]}***" if begin else "***"
     scheme = f"{match['scheme']}://" if match["scheme"] else ""
     user = "" if match["userinfo"] is None else "***@"
@@ -270,10 +293,10 @@ def _shown_place(match: re.Match[str]) -> str:
     if not host and match["scheme"] == "unix" and port is None:
         return path
     # "redis://app:secret" (host forgotten) puts a password where the port should be.
-    if not _PLAIN_HOST.fullmatch(host) or not (port is None or _port(port)):
+    if not re.fullmatch(_PLAIN_HOST, host) or not (port is None or _port(port)):
         return "***"
     numbered = f"{host}:{port}" if port and match["scheme"] else host
-    return numbered + (path if _DB_PATH.fullmatch(path) else "/***")
+    return numbered + (path if re.fullmatch(_DB_PATH, path) else "/***")
 
 
 def _tls_in_short(tls: Tls) -> str:
@@ -299,6 +322,10 @@ def _is_clean(text: str) -> bool:
 
 
 def _ipv6(host: str) -> IPv6Address | None:
+    if ":" not in host:
+        return None
+    from ipaddress import IPv6Address  # here: most hosts are names
+
     try:
         return IPv6Address(host)
     except ValueError:
@@ -365,14 +392,14 @@ def _check_path(node: Node) -> None:
         _refuse("a unix socket is not encrypted; leave tls out", "path", path)
 
 
-_MEMORY_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_MEMORY_NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
 
 
 def _check_memory(node: Node) -> None:
     name: object = node.memory
     if not isinstance(name, str):
         _refuse("the name of a memory node must be a str", "memory", _shown(name))
-    if not _MEMORY_NAME.fullmatch(name):
+    if not re.fullmatch(_MEMORY_NAME, name):
         # Lower case alone: a host's case says nothing, and two spellings would be two nodes.
         fix = "name it with up to 64 of a-z, 0-9 and . _ - (a letter or digit first): memory://a"
         _refuse(fix, "memory", redacted(name))
@@ -460,8 +487,9 @@ def _as_tls(tls: object) -> Tls | None:
 # --- URLs ------------------------------------------------------------------------------------
 
 # Our own grammar and not urlsplit: it refuses where urlsplit guesses (a raw '/' in a password
-# makes it take the rest for a path), and it raises nothing that quotes the URL.
-_URL = re.compile(
+# makes it take the rest for a path), and it raises nothing that quotes the URL. These are compiled
+# at their first use, not at import.
+_URL = (
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://|(?!.*://))"
     r"(?:(?P<userinfo>[^@/?#]*)@)?"
     r"(?P<host>\[[^\[\]@/?#]*:[^\[\]@/?#]*\]|[^\[\]@:/?#]*)"
@@ -469,9 +497,9 @@ _URL = re.compile(
     r"(?P<path>/[^@?#]*)?"
     r"(?:\?(?P<query>[^@#]*))?"
 )
-_SCHEME = re.compile(r"(?:rediss?|valkeys?|unix|memory|https?|tcp)://")
-_PLAIN_HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
-_DB_PATH = re.compile(r"(?:/([0-9]{0,9})/?)?")
+_SCHEME = r"(?:rediss?|valkeys?|unix|memory|https?|tcp)://"
+_PLAIN_HOST = r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]"
+_DB_PATH = r"(?:/([0-9]{0,9})/?)?"
 
 _URL_FORM = "redis://[[user]:password@]host[:port][/db], rediss://... or unix:///path?db=0"
 
@@ -487,7 +515,7 @@ _URL_FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
         "percent-encode '@ / ? #' in user and password: urllib.parse.quote(password, safe='')",
     ),
     (
-        lambda url: _URL.fullmatch(url) is None,
+        lambda url: re.fullmatch(_URL, url) is None,
         f"the form is {_URL_FORM}; an IPv6 host stands in brackets: redis://[::1]:6379",
     ),
 )
@@ -500,7 +528,7 @@ def _read_url(url: object) -> dict[str, Any]:
     for at_fault, fix in _URL_FAULTS:
         if at_fault(url):
             _refuse(fix)
-    match = cast("re.Match[str]", _URL.fullmatch(url))
+    match = cast("re.Match[str]", re.fullmatch(_URL, url))
     scheme = match["scheme"].lower()
     if scheme not in _SCHEMES:
         _refuse(f"the scheme must be {', '.join(f'{name}://' for name in _SCHEMES)}")
@@ -561,7 +589,7 @@ def _port(text: str) -> int:
 
 
 def _read_db(match: re.Match[str], options: dict[str, str]) -> int:
-    path = _DB_PATH.fullmatch(_decoded(match["path"] or "", "the db"))
+    path = re.fullmatch(_DB_PATH, _decoded(match["path"] or "", "the db"))
     if path is None:
         _refuse("what follows the host is the db's number: redis://host:6379/0")
     if path[1] and "db" in options and int(path[1]) != _db(options["db"]):
@@ -589,6 +617,10 @@ def _read_login(userinfo: str | None, options: dict[str, str]) -> dict[str, str]
 
 
 def _decoded(text: str, what: str) -> str:
+    if "%" not in text:
+        return text
+    from urllib.parse import unquote  # here and below: most URLs have nothing to decode
+
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
@@ -610,6 +642,10 @@ def _read_options(query: str) -> dict[str, str]:
 
 
 def _pairs(query: str) -> list[tuple[str, str]]:
+    if not query:
+        return []
+    from urllib.parse import parse_qsl
+
     try:
         return parse_qsl(query, keep_blank_values=True, errors="strict")
     except ValueError:
@@ -650,6 +686,8 @@ def _about_option(name: str) -> str:
         return "an option's name is not one: the form is ?name=value&name=value"
     if name in _FOREIGN_OPTIONS:
         return f"the option {name} {_FOREIGN_OPTIONS[name]}"
+    from difflib import get_close_matches  # here: for the slips of a few
+
     near = "".join(get_close_matches(name.lower(), (*_OPTIONS, *_FOREIGN_OPTIONS), n=1))
     hint = f"did you mean {near}?" if near else f"known are {', '.join(_OPTIONS)}"
     more = f" It {_FOREIGN_OPTIONS[near]}" if near in _FOREIGN_OPTIONS else ""
@@ -741,11 +779,16 @@ _REFUSED_KINDS: Mapping[str, str] = {
 _ACCEPTED = "give a URL (redis://host:6379), a Node(...), or a redis-py or valkey-py client"
 
 
-@dataclass(frozen=True, slots=True)
-class _Provider:
+class _Provider(Value):
     """A client's credential_provider as a Node's `credentials`."""
 
-    provider: Any = field(repr=False)
+    __slots__ = __match_args__ = ("provider",)
+    HIDDEN: ClassVar = frozenset({"provider"})
+
+    provider: Any
+
+    def __init__(self, provider: Any) -> None:
+        self._fill(provider=provider)
 
     def __call__(self) -> tuple[str | None, str]:
         answer = self.provider.get_credentials()  # (password,) or (username, password)

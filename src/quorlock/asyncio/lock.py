@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 from quorlock._core import redlock as flows
 from quorlock._drivers.asyncio import Driver
 from quorlock._face.arguments import OWN_TIMEOUT, Timeout
+from quorlock._face.holding import Holding
 from quorlock._face.lock import LockBase
 from quorlock.asyncio.alarm import Cancellation
 from quorlock.asyncio.lease import Lease
@@ -79,8 +80,10 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
         return session.locked(request, await session.driver.run(flow))
 
     def _lease(self, granted: Granted) -> Lease:
-        session = self._session
-        return session.account(Lease(session, session.holding(self._resource, granted)))
+        session, holding = self._session, Holding(self._resource, *granted)
+        lease = Lease(session, holding)
+        session.holdings[holding.token] = holding  # last: interrupted before, the flow gives back
+        return lease
 
     def _lease_or_none(self, granted: Granted | None) -> Lease | None:
         return None if granted is None else self._lease(granted)
