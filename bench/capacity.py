@@ -7,14 +7,16 @@ docs/performance.md, which says what follows from them. Leaves the race with oth
 CPU time and counts only, no latency: the same machine runs client and nodes, and most likely more.
 All kinds of work take turns, several rounds; ratios are taken within a round, and what is told is
 their median with the smallest and the largest. Shares are of all rounds together: the kernel tells
-user from system time by looking a few hundred times a second. Counts (instructions, system calls,
-bytes, memory) are the same every time.
+user from system time by looking a few hundred times a second. What N costs the client is measured
+as the guard does it (bench/guard.py): canned nodes, the cheapest pieces. Counts (instructions,
+system calls, bytes, memory) are the same every time.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import inspect
 import json
 import resource
@@ -27,7 +29,9 @@ import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from socket import socket
 from statistics import fmean, linear_regression, median
 from typing import TYPE_CHECKING, Any, Self
 
@@ -43,7 +47,7 @@ from bench.limit import GRANTED, RELEASED, TOKEN, All, WrongAnswer, connect, pai
 from quorlock import Node, Tls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from types import FrameType
 
     from quorlock.testing.servers import Server
@@ -54,18 +58,18 @@ TASKS = 100
 TTL = 10.0
 NODE_TIMEOUT = 2.0  # on a busy machine, and under the tracer, an answer may take long
 WARM_UP = 100  # cycles
+SWEEPS = 10  # a round, of the cheapest pieces
 TRACED = 5  # calls, of which the median is taken: asyncio tidies up its timers when it likes
 US_PER_S = 1e6
 
 KEY = "invoice:42"
 VERBS = 200  # of each, to count their bytes
 KEY_BYTES = (16, 64, 256)  # of the keys that fill a node's memory
-IN_FLIGHT = (10, 100)  # cycles pipelined to every node
 CONNECTIONS = 50
 COMMANDS = 2  # to each node: acquire, release
 
 Table = list[list[str]]
-Counts = dict[str, float]
+Counts = defaultdict[str, float]
 
 
 # --- who works -------------------------------------------------------------------------------
@@ -112,8 +116,9 @@ class Faces:
 FACES = ("blocking", "asyncio, 1 task", f"asyncio, {TASKS} tasks")
 LIMIT = "limit"
 CROWD = f"{CONNECTIONS} connections"
-PIPELINES = tuple(f"{count} cycles pipelined" for count in IN_FLIGHT)
+PIPELINES = {f"{count} cycles pipelined": count for count in (10, 100)}
 MORE = {FACES[-1]: 5}  # times as many cycles: they take that much less CPU
+PIECES = {FACES[-1]: TASKS}  # cycles in one piece of work
 
 
 def limit_way(limit: All) -> Callable[[int], None]:
@@ -154,11 +159,11 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Spent:
-    """CPU time in µs: the client's own, and that of all nodes together."""
+    """CPU time of a cycle in µs: the client's own, and that of one node."""
 
     user: float
     system: float
-    nodes: float
+    node: float = 0.0
 
     @property
     def client(self) -> float:
@@ -166,22 +171,23 @@ class Spent:
         return self.user + self.system
 
 
-def metered(work: Callable[[int], None], cycles: int, servers: Sequence[Server]) -> Spent:
-    """What a cycle takes."""
+def metered(work: Callable[[int], None], cycles: int, servers: Sequence[Server] = ()) -> Spent:
+    """What a cycle takes, after some to warm up."""
     work(WARM_UP)
-    nodes = -cpu_us(servers)
+    node = -cpu_us(servers)
     own = resource.getrusage(resource.RUSAGE_SELF)
     work(cycles)
     now = resource.getrusage(resource.RUSAGE_SELF)
-    nodes += cpu_us(servers)
+    node += cpu_us(servers)
     user, system = now.ru_utime - own.ru_utime, now.ru_stime - own.ru_stime
-    return Spent(user * US_PER_S / cycles, system * US_PER_S / cycles, nodes / cycles)
+    return Spent(user * US_PER_S / cycles, system * US_PER_S / cycles, node / cycles)
 
 
-def cpu_us(servers: Iterable[Server]) -> float:
-    """User and system time of these servers' processes since they began."""
+def cpu_us(servers: Sequence[Server]) -> float:
+    """User and system time of these servers' processes since they began; their mean."""
     told = [told_by(server, "cpu") for server in servers]
-    return US_PER_S * sum(float(one["used_cpu_user"]) + float(one["used_cpu_sys"]) for one in told)
+    both = [float(one["used_cpu_user"]) + float(one["used_cpu_sys"]) for one in told]
+    return US_PER_S * fmean(both) if both else 0.0
 
 
 def told_by(server: Server, section: str) -> dict[str, str]:
@@ -194,47 +200,37 @@ class Rounds:
     """What was found in each round, by kind of work."""
 
     def __init__(self) -> None:
-        self.found: defaultdict[tuple[str, int], list[Spent]] = defaultdict(list)
+        self._found: defaultdict[str, list[Spent]] = defaultdict(list)
 
-    def median(self, way: str, n: int, field: str) -> float:
-        """Of one figure."""
-        values: list[float] = [getattr(spent, field) for spent in self.found[way, n]]
-        return median(values)
+    def note(self, way: str, spent: Spent) -> None:
+        """One slice of it."""
+        self._found[way].append(spent)
 
-    def mean(self, way: str, n: int, field: str) -> float:
-        """Of one figure, over all rounds: for what is too coarse in one alone."""
-        values: list[float] = [getattr(spent, field) for spent in self.found[way, n]]
-        return fmean(values)
+    def all(self, way: str, figure: str) -> list[float]:
+        """One figure, round by round."""
+        return [getattr(spent, figure) for spent in self._found[way]]
 
-    def ratio(self, one: tuple[str, int], other: tuple[str, int], field: str = "client") -> str:
-        """Of one kind of work to another, round by round: the median, smallest and largest."""
-        pairs = zip(self.found[one], self.found[other], strict=True)
-        return spread([getattr(a, field) / getattr(b, field) for a, b in pairs])
-
-
-def spread(values: Sequence[float]) -> str:
-    """Median (smallest – largest)."""
-    return f"{median(values):.2f} ({min(values):.2f} – {max(values):.2f})"
+    def ratio(self, one: str, other: str, figure: str) -> str:
+        """Of one kind of work to another, round by round: median (smallest – largest)."""
+        pairs = zip(self.all(one, figure), self.all(other, figure), strict=True)
+        values = [a / b for a, b in pairs]
+        return f"{median(values):.2f} ({min(values):.2f} – {max(values):.2f})"
 
 
 def rounds_of_cpu(fleet: Fleet, rounds: int, cycles: int) -> Rounds:
-    """All ways and all N, in turn."""
-    found = Rounds()
+    """All ways to use so many nodes, in turn."""
+    found, urls, servers = Rounds(), fleet.urls(USUAL), fleet.servers[:USUAL]
     with ExitStack() as stack:
-        crowd = stack.enter_context(closing(Crowd(fleet.servers[0].tcp_url)))
-        works: dict[tuple[str, int], Callable[[int], None]] = {}
-        for n in NODES:
-            works[LIMIT, n] = limit_way(stack.enter_context(closing(All(fleet.urls(n), TTL))))
-            faces = stack.enter_context(Faces(fleet.urls(n)))
-            works |= {(way, n): work for way, work in faces.ways.items()}
-        works[CROWD, 1] = crowd.work
+        limit = stack.enter_context(closing(All(urls, TTL)))
+        crowd = stack.enter_context(closing(Crowd(urls[0])))
+        works = {LIMIT: limit_way(limit), **stack.enter_context(Faces(urls)).ways}
         for number in range(rounds):
             say(f"CPU, round {number + 1} of {rounds}")
-            for (way, n), work in works.items():
-                count = cycles * MORE.get(way, 1)
-                found.found[way, n].append(metered(work, count, fleet.servers[:n]))
-            for way, in_flight in zip(PIPELINES, IN_FLIGHT, strict=True):
-                found.found[way, USUAL].append(_flooded(fleet, in_flight, cycles))
+            for way, work in works.items():
+                found.note(way, metered(work, cycles * MORE.get(way, 1), servers))
+            found.note(CROWD, metered(crowd.work, cycles, servers[:1]))
+            for way, in_flight in PIPELINES.items():
+                found.note(way, _flooded(fleet, in_flight, cycles))
     return found
 
 
@@ -242,41 +238,28 @@ def _flooded(fleet: Fleet, in_flight: int, cycles: int) -> Spent:
     servers = fleet.servers[:USUAL]
     before = cpu_us(servers)
     done = saturate(fleet.urls(USUAL), cycles / 2000, in_flight, TTL)
-    nodes = cpu_us(servers) - before
-    return Spent(done["cpu_ns"] / 1000 / done["cycles"], 0.0, nodes / done["cycles"])
+    node = cpu_us(servers) - before
+    return Spent(done["cpu_ns"] / 1000 / done["cycles"], 0.0, node / done["cycles"])
 
 
 def table_of_shares(found: Rounds) -> Table:
-    """Who spends the CPU time of a cycle, N = 5."""
-    rows = [["N = 5", "client, user", "client, kernel", "the five nodes", "client × the limit's"]]
+    """Who spends the CPU time of a cycle."""
+    rows = [[f"N = {USUAL}", "client, user", "client, kernel", "the nodes"]]
     for way in (LIMIT, *FACES):
-        parts = [found.mean(way, USUAL, name) for name in ("user", "system", "nodes")]
-        shares = [f"{part / sum(parts):.0%}" for part in parts]
-        rows.append([way, *shares, found.ratio((way, USUAL), (LIMIT, USUAL))])
-    return rows
-
-
-def table_of_nodes(found: Rounds) -> Table:
-    """What another node costs the client."""
-    ways = (LIMIT, *FACES)
-    rows = [["client's CPU × that of N = 1", *ways]]
-    rows += [[f"N = {n}", *(found.ratio((way, n), (way, 1)) for way in ways)] for n in NODES[1:]]
+        user, system, node = (fmean(found.all(way, name)) for name in ("user", "system", "node"))
+        parts = [user, system, node * USUAL]
+        rows.append([way, *(f"{part / sum(parts):.0%}" for part in parts)])
     return rows
 
 
 def table_of_commands(found: Rounds, executed: dict[str, float]) -> Table:
     """CPU time of a node for each command that it gets."""
-    rows = [["a node's CPU for a command", "µs", "× the last row"]]
-    ways = [(way, USUAL) for way in (LIMIT, *FACES)]
-    ways += [(CROWD, 1), *((way, USUAL) for way in PIPELINES)]
-    per_command = {
-        (way, n): [spent.nodes / n / COMMANDS for spent in found.found[way, n]] for way, n in ways
-    }
-    least = per_command[ways[-1]]
+    rows = [["a node's CPU for a command", "µs", "× the last one"]]
+    ways = (LIMIT, *FACES, CROWD, *PIPELINES)
     for way in ways:
-        ratios = [one / other for one, other in zip(per_command[way], least, strict=True)]
-        rows.append([way[0], f"{median(per_command[way]):.1f}", spread(ratios)])
-    rows += [[f"of it inside {name}", f"{us:.1f}", ""] for name, us in executed.items()]
+        us = median(found.all(way, "node")) / COMMANDS
+        rows.append([way, f"{us:.1f}", found.ratio(way, ways[-1], "node")])
+    rows += [[f"inside {name} alone", f"{us:.1f}", ""] for name, us in executed.items()]
     return rows
 
 
@@ -284,7 +267,7 @@ def executed(fleet: Fleet, cycles: int) -> dict[str, float]:
     """What a node itself says that a command takes, without reading, parsing and answering."""
     server = fleet.servers[0]
     server.execute("CONFIG", "RESETSTAT")
-    saturate([server.tcp_url], cycles / 2000, IN_FLIGHT[-1], TTL)
+    saturate([server.tcp_url], cycles / 2000, max(PIPELINES.values()), TTL)
     told = told_by(server, "commandstats")
     return {
         name: float(told[f"cmdstat_{command}"].partition("usec_per_call=")[2].partition(",")[0])
@@ -298,6 +281,24 @@ def executed(fleet: Fleet, cycles: int) -> dict[str, float]:
 _HARNESS = frozenset({__file__, guard.__file__, str(Path(guard.__file__).with_name("canned.py"))})
 _OURS = str(Path(quorlock.__file__).parent)
 OTHERS = "standard library"
+SYSTEM_CALLS = "system calls"
+_SYSTEM_CALLS = frozenset({"send", "sendmsg", "recv", "recv_into", "poll"})
+
+
+@contextmanager
+def canned_works(
+    fleet: Fleet, n: int
+) -> Generator[tuple[Canned, dict[str, Callable[[int], None]]]]:
+    """All ways on so many canned nodes, where nothing depends on the scheduler."""
+    canned = Canned([server.port for server in fleet.servers[:n]])
+    with closing(canned), canned.in_place(), ExitStack() as stack:
+        limit = stack.enter_context(closing(All(canned.urls, TTL)))
+        works = {LIMIT: limit_way(limit), **stack.enter_context(Faces(canned.urls)).ways}
+        for work in works.values():
+            work(WARM_UP)
+        canned.replay = True
+        yield canned, works
+        canned.replay = False
 
 
 def counted(fleet: Fleet) -> dict[tuple[str, int], Counts]:
@@ -305,30 +306,55 @@ def counted(fleet: Fleet) -> dict[tuple[str, int], Counts]:
     found: dict[tuple[str, int], Counts] = {}
     for n in NODES:
         say(f"counts, N = {n}")
-        canned = Canned([server.port for server in fleet.servers[:n]])
-        with closing(canned), canned.in_place(), Faces(canned.urls) as faces:
-            for way, work in faces.ways.items():
-                work(WARM_UP)
-                canned.replay = True
-                cycles = TASKS if str(TASKS) in way else 1
-                found[way, n] = _middle([_traced(work, cycles) for _ in range(TRACED)], cycles)
-                canned.replay = False
+        with canned_works(fleet, n) as (_, works):
+            for way in FACES:
+                cycles = PIECES.get(way, 1)
+                calls = [by_module(partial(works[way], cycles)) for _ in range(TRACED)]
+                found[way, n] = _middle(calls, cycles)
     return found
 
 
-def _traced(work: Callable[[int], None], cycles: int) -> Counter[str]:
-    counts = by_module(lambda: work(cycles))
-    counts["system calls"] = guard.traced(lambda: work(cycles))["system_calls"]
-    return counts
+def cheapest(fleet: Fleet, sweeps: int) -> dict[tuple[str, int], float]:
+    """The client's CPU time of a cycle in ns, by way and N: the cheapest pieces of so many."""
+    fastest = guard.Fastest()
+    with ExitStack() as stack:
+        everywhere = {n: stack.enter_context(canned_works(fleet, n)) for n in NODES}
+        say("the client's CPU, all N")
+        for _ in range(sweeps):
+            for n, (canned, works) in everywhere.items():
+                for way, work in works.items():
+                    began = time.process_time_ns() - canned.spent_ns
+                    work(PIECES.get(way, 1))
+                    ended = time.process_time_ns() - canned.spent_ns
+                    fastest.note(f"{way}:{n}", [ended - began])
+    return {
+        (way, n): fastest.ns(f"{way}:{n}") / PIECES.get(way, 1)
+        for way in (LIMIT, *FACES)
+        for n in NODES
+    }
+
+
+def table_of_nodes(cheapest: dict[tuple[str, int], float]) -> Table:
+    """What another node costs the client."""
+    ways = (LIMIT, *FACES)
+    rows = [["client's CPU × that of N = 1", *ways]]
+    for n in NODES[1:]:
+        ratios = [cheapest[way, n] / cheapest[way, 1] for way in ways]
+        rows.append([f"N = {n}", *(f"{ratio:.2f}" for ratio in ratios)])
+    return rows
 
 
 def _middle(calls: list[Counter[str]], cycles: int) -> Counts:
     names = {name for call in calls for name in call}
-    return {name: median(call[name] for call in calls) / cycles for name in names}
+    middle = {name: median(call[name] for call in calls) / cycles for name in names}
+    return defaultdict(float, middle)
 
 
-def by_module(work: Callable[[], None]) -> Counter[str]:
-    """How many instructions of Python each module executes in a call of it."""
+def by_module(work: Callable[[], object]) -> Counter[str]:
+    """How many instructions of Python each module executes in a call of it, and its system calls.
+
+    As `guard.traced` does it: what is said there of Python 3.12 and of far ends holds here as well.
+    """
     counts: Counter[str] = Counter()
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
@@ -343,15 +369,27 @@ def by_module(work: Callable[[], None]) -> Counter[str]:
             frame.f_trace_lines = False
         return trace
 
+    def profile(frame: FrameType, event: str, arg: Any) -> None:
+        del frame
+        if event == "c_call" and arg.__name__ in _SYSTEM_CALLS:
+            whose = type(arg.__self__)
+            if whose.__module__ == "select" or (issubclass(whose, socket) and whose is not socket):
+                counts[SYSTEM_CALLS] += 1
+
     frame = inspect.currentframe()
     assert frame is not None
-    frame.f_trace_opcodes = True  # Python 3.12 traces none before settrace unless a frame wants it
-    before = sys.gettrace()
+    frame.f_trace_opcodes = True
+    before = sys.gettrace(), sys.getprofile()
+    gc.collect()
+    gc.disable()  # whom it finalizes, and when, is not ours to count
+    sys.setprofile(profile)
     sys.settrace(trace)
     try:
         work()
     finally:
-        sys.settrace(before)
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+        gc.enable()
     return counts
 
 
@@ -363,9 +401,9 @@ def _module(path: str) -> str:
 def table_of_modules(counts: dict[tuple[str, int], Counts]) -> Table:
     """Fixed part and part per node, from straight lines through all N."""
     ways = (FACES[0], FACES[-1])
-    head = [[f"{way}: once", "for each node", "in all, N = 5"] for way in ways]
+    head = [[f"{way}: once", "for each node", f"in all, N = {USUAL}"] for way in ways]
     rows = [["instructions a cycle", *head[0], *head[1]]]
-    modules = {name for way in ways for name in counts[way, USUAL]} - {"system calls"}
+    modules = {name for way in ways for name in counts[way, USUAL]} - {SYSTEM_CALLS}
     lines = {(way, name): _line(counts, way, name) for way in ways for name in modules}
     modules_by_price = sorted(
         modules, key=lambda name: -counts[ways[0], USUAL][name] - counts[ways[1], USUAL][name]
@@ -386,7 +424,7 @@ def table_of_modules(counts: dict[tuple[str, int], Counts]) -> Table:
 def table_of_system_calls(counts: dict[tuple[str, int], Counts]) -> Table:
     """Of one cycle."""
     rows = [["system calls a cycle", *(f"N = {n}" for n in NODES)]]
-    rows += [[way, *(f"{counts[way, n]['system calls']:.2f}" for n in NODES)] for way in FACES]
+    rows += [[way, *(f"{counts[way, n][SYSTEM_CALLS]:.2f}" for n in NODES)] for way in FACES]
     return rows
 
 
@@ -395,7 +433,7 @@ def _line(counts: dict[tuple[str, int], Counts], way: str, name: str) -> tuple[f
     return once, each
 
 
-def parsing_share(found: Rounds, repeats: int) -> Table:
+def parsing_share(cheapest: dict[tuple[str, int], float], repeats: int) -> Table:
     """Of hiredis alone, of what the client spends where every answer goes through it."""
     reader = hiredis.Reader()
 
@@ -407,9 +445,12 @@ def parsing_share(found: Rounds, repeats: int) -> Table:
     began = time.process_time_ns()
     for _ in range(repeats):
         cycle()
-    us = (time.process_time_ns() - began) / 1000 / repeats * USUAL
-    share = us / found.median(FACES[-1], USUAL, "client")
-    return [["", "share"], [f"parsing (hiredis), {FACES[-1]}, N = 5", f"{share:.1%}"]]
+    ns = (time.process_time_ns() - began) / repeats * USUAL
+    share = ns / cheapest[FACES[-1], USUAL]
+    return [
+        ["of the client's CPU", "share"],
+        [f"parsing (hiredis), {FACES[-1]}, N = {USUAL}", f"{share:.1%}"],
+    ]
 
 
 # --- the wire and the memory -----------------------------------------------------------------
@@ -470,7 +511,7 @@ def table_of_memory(server: Server, keys: int) -> Table:
     rows = [[f"{keys:,} locks held", "bytes a lock, in all", "MEMORY USAGE of one"]]
     for length in KEY_BYTES:
         say(f"memory, keys of {length} bytes")
-        server.execute("FLUSHALL")
+        server.execute("FLUSHALL", "SYNC")
         before = int(told_by(server, "memory")["used_memory"])
         with closing(connect(server.tcp_url)) as sock:
             for start in range(0, keys, 1000):
@@ -486,7 +527,7 @@ def table_of_memory(server: Server, keys: int) -> Table:
         used = int(told_by(server, "memory")["used_memory"]) - before
         one = server.execute("MEMORY", "USAGE", b"%0*d" % (length, 0))
         rows.append([f"keys of {length} bytes", f"{used / keys:.0f}", str(one)])
-    server.execute("FLUSHALL")
+    server.execute("FLUSHALL", "SYNC")
     return rows
 
 
@@ -514,17 +555,28 @@ def table_of_tls(fleet: Fleet, rounds: int, cycles: int) -> Table:
         for number in range(rounds):
             say(f"TLS, round {number + 1} of {rounds}")
             for way in FACES:
-                for index, kind in enumerate(nodes):
-                    spent = metered(faces[kind].ways[way], cycles * MORE.get(way, 1), ())
-                    found.found[way, index].append(spent)
-            for index, kind in enumerate(nodes):
-                found.found["connecting to 5", index].append(_connecting(nodes[kind]))
-    rows = [["N = 5", "client's CPU, TLS × plain", "of what TLS adds, in user space"]]
-    for way in FACES:
-        added, user = (found.mean(way, 1, f) - found.mean(way, 0, f) for f in ("client", "user"))
-        rows.append([way, found.ratio((way, 1), (way, 0)), f"{user / added:.0%}"])
-    way = "connecting to 5"
-    rows.append([way, found.ratio((way, 1), (way, 0)), ""])
+                for kind in nodes:
+                    spent = metered(faces[kind].ways[way], cycles * MORE.get(way, 1))
+                    found.note(f"{way}, {kind}", spent)
+            for kind, of_kind in nodes.items():
+                found.note(f"connecting, {kind}", _connecting(of_kind))
+    rows = [
+        [
+            f"through a front, N = {USUAL}",
+            "client's CPU, TLS × plain",
+            "of what TLS adds, in user space",
+        ]
+    ]
+    for way in (*FACES, "connecting"):
+        rows.append([way, found.ratio(f"{way}, {tls}", f"{way}, {plain}", "client")])
+        if way in FACES:
+            added, user = (
+                fmean(found.all(f"{way}, {tls}", name)) - fmean(found.all(f"{way}, {plain}", name))
+                for name in ("client", "user")
+            )
+            rows[-1].append(f"{user / added:.0%}")
+        else:
+            rows[-1].append("")
     return rows
 
 
@@ -630,10 +682,11 @@ def tables(rounds: int, cycles: int, keys: int) -> Generator[Table]:
         counts = counted(fleet)
         yield table_of_system_calls(counts)
         yield table_of_modules(counts)
+        prices = cheapest(fleet, rounds * SWEEPS)
+        yield parsing_share(prices, 10 * cycles)
+        yield table_of_nodes(prices)
         found = rounds_of_cpu(fleet, rounds, cycles)
         yield table_of_shares(found)
-        yield parsing_share(found, 10 * cycles)
-        yield table_of_nodes(found)
         yield table_of_commands(found, executed(fleet, cycles))
         if shutil.which("openssl"):
             yield table_of_tls(fleet, rounds, cycles)
@@ -649,8 +702,8 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, default=7, help="of all kinds of work")
-    parser.add_argument("--cycles", type=int, default=500, help="of each kind in a round")
+    parser.add_argument("--rounds", type=int, default=15, help="of all kinds of work")
+    parser.add_argument("--cycles", type=int, default=300, help="of each kind in a round")
     parser.add_argument("--keys", type=int, default=100_000, help="held at once on a node")
     parser.add_argument("--front", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--certificate", help=argparse.SUPPRESS)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 TTL = 30.0  # the longest that the defaults allow: what is held should stay held meanwhile
 AT_ONCE = 20  # tasks that acquire beside one another, while leases pile up
+SETTLED = 0.3  # seconds after which what is under way is done, deadlines included
 AFTERWARDS = 300  # cycles that are timed while all those leases are held
 OURS = ("quorlock", "quorlock.asyncio")
 HELD = (10, 1_000, 100_000)
@@ -281,7 +282,7 @@ def _hold_in_a_thread(contestant: str, params: dict[str, Any], urls: list[str]) 
     # The first calls open connections, and threads that open them.
     for _ in range(20):
         lock.release(lock.acquire("bench:warm"))
-    time.sleep(0.3)
+    time.sleep(SETTLED)
     memory = Memory(trace=params["trace"])
     meter.start()
     for number, name in enumerate(resources):
@@ -293,6 +294,7 @@ def _hold_in_a_thread(contestant: str, params: dict[str, Any], urls: list[str]) 
                 meter.error(error)
             samples[number] = clock() - began
     meter.stop()
+    time.sleep(SETTLED)
     found = memory.per(count)
     cycles = Meter()
     cycles.start()
@@ -323,11 +325,13 @@ async def _hold_in_tasks(contestant: str, params: dict[str, Any], urls: list[str
 
     for _ in range(20):
         await lock.release(await lock.acquire("bench:warm"))
+    await asyncio.sleep(SETTLED)
     memory = Memory(trace=params["trace"])
     meter.start()
     for start in range(0, count, AT_ONCE):
         await asyncio.gather(*map(acquire, range(start, min(start + AT_ONCE, count))))
     meter.stop()
+    await asyncio.sleep(SETTLED)
     found = memory.per(count)
     cycles = Meter()
     cycles.start()

@@ -145,7 +145,7 @@ PLAIN: tuple[Command, ...] = (
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_reading_whole_answers_at_once_changes_nothing(data: st.DataObject) -> None:
     """However the bytes come: `at_once` where it can, the parser else, or the parser alone."""
