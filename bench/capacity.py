@@ -47,7 +47,7 @@ from bench.limit import GRANTED, RELEASED, TOKEN, All, WrongAnswer, connect, pai
 from quorlock import Node, Tls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from types import FrameType
 
     from quorlock.testing.servers import Server
@@ -60,6 +60,7 @@ NODE_TIMEOUT = 2.0  # on a busy machine, and under the tracer, an answer may tak
 WARM_UP = 100  # cycles
 SWEEPS = 10  # a round, of the cheapest pieces
 TRACED = 5  # calls, of which the median is taken: asyncio tidies up its timers when it likes
+SMALL = 80  # instructions of a cycle: such modules are told together
 US_PER_S = 1e6
 
 KEY = "invoice:42"
@@ -401,24 +402,21 @@ def _module(path: str) -> str:
 def table_of_modules(counts: dict[tuple[str, int], Counts]) -> Table:
     """Fixed part and part per node, from straight lines through all N."""
     ways = (FACES[0], FACES[-1])
-    head = [[f"{way}: once", "for each node", f"in all, N = {USUAL}"] for way in ways]
+    head = [(f"{way}: once", "for each node", f"in all, N = {USUAL}") for way in ways]
     rows = [["instructions a cycle", *head[0], *head[1]]]
     modules = {name for way in ways for name in counts[way, USUAL]} - {SYSTEM_CALLS}
-    lines = {(way, name): _line(counts, way, name) for way in ways for name in modules}
-    modules_by_price = sorted(
-        modules, key=lambda name: -counts[ways[0], USUAL][name] - counts[ways[1], USUAL][name]
-    )
-    for name in modules_by_price:
-        rows.append([name if name == OTHERS else f"`{name}`"])
-        for way in ways:
-            once, each = lines[way, name]
-            rows[-1] += [f"{once:.0f}", f"{each:.0f}", f"{counts[way, USUAL][name]:.0f}"]
-    rows.append(["all"])
-    for way in ways:
-        once, each = (sum(lines[way, name][part] for name in modules) for part in (0, 1))
-        total = sum(counts[way, USUAL][name] for name in modules)
-        rows[-1] += [f"{once:.0f}", f"{each:.0f}", f"{total:.0f}"]
-    return rows
+    small = {name for name in modules if all(counts[way, USUAL][name] < SMALL for way in ways)}
+    groups = {f"`{name}`" if name != OTHERS else name: {name} for name in modules - small}
+    groups[f"{len(small)} other modules"] = small
+
+    def cells(names: set[str]) -> list[str]:
+        return [f"{value:.0f}" for way in ways for value in _line(counts, way, names)]
+
+    def rank(group: str) -> tuple[bool, float]:
+        return groups[group] is small, -sum(_line(counts, way, groups[group])[-1] for way in ways)
+
+    in_order = sorted(groups, key=rank)
+    return [*rows, *([name, *cells(groups[name])] for name in in_order), ["all", *cells(modules)]]
 
 
 def table_of_system_calls(counts: dict[tuple[str, int], Counts]) -> Table:
@@ -428,9 +426,13 @@ def table_of_system_calls(counts: dict[tuple[str, int], Counts]) -> Table:
     return rows
 
 
-def _line(counts: dict[tuple[str, int], Counts], way: str, name: str) -> tuple[float, float]:
-    each, once = linear_regression(NODES, [counts[way, n][name] for n in NODES])
-    return once, each
+def _line(
+    counts: dict[tuple[str, int], Counts], way: str, names: Iterable[str]
+) -> tuple[float, float, float]:
+    """What these modules take once, for each node, and in all with the usual N."""
+    sums = {n: sum(counts[way, n][name] for name in names) for n in NODES}
+    each, once = linear_regression(NODES, [sums[n] for n in NODES])
+    return once, each, sums[USUAL]
 
 
 def parsing_share(cheapest: dict[tuple[str, int], float], repeats: int) -> Table:

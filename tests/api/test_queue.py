@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -135,9 +135,14 @@ class Paths:
     """What a pool is told to make, as far as it looks at it."""
 
     owes = False
+    looked_in = 0
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def look_in(self) -> None:
+        """Somebody reads."""
+        self.looked_in += 1
 
 
 def a_pool(cap: int) -> Pool:
@@ -175,6 +180,17 @@ def test_threads_are_served_in_the_order_of_their_coming() -> None:
         thread.join(10)
     assert served == list(range(20))
     assert not pool._owners
+
+
+def test_nobody_reads_for_who_waits() -> None:
+    """What another thread reads does not wake the owner, who slept until node_timeout."""
+    pool = a_pool(2)
+    in_hand, idle = (cast("Any", pool.take(Caller())) for _ in range(2))
+    pool.give(idle)
+    in_hand.owes = idle.owes = True
+    assert pool.tidy()
+    assert (in_hand.looked_in, idle.looked_in) == (0, 1)
+    assert pool.take(Caller()) is idle, "given back after that"
 
 
 def test_who_gives_up_leaves_the_queue() -> None:

@@ -124,10 +124,10 @@ class Driver:
 
     def statuses(self) -> tuple[NodeStatus, ...]:
         """Every node as this process sees it now; asks nobody."""
+        self._pool.tidy()  # what lies unread because nobody waits for it is no silence
         at = now()
         silent_for = [0] * len(self.members.all)
         for bundle in self._pool.every():
-            bundle.look_in()  # what lies unread because nobody waits for it is no silence
             for connection in bundle.connections:
                 if connection is not None:
                     index = connection.member.index

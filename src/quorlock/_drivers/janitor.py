@@ -63,10 +63,8 @@ class Janitor:
             self._thread = threading.current_thread()
         idle_rounds = 0
         while idle_rounds < _ROUNDS_WITHOUT_WORK and not self._closed.wait(_EVERY):
-            owing = [bundle for bundle in self._bundles() if bundle.owes]
+            owing = self.pool is not None and self.pool.tidy()
             idle_rounds = 0 if owing else idle_rounds + 1
-            for bundle in owing:
-                bundle.look_in()
         self._thread = None
         self._ended.wake_all()
         if not self._closed.up and any(bundle.owes for bundle in self._bundles()):

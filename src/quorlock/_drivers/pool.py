@@ -46,10 +46,15 @@ class Owner:
     urgent: bool
 
 
-class _Closer(Owner):
+class _Servant(Owner):
+    """The pool itself."""
+
     __slots__ = ()
 
     urgent = True
+
+
+_TIDIES = _Servant()
 
 
 class _Waiter:
@@ -142,10 +147,28 @@ class Pool:
     def close(self, end: Callable[[Bundle], None]) -> None:
         """End all idle bundles, one after the other; those in use when they come back."""
         self._closing = True
-        closer = _Closer()
+        closer = _Servant()
         for bundle in self.every():
             if self._owners.setdefault(bundle, closer) is closer:
                 self._end(bundle, partial(end, bundle))
+
+    def tidy(self) -> bool:
+        """Read what idle bundles are still to hear; whether any was.
+
+        Never one that is in hand: its owner sleeps until something comes, and what we read does
+        not wake it.  Under the lock, so that who wants the bundle waits a moment for it instead
+        of making another.
+        """
+        owing = [bundle for bundle in self.every() if bundle.owes]
+        for bundle in owing:
+            with self._lock:
+                if self._owners.setdefault(bundle, _TIDIES) is not _TIDIES:
+                    continue
+                try:
+                    bundle.look_in()
+                finally:
+                    self._owners.pop(bundle, None)
+        return bool(owing)
 
     def every(self) -> list[Bundle]:
         """All bundles, also those in use."""

@@ -286,11 +286,11 @@ class Survey:
             after = world.after(state, step)
             self.transitions += 1
             key = world.key(after)
+            if self.progress is not None:
+                self.progress(self)
             if key in known:
                 continue
             known.add(key)
-            if self.progress is not None:
-                self.progress(self)
             path.append(step)
             steps = self._arrived(after, path)
             if steps:
