@@ -1,7 +1,7 @@
 """Where the price of a lock is paid: in the client, on the wire, on the nodes. Prints the tables of
 docs/performance.md, which says what follows from them. Leaves the race with others to `bench`.
 
-    python -m bench.capacity                              about three minutes
+    python -m bench.capacity                              two or three minutes
     python -m bench.capacity --rounds 2 --cycles 100      a glance
 
 CPU time and counts only, no latency: the same machine runs client and nodes, and most likely more.
@@ -373,7 +373,7 @@ def by_module(work: Callable[[], object]) -> Counter[str]:
     def profile(frame: FrameType, event: str, arg: Any) -> None:
         del frame
         if event == "c_call" and arg.__name__ in _SYSTEM_CALLS:
-            whose = type(arg.__self__)
+            whose: type[object] = type(arg.__self__)
             if whose.__module__ == "select" or (issubclass(whose, socket) and whose is not socket):
                 counts[SYSTEM_CALLS] += 1
 
@@ -562,23 +562,10 @@ def table_of_tls(fleet: Fleet, rounds: int, cycles: int) -> Table:
                     found.note(f"{way}, {kind}", spent)
             for kind, of_kind in nodes.items():
                 found.note(f"connecting, {kind}", _connecting(of_kind))
-    rows = [
-        [
-            f"through a front, N = {USUAL}",
-            "client's CPU, TLS × plain",
-            "of what TLS adds, in user space",
-        ]
-    ]
+    rows = [[f"through a front, N = {USUAL}", "client's CPU, TLS × plain"]]
     for way in (*FACES, "connecting"):
-        rows.append([way, found.ratio(f"{way}, {tls}", f"{way}, {plain}", "client")])
-        if way in FACES:
-            added, user = (
-                fmean(found.all(f"{way}, {tls}", name)) - fmean(found.all(f"{way}, {plain}", name))
-                for name in ("client", "user")
-            )
-            rows[-1].append(f"{user / added:.0%}")
-        else:
-            rows[-1].append("")
+        ratio = found.ratio(f"{way}, {tls}", f"{way}, {plain}", "client")
+        rows.append([way, ratio])
     return rows
 
 
@@ -586,7 +573,7 @@ def _connecting(nodes: Sequence[Node]) -> Spent:
     began = time.process_time_ns()
     with quorlock.Redlock(nodes, ttl=TTL, node_timeout=NODE_TIMEOUT) as redlock:
         redlock.lock(KEY).acquire().release()
-    return Spent((time.process_time_ns() - began) / 1000, 0.0, 0.0)
+    return Spent((time.process_time_ns() - began) / 1000, 0.0)
 
 
 def make_certificate(folder: Path) -> Path:

@@ -16,7 +16,7 @@ import valkey.asyncio
 
 from quorlock import ConfigError, Node, NodeError, Tls
 from quorlock.testing.servers import Servers
-from tests.api.faces import Face, raises
+from tests.api.faces import Face, raises, until
 from tests.support.impostors import TlsFront
 
 USER = "app-ü:1"
@@ -78,7 +78,7 @@ async def lands(
         assert [vote.node for vote in lease.votes] == [node.address for node in redlock.nodes]
         # All three, in the end: who came too late for the verdict has the key nevertheless.
         assert (await redlock.inspect("who")).verdict == "held"
-        assert keys_in(servers, db) == [[b"who"]] * 3
+        assert await until(lambda: keys_in(servers, db) == [[b"who"]] * 3), keys_in(servers, db)
         assert [server.keys() for server in servers] == [[b"who"]] * 3
         assert users_of(servers) == [{user}] * 3
         assert all(node.up and node.version for node in redlock.nodes), redlock.nodes

@@ -49,11 +49,11 @@ def test_it_measures_everything_that_the_page_tells(
         "extend": ["1", "142", "4"],  # :1
         "release": ["1", str(release), "5"],  # :-3
     }
-    # Of each round: a send and a recv for every node, and one poll.
     modules = tables["instructions a cycle"]
     for column in (2, 5):  # in all; each figure is rounded for itself
         parts = [int(cells[column]) for name, cells in modules.items() if name != "all"]
         assert sum(parts) == pytest.approx(int(modules["all"][column]), abs=len(parts))
+    # Of each round: a send and a recv for every node, and one poll.
     assert tables["system calls a cycle"]["blocking"] == ["6.00", "14.00"]
     blocking = modules["`_core/redlock.py`"][:3]
     assert int(blocking[0]) > 0

@@ -94,7 +94,8 @@ class Replied(NamedTuple):
 
 
 # As `Replied(...)`, without the call in Python that a named tuple makes of it: a third of the time.
-replied: Callable[[tuple[int, int, Answer, Instant]], Replied] = partial(tuple.__new__, Replied)
+_new: Any = tuple.__new__
+replied: Callable[[tuple[int, int, Answer, Instant]], Replied] = partial(_new, Replied)
 
 
 class Elapsed(NamedTuple):

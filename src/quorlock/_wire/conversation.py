@@ -131,7 +131,7 @@ class Conversation:
         try:
             while (reply := reader.gets()) is not _NOTHING_YET:
                 self._unread = 0
-                kind = type(reply)
+                kind: type[object] = type(reply)
                 if kind is PushNotification:
                     continue  # out of band: we have not subscribed to anything
                 question = questions.popleft()
