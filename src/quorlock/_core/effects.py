@@ -94,8 +94,10 @@ class Replied(NamedTuple):
 
 
 # As `Replied(...)`, without the call in Python that a named tuple makes of it: a third of the time.
-_new: Any = tuple.__new__
-replied: Callable[[tuple[int, int, Answer, Instant]], Replied] = partial(_new, Replied)
+replied: Callable[[tuple[int, int, Answer, Instant]], Replied] = partial(
+    getattr(tuple, "__new__"),  # noqa: B009 (as an attribute its type is half unknown)
+    Replied,
+)
 
 
 class Elapsed(NamedTuple):

@@ -58,7 +58,7 @@ class Connection:
         self.run_id = member.run_id
         self.conversation = Conversation(secret, member.patience)
         self._fd = sock.fileno()
-        self.unsent = b""  # what waits for room in the socket
+        self.unsent: bytes = b""  # what waits for room in the socket
         self._send = sock.send
         self._recv = sock.recv
         self._would_block = would_block

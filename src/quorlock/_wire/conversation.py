@@ -8,7 +8,7 @@ queue until its answer has come (rule 3).  Leaves sockets, locks and time to the
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hiredis import PushNotification, Reader, ReplyError
 
@@ -129,9 +129,10 @@ class Conversation:
         reader, questions = self._reader, self.questions
         found: list[tuple[Question, Answer]] = []
         try:
+            reply: Any
             while (reply := reader.gets()) is not _NOTHING_YET:
                 self._unread = 0
-                kind: type[object] = type(reply)
+                kind: object = reply.__class__
                 if kind is PushNotification:
                     continue  # out of band: we have not subscribed to anything
                 question = questions.popleft()
