@@ -20,7 +20,7 @@ from tests.simulation.test_explore import BREAKS, KEPT, everything
 QUARANTINE = Small(nodes=1, jumps=1, timeouts=1, crashes=1, memory="quarantine")
 OF_ONE_NODE = {
     "no time": Small(nodes=1, jumps=0),
-    "time": Small(nodes=1, jumps=2),
+    "time": Small(nodes=1, jumps=1),
     "timeouts": Small(nodes=1, jumps=0, timeouts=2),
     "two attempts": Small(nodes=1, clients=1, jumps=2, attempts=2),
     "a crash": Small(nodes=1, jumps=0, crashes=1),
@@ -142,7 +142,7 @@ def _explored(small: Small, *, reduced: bool) -> States:
         Small(nodes=1, clients=3, jumps=0),
         Small(nodes=2, jumps=0, timeouts=1),
         Small(nodes=2, clients=1, jumps=0, timeouts=2, crashes=1),
-        Small(nodes=2, jumps=1),
+        Small(nodes=1, jumps=2),
         Small(nodes=3, clients=1, jumps=0, timeouts=2),
     ],
     ids=str,
