@@ -7,6 +7,7 @@ about sockets, tasks and threads that were left comes out on stderr, which must 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import subprocess
@@ -24,7 +25,7 @@ import quorlock.asyncio
 from quorlock import QuorlockError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from quorlock.testing.servers import Server, Servers
 
@@ -158,6 +159,18 @@ QUIET_ENDS = {
         time.sleep(0.1)
         ready(lease)
     """,
+    "daemon threads take turns": """
+        redlock = blocking(retry_delay=(0.001, 0.003))
+        def work(number):
+            while True:
+                with redlock.lock("shared"):
+                    redlock.lock(f"r{number}").acquire().release()
+        for number in range(6):
+            threading.Thread(target=work, args=(number,), daemon=True).start()
+        time.sleep(0.1)
+        ready()
+        time.sleep(0.02)
+    """,
     "two Redlocks, one of them garbage": """
         first, second = blocking(), blocking()
         kept = first.lock("r1").acquire()
@@ -213,6 +226,20 @@ QUIET_ENDS = {
             tasks = [asyncio.create_task(work(n)) for n in range(10)]
             await asyncio.sleep(0.2)
             ready()
+        asyncio.run(main())
+    """,
+    "asyncio.run ends with tasks that take turns": """
+        redlock = for_asyncio(retry_delay=(0.001, 0.003))
+        async def work(number):
+            while True:
+                async with redlock.lock("shared"):
+                    await (await redlock.lock(f"r{number}").acquire()).release()
+        async def main():
+            global tasks
+            tasks = [asyncio.create_task(work(number)) for number in range(20)]
+            await asyncio.sleep(0.1)
+            ready()
+            await asyncio.sleep(0.02)
         asyncio.run(main())
     """,
     "asyncio closed with await": """
@@ -556,6 +583,66 @@ def test_nothing_is_left_after_close(nodes: Servers) -> None:
 def attempt(redlock: quorlock.Redlock) -> None:
     with pytest.raises(QuorlockError, match="closed"):
         redlock.lock("r").acquire()
+
+
+TURNS = 20
+
+
+def test_closed_while_threads_take_turns(nodes: Servers) -> None:
+    """Whoever is in the middle of acquiring or releasing ends it or gives it back: no key stays."""
+    for _ in range(TURNS):
+        redlock = quorlock.Redlock(nodes.urls, retry_delay=(0.001, 0.003))
+        threads = [threading.Thread(target=take_turns, args=(redlock, n)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.02)
+        redlock.close()
+        for thread in threads:
+            thread.join(5)
+            assert not thread.is_alive()
+        clean(nodes)
+
+
+def take_turns(redlock: quorlock.Redlock, number: int) -> None:
+    with contextlib.suppress(Closed):
+        while True:
+            with telling_closed():
+                redlock.lock("shared").acquire().release()
+                redlock.lock(f"r{number}").acquire().release()
+
+
+class Closed(Exception):
+    """We were told that the Redlock was closed."""
+
+
+@contextlib.contextmanager
+def telling_closed() -> Iterator[None]:
+    try:
+        yield
+    except QuorlockError as error:
+        if "closed" not in str(error):
+            raise
+        raise Closed from error
+
+
+def test_closed_while_tasks_take_turns(nodes: Servers) -> None:
+    async def work(redlock: quorlock.asyncio.Redlock, number: int) -> None:
+        with contextlib.suppress(Closed):
+            while True:
+                with telling_closed():
+                    await (await redlock.lock("shared").acquire()).release()
+                    await (await redlock.lock(f"r{number}").acquire()).release()
+
+    async def main() -> None:
+        redlock = quorlock.asyncio.Redlock(nodes.urls, retry_delay=(0.001, 0.003))
+        tasks = [asyncio.create_task(work(redlock, number)) for number in range(20)]
+        await asyncio.sleep(0.02)
+        await redlock.close()
+        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+
+    for _ in range(TURNS):
+        asyncio.run(main())
+        clean(nodes)
 
 
 def test_nothing_is_left_after_close_in_asyncio(nodes: Servers) -> None:

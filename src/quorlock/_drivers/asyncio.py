@@ -66,13 +66,11 @@ class Driver:
 
         Cancelled anywhere before that is made, the flow gives the lock back.
         """
-        if self.closed:
-            flow.close()
-            raise QuorlockError(CLOSED)
         turn = Turn(self._engine(), self.members, flow)
         try:
             turn.begin()
             result = claim(await turn.future)
+            turn.leave()
             flow.close()
             return result
         except BaseException:
@@ -127,6 +125,8 @@ class Driver:
     def _engine_of(self, loop: asyncio.AbstractEventLoop) -> Engine:
         engine = self._engines.get(loop)
         if engine is None or engine.closing:
+            if self.closed:
+                raise QuorlockError(CLOSED)
             engine = self._engines[loop] = Engine(
                 loop, self.members, self._policy, self.on_loop_end
             )
@@ -162,7 +162,7 @@ class Turn(Hears, Generic[T]):
         self._engine = engine
         self._members = members
         self._flow = flow
-        self._wants: bool | None = None  # a lock or an answer; it is no mere release
+        self._wants = False  # a lock or an answer; it is no mere release
         self._sleeping = False
         self._place = False  # it is one of those that may acquire at once
         self._queued: Send | None = None  # what it will send when it is
@@ -186,10 +186,9 @@ class Turn(Hears, Generic[T]):
 
     def turn_out(self) -> None:
         """The engine ends: whoever waits for a lock is told; a release goes on."""
-        if self._wants:
+        if self._wants and not self.future.done():
             self.abandon()
-            if not self.future.done():
-                self.future.set_exception(QuorlockError(CLOSED_MEANWHILE))
+            self.future.set_exception(QuorlockError(CLOSED_MEANWHILE))
 
     def abandon(self) -> None:
         """The caller is gone (or was told of an error): let the flow give back.
@@ -197,8 +196,13 @@ class Turn(Hears, Generic[T]):
         Also when the outcome has come already: the caller did not get it.
         """
         self._finish()
+        self.leave()
         with contextlib.suppress(StopIteration, Abandoned):
             self._carry_on(self._flow, self._flow.throw(Abandoned()))
+
+    def leave(self) -> None:
+        """The caller has its outcome: whoever closes need not wait for it any more."""
+        self._engine.turns.discard(self)
 
     def carry_out(self, flow: Flow[None]) -> None:
         """Send what the flow asks for, wait for nothing."""
@@ -241,7 +245,10 @@ class Turn(Hears, Generic[T]):
 
     def _ask(self, effect: Send) -> Receipt | None:
         """Send it; None: it has to wait, and goes on by itself."""
-        self._wants = self._wants or type(effect.command) is not Release
+        if type(effect.command) is not Release:
+            if self._engine.ending:
+                raise QuorlockError(CLOSED)
+            self._wants = True
         if not self._place and type(effect.command) is Acquire:
             self._place = self._engine.has_place()
             if not self._place:
@@ -309,7 +316,6 @@ class Turn(Hears, Generic[T]):
     def _finish(self) -> None:
         self.over = True
         self._leave_place()
-        self._engine.turns.discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

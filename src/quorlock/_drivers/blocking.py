@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import threading
 import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from quorlock._core.commands import Acquire, Release
 from quorlock._core.effects import Abandoned, Receipt, Receive, Replied, Send, Sleep
@@ -90,6 +91,8 @@ class Driver:
                 _surely(partial(turn.abandon, flow))
             finally:
                 _surely(turn.leave)
+            if self._closed.up:
+                _freeze_at_exit()
             raise
 
     def run_later(self, flow: Flow[None]) -> None:
@@ -113,9 +116,18 @@ class Driver:
                     self.run(self._later.popleft())
             self._runs_later = False  # and look again: who came before that has started nobody
 
+    def stop(self) -> None:
+        """Give no lock from now on; who is in the middle of a round ends it, or gives it back.
+
+        Waits for that a bounded time: when the interpreter ends, threads are frozen where they
+        are, and a key of theirs would stay.  Releases still go.
+        """
+        self._closed.set()
+        self._pool.settle(now() + 2 * self._policy.node_timeout)
+
     def close(self) -> None:
         """Pay what is owed, as far as it can be in a bounded time, and close everything."""
-        self._closed.set()
+        self.stop()
         until = now() + 2 * self._policy.node_timeout
         self._janitor.close()
         self._pool.close(lambda bundle: bundle.close(until))
@@ -182,6 +194,8 @@ class _Turn(Exchange, Owner):
                 elif isinstance(effect, Sleep):
                     value = self._sleep(effect.until)
                 else:
+                    if self._closed.up:
+                        raise QuorlockError(CLOSED_MEANWHILE)
                     return effect.granted  # type: ignore[return-value] # T is Granted then
         except StopIteration as stop:
             outcome: T = stop.value
@@ -206,8 +220,8 @@ class _Turn(Exchange, Owner):
         self._pool.give_all(self)
 
     def _send(self, effect: Send) -> Receipt:
-        if self._closed.up:
-            _refuse(CLOSED)
+        if self._closed.up and (self._pool.closing or type(effect.command) is not Release):
+            raise QuorlockError(CLOSED)
         bundle = self._bundle or self._in_hand(effect)
         if bundle is None:
             return self._not_asked(ABSENT if effect.behind else CROWDED)
@@ -241,7 +255,7 @@ class _Turn(Exchange, Owner):
         self.put_back()
         while (left := until - now()) > 0:
             if self._closed.wait(left / 1e9):
-                _refuse(CLOSED_MEANWHILE)
+                raise QuorlockError(CLOSED_MEANWHILE)
         return now()
 
 
@@ -255,17 +269,17 @@ def _surely(step: Callable[[], None]) -> None:
 
 
 def interpreter_ends() -> None:
-    """From now on a driver that closes wakes nobody with an error."""
+    """From now on a driver that closes tells no daemon thread of it."""
     _exiting.set()
 
 
 _exiting = Flag()
 
 
-def _refuse(text: str) -> NoReturn:
-    while _exiting.up:
-        time.sleep(3600)  # a daemon thread: frozen in a moment, and not to print a traceback
-    raise QuorlockError(text)
+def _freeze_at_exit() -> None:
+    """A daemon thread while the interpreter ends: frozen in a moment, it prints no traceback."""
+    while _exiting.up and threading.get_ident() != threading.main_thread().ident:
+        time.sleep(3600)
 
 
 def _itself(outcome: T) -> T:

@@ -44,8 +44,9 @@ class Engine:
         on_end: Callable[[Engine], None],
     ) -> None:
         self.loop = loop
-        self.closing = False
-        self.turns: set[Turn[Any]] = set()  # flows under way
+        self.ending = False  # nothing but releases from now on
+        self.closing = False  # not even these
+        self.turns: set[Turn[Any]] = set()  # flows whose callers have no outcome yet
         self.ways = tuple(Way(member, members, policy, self._changed) for member in members.all)
         self._members = members
         self._policy = policy
@@ -276,11 +277,13 @@ class Engine:
             self.loop.call_soon_threadsafe(self._let_go)
 
     def _let_go(self) -> None:
+        self.ending = True
         if not self._end.done():
             self._end.set_result(None)
 
     async def _finish(self) -> None:
         until = now() + 2 * self._policy.node_timeout
+        self.ending = True
         for turn in list(self.turns):
             turn.turn_out()
         await self._drained(until)  # others may be giving back at this moment

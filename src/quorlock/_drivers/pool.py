@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from quorlock._core.time import FOR_EVER
 from quorlock._drivers.clock import now
+from quorlock._drivers.waiting import Waiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,9 @@ class Pool:
         self._owners: dict[Bundle, Owner] = {}  # of those that are in hand
         self._queue: deque[_Waiter] = deque()
         self._lock = threading.Lock()  # of the cap, the queue and the list
-        self._closing = False
+        self.closing = False
+        self._settling = False
+        self._returned = Waiters()
 
     def take(self, owner: Owner, by: Instant = FOR_EVER) -> Bundle | None:
         """The first bundle that is free, or a new one; waits for a place unless urgent.
@@ -126,7 +129,7 @@ class Pool:
         """Hand it to whoever queues, or put it back, or close it if it is more than enough."""
         self._look_after(bundle)
         owner = self._owners.get(bundle)
-        if self._queue and owner is not None and not owner.urgent and not self._closing:
+        if self._queue and owner is not None and not owner.urgent and not self.closing:
             with self._lock:
                 if self._queue:
                     # The note first, out of the queue last: interrupted between, it is found.
@@ -134,19 +137,27 @@ class Pool:
                     self._queue.popleft().called.release()
                     return
         idle = len(self._bundles) - len(self._owners)
-        if self._closing or (idle >= _IDLE_PER_PLACE * self._cap and not bundle.owes):
+        if self.closing or (idle >= _IDLE_PER_PLACE * self._cap and not bundle.owes):
             self._end(bundle, bundle.close)
         else:
             self._owners.pop(bundle, None)
+        if self._settling:
+            self._returned.wake_all()
 
     def give_all(self, owner: Owner) -> None:
         """Put back whatever the owner has, after an interrupt."""
         while (bundle := self._of(owner)) is not None:
             self.give(bundle)
 
+    def settle(self, until: Instant) -> None:
+        """Wait until nobody has a bundle in hand, until then at the most."""
+        self._settling = True
+        while self._owners and (left := until - now()) > 0:
+            self._returned.wait(lambda: not self._owners, left / 1e9)
+
     def close(self, end: Callable[[Bundle], None]) -> None:
         """End all idle bundles, one after the other; those in use when they come back."""
-        self._closing = True
+        self.closing = True
         closer = _Servant()
         for bundle in self.every():
             if self._owners.setdefault(bundle, closer) is closer:

@@ -46,6 +46,9 @@ class Session(Generic[D]):
         self.chance = SystemChance()
         # Every lease that is not over, by token: whoever takes it out of here may end it.
         self.holdings: dict[bytes, Holding] = {}
+        # Those that a thread has taken out of there and is about to give back: whoever closes
+        # meanwhile gives them back as well, and twice does no harm.
+        self.ending: dict[bytes, Holding] = {}
         self._adopting: dict[bytes, object] = {}
         fork.register(self)
 
@@ -146,6 +149,7 @@ class Session(Generic[D]):
     def forget(self) -> None:
         """In a forked child: the leases are the parent's."""
         self.holdings.clear()
+        self.ending.clear()
 
 
 def name_of(resource: str | bytes) -> str:

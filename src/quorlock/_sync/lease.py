@@ -101,6 +101,7 @@ class Lease(LeaseBase["Driver"]):
 
     def _release(self) -> Released:
         session, holding = self._session, self._holding
+        session.ending[holding.token] = holding
         try:
             if not session.end(holding):
                 return Released(deleted=False, gone=None, answers=(), ended=0)
@@ -110,17 +111,22 @@ class Lease(LeaseBase["Driver"]):
         except BaseException:
             self._give_back_soon()  # interrupted, perhaps before anything was sent
             raise
+        finally:
+            session.ending.pop(holding.token, None)
         return session.settled(holding, released, asked_at)
 
     def _slip(self, loss: Loss) -> None:
         """Observed to be lost: over for good, told, given back on all nodes."""
         session, holding = self._session, self._holding
+        session.ending[holding.token] = holding
         try:
             if session.end(holding, loss):
                 session.driver.run(_give_back(holding))
         except BaseException:
             self._give_back_soon()
             raise
+        finally:
+            session.ending.pop(holding.token, None)
 
     def _give_back_soon(self) -> None:
         session, holding = self._session, self._holding

@@ -37,7 +37,7 @@ class Redlock(RedlockBase["Driver"]):
 
     def _begin(self, session: Session[Driver]) -> None:
         # When the last lock and lease are garbage, or the interpreter ends, at the latest.
-        weakref.finalize(session, _close, session.driver, session.holdings)
+        weakref.finalize(session, _close, session.driver, session.holdings, session.ending)
         _watch_exit()
 
     def lock(
@@ -98,7 +98,7 @@ class Redlock(RedlockBase["Driver"]):
 
         Waits a bounded time for nodes that do not answer.  Closing twice does no harm.
         """
-        _close(self._session.driver, self._session.holdings)
+        _close(self._session.driver, self._session.holdings, self._session.ending)
 
     def __enter__(self) -> Redlock:
         return self
@@ -120,8 +120,9 @@ def _watch_exit() -> None:
     atexit.register(interpreter_ends)
 
 
-def _close(driver: Driver, holdings: dict[bytes, Holding]) -> None:
-    for holding in list(holdings.values()):
+def _close(driver: Driver, holdings: dict[bytes, Holding], ending: dict[bytes, Holding]) -> None:
+    driver.stop()  # first: nobody wins a lock behind our back
+    for holding in [*list(ending.values()), *list(holdings.values())]:
         holding.end()
         with contextlib.suppress(Exception):
             driver.run(flows.give_back(holding.key, holding.token, holding.receipt))
