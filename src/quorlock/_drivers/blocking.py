@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# So many threads acquire at once, the others queue: beyond it they only take the interpreter
-# lock from each other in the middle of their rounds.
+# At the most so many threads acquire at once, the others queue; fewer where nodes answer fast, see
+# `pool`.
 BUNDLES_MAX = 8
 
 
@@ -167,13 +167,14 @@ class Driver:
 class _Turn(Exchange, Owner):
     """One flow on its way: its letter box, and the bundle it has in hand."""
 
-    __slots__ = ("_bundle", "_closed", "_members", "_pool", "urgent")
+    __slots__ = ("_bundle", "_closed", "_members", "_pool", "_receipt", "urgent")
 
     def __init__(self, pool: Pool, members: Members, closed: Flag) -> None:
         self._pool = pool
         self._members = members
         self._closed = closed
         self._bundle: Bundle | None = None
+        self._receipt: Receipt | None = None
         self.urgent = False
         self.mail = deque()  # what Exchange begins with, without another call
         self.over = False
@@ -228,14 +229,16 @@ class _Turn(Exchange, Owner):
         bundle.refresh()
         if bundle.missing and type(effect.command) is not Release:
             self._members.check()
-        return bundle.send(effect, self)
+        self._receipt = receipt = bundle.send(effect, self)
+        return receipt
 
     def _in_hand(self, effect: Send) -> Bundle | None:
         """A bundle; None: nothing can be sent, or nothing is to be."""
         if effect.behind is not None and not effect.behind.asked:
             return None
         self.urgent = type(effect.command) is not Acquire
-        self._bundle = self._pool.take(self, effect.by)
+        behind = effect.behind
+        self._bundle = self._pool.take(self, effect.by, None if behind is None else behind.path)
         return self._bundle
 
     def _not_asked(self, answer: Answer) -> Receipt:
@@ -249,7 +252,7 @@ class _Turn(Exchange, Owner):
         """Give back the bundle in hand, if there is one."""
         bundle, self._bundle = self._bundle, None
         if bundle is not None:
-            self._pool.give(bundle)
+            self._pool.give(bundle, self._receipt)
 
     def _sleep(self, until: Instant) -> Instant:
         self.put_back()
