@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import select
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import Acquire, Extend, Release
 from quorlock._core.effects import Elapsed, Receipt, replied
@@ -136,38 +136,38 @@ class Bundle:
             self._foreign = []
         command, behind, _ = effect
         data = pack(command)
-        exchange.round += 1
+        exchange.round = round_ = exchange.round + 1
         started = now()
-        question = Question(command, exchange, exchange.round, started)
-        asked = 0
+        question = Question(command, exchange, round_, started)
         # Nearly always there is nothing to look into, and every connection just gets the bytes.
         is_acquire = type(command) is Acquire
         is_plain = type(command) is not Extend and (
             behind is None or (behind.path is self and behind.asked == self._everywhere)
         )
-        bit = 1
+        asked = index = 0
         for connection in self.connections:
             if (
                 is_plain
                 and connection is not None
-                and (len(connection.conversation.questions) < ANSWERS_OWED_MAX or not is_acquire)
+                and (not is_acquire or len(connection.questions) < ANSWERS_OWED_MAX)
                 and connection.ask(data, question)
-            ):
-                asked |= bit
-            else:
-                index = bit.bit_length() - 1
-                refusal = self._ask(index, data, question, behind)
-                if refusal is None:
-                    asked |= bit
-                else:
-                    exchange.mail.append(replied((exchange.round, index, refusal, started)))
-            bit <<= 1
-        return Receipt(exchange.round, started, now(), asked, self)
+            ) or self._ask(index, data, question, behind):
+                asked |= 1 << index
+            index += 1  # noqa: SIM113 (enumerate makes a tuple for each)
+        return Receipt(round_, started, now(), asked, self)
 
-    def _ask(
+    def _ask(self, index: int, data: bytes, question: Question, behind: Receipt | None) -> bool:
+        """Ask one node; if it can't be asked, answer in its name."""
+        refusal = self._try_ask(index, data, question, behind)
+        if refusal is None:
+            return True
+        exchange: Any = question.asker
+        exchange.mail.append(replied((question.round, index, refusal, question.asked_at)))
+        return False
+
+    def _try_ask(
         self, index: int, data: bytes, question: Question, behind: Receipt | None
     ) -> Answer | None:
-        """Ask one node; the answer in its name if it can't be asked."""
         connection = self.connections[index]
         command = question.command
         member = self._keepers[index].member
@@ -216,11 +216,15 @@ class Bundle:
                 if tally is None or tally.count(reply) is not PENDING:
                     return reply
             at = now()
-            if is_last_look:
-                return Elapsed(at)
             left = until - at
             if left <= 0:
-                left, is_last_look = 0, True  # an answer that is there counts
+                if is_last_look:
+                    return Elapsed(at)
+                # An answer that is there counts.  And if we come late (stopped, or without the
+                # interpreter lock), nodes on this machine may have been kept from answering as
+                # well: they get as much again, up to their whole time.
+                left = min(-left, self._policy.node_timeout) // NS_PER_MS * NS_PER_MS
+                until, is_last_look = at + left, True
             elif self._foreign:
                 left = min(left, _FOREIGN_POLL)
             # Rounded up: a poll that ends early would look, find nothing and poll again.
@@ -240,8 +244,12 @@ class Bundle:
     @property
     def owes(self) -> bool:
         """Some live node has not answered, or not been sent, everything."""
-        for connection in self.connections:  # noqa: SIM110 (asked at every giving back: no generator)
-            if connection is not None and connection.owes:
+        for connection in self.connections:  # asked at every giving back: no generator, no call
+            if (
+                connection is not None
+                and (connection.questions or connection.unsent)
+                and not connection.lost
+            ):
                 return True
         return False
 

@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from quorlock._core.effects import replied
-from quorlock._core.outcomes import Answer, Cause, Vote
+from quorlock._core.outcomes import GRANTED, Answer, Cause, Vote
 from quorlock._drivers.clock import now
 from quorlock._wire.conversation import Conversation, Nonsense
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from quorlock._wire.conversation import Question
 
 
-_READ_BYTES = 4096
+# Small: an answer has five bytes, and Python makes the buffer anew for each.
+_READ_BYTES = 256
 
 
 class Exchange:
@@ -57,6 +58,7 @@ class Connection:
         self._buried = False  # its debts are noted, its askers told
         self.run_id = member.run_id
         self.conversation = Conversation(secret, member.patience)
+        self.questions = self.conversation.questions
         self._fd = sock.fileno()
         self.unsent: bytes = b""  # what waits for room in the socket
         self._send = sock.send
@@ -68,11 +70,6 @@ class Connection:
     def fileno(self) -> int:
         """The socket's number, also after it was closed."""
         return self._fd
-
-    @property
-    def owes(self) -> bool:
-        """It has not answered, or not been sent, everything."""
-        return not self.lost and bool(self.conversation.questions or self.unsent)
 
     def ask(self, data: bytes, question: Question) -> bool:
         """Queue a question and send its bytes; False if the connection is lost already."""
@@ -102,8 +99,16 @@ class Connection:
             if self.lost:
                 return
             try:
-                while self._hear(self._recv(_READ_BYTES)):
-                    pass
+                while True:
+                    data = self._recv(_READ_BYTES)
+                    answered = self.conversation.at_once(data)
+                    if answered is None:
+                        reads_on = self._hear(data)
+                    else:
+                        self._deliver(answered, now())
+                        reads_on = self._reads_on
+                    if not reads_on:
+                        break
             except self._would_block:
                 pass
             except BaseException as error:
@@ -130,25 +135,33 @@ class Connection:
         self.sock.close()
 
     def _hear(self, data: bytes) -> bool:
-        """Deliver what has come; True: there may be more."""
+        """Deliver the answers that are in it, if any is; True: there may be more to read."""
         if not data:
             raise ConnectionResetError(0, "closed by the server")
-        conversation, member = self.conversation, self.member
-        conversation.silent_since = at = now()
-        at_once = conversation.at_once(data)
-        if at_once is None:
-            conversation.feed(data, len(data))
-        for question, answer in (at_once,) if at_once else conversation.answers():
-            member.answered(question, answer, at)
-            asker: Any = question.asker
-            if not asker.over:
-                asker.mail.append(replied((question.round, member.index, answer, at)))
+        conversation, at = self.conversation, now()
+        conversation.silent_since = at
+        conversation.feed(data, len(data))
+        for answered in conversation.answers():
+            self._deliver(answered, at)
         if conversation.nonsense:
             raise conversation.nonsense
         if conversation.unsent:
             data, conversation.unsent = conversation.unsent, b""
             self._write(data)
         return self._reads_on or len(data) == _READ_BYTES
+
+    def _deliver(self, answered: tuple[Question, Answer], at: Instant) -> None:
+        question, answer = answered
+        member: Member = self.member
+        asker: Any
+        _, asker, round_, asked_at, _ = question
+        self.conversation.silent_since = at
+        if answer is GRANTED and member.is_calm:
+            member.latency = at - asked_at
+        else:
+            member.answered(question, answer, at)
+        if not asker.over:
+            asker.mail.append(replied((round_, member.index, answer, at)))
 
     def _write(self, data: bytes) -> None:
         # A command that went out in part is finished before anything else.

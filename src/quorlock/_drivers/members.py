@@ -57,6 +57,8 @@ class Member:
         self.address = node.address
         self.standing = Standing.UNTRIED
         self.greeting: Greeting | None = None
+        # Up, and no trouble: a plain yes tells nothing new but how long it took.
+        self.is_calm = False
         self.latency: Duration | None = None
         self.misconfigured: ConfigError | None = None
         self.max_ttl_ms = policy.max_ttl_ms
@@ -85,11 +87,13 @@ class Member:
         self.greeting = greeting
         self.misconfigured = None
         self.standing = Standing.UP
+        self.is_calm = not self._troubles
         self._back_off = BACK_OFF_MIN
         self.retry_at = 0
 
     def lost(self, text: str, cause: Cause) -> None:
         """A connection broke; the node may well be there."""
+        self.is_calm = False
         if self.standing is Standing.UP:
             self.standing = Standing.UNTRIED
         self._unanswered = _down(text)
@@ -99,16 +103,17 @@ class Member:
     @property
     def is_in_trouble(self) -> bool:
         """Something was wrong with it, and an answer may show that it no longer is."""
-        return self.standing is not _UP or bool(self._troubles)
+        return not self.is_calm
 
     def answered(self, question: Question, answer: Answer, at: Instant) -> None:
         """A connection brought an answer."""
         self.latency = at - question.asked_at
-        if self.standing is not _UP:
-            self.standing = _UP  # by another connection than the one that broke
-        if answer is GRANTED and not self._troubles:
-            return
-        command = question.command
+        self.standing = _UP  # perhaps by another connection than the one that broke
+        if answer is not GRANTED or self._troubles:
+            self._note(question.command, answer, at)
+        self.is_calm = not self._troubles
+
+    def _note(self, command: Command, answer: Answer, at: Instant) -> None:
         if answer.cause is Cause.FAILED or answer.cause is Cause.FORBIDDEN:
             if not answer.text.startswith("NOSCRIPT"):
                 self._troubles[type(command)] = answer.reason
@@ -123,6 +128,7 @@ class Member:
     def failed(self, error: Exception, now: Instant) -> None:
         """Connecting failed; the next attempt waits twice as long as this one did."""
         self.standing = Standing.DOWN
+        self.is_calm = False
         self.retry_at = now + self._back_off
         self._back_off = min(2 * self._back_off, BACK_OFF_MAX)
         if isinstance(error, ConfigError):
