@@ -1,4 +1,4 @@
-"""A process that stood still together with its nodes: a time that nobody had is no time to answer."""
+"""A process that stood still together with its nodes: that was no time to answer."""
 
 from __future__ import annotations
 

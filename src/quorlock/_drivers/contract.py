@@ -5,8 +5,9 @@
    for each that can not (DOWN, BACKLOG) or was never asked (ABSENT, see `Send.behind`).  It may
    let acquires queue, never anything else, and gives up those that cannot begin by `Send.by`.
 2. `Receive`: gives the replies to any round of this flow, in the order of their coming, each
-   with its round; `Elapsed` at the deadline, after one last look at the sockets.  Those that do
-   not decide may be counted in its `tally` instead.
+   with its round; `Elapsed` at the deadline, after one last look at the sockets.  A driver that
+   comes late to it may go on for as long as it is late, by node_timeout at the most.  Replies
+   that do not decide may be counted in its `tally` instead.
 3. Commands to one node keep their order (rule 3); a release goes behind its acquire on the
    same connection, or is owed (`_core.debts`) where that connection is gone.
 4. No vote comes from a connection whose server was not compared with the others (rule 14).
