@@ -234,11 +234,13 @@ class _Turn(Exchange, Owner):
 
     def _in_hand(self, effect: Send) -> Bundle | None:
         """A bundle; None: nothing can be sent, or nothing is to be."""
-        if effect.behind is not None and not effect.behind.asked:
-            return None
+        behind, path = effect.behind, None
+        if behind is not None:
+            if not behind.asked:
+                return None
+            path = behind.path
         self.urgent = type(effect.command) is not Acquire
-        behind = effect.behind
-        self._bundle = self._pool.take(self, effect.by, None if behind is None else behind.path)
+        self._bundle = self._pool.take(self, effect.by, path)
         return self._bundle
 
     def _not_asked(self, answer: Answer) -> Receipt:

@@ -89,6 +89,7 @@ class Pool:
         self._make = make
         self._look_after = look_after  # told when a bundle comes back: it may be to hear something
         self._cap = cap
+        self._kept = _PER_PLACE * cap
         self._places = min(cap, _PLACES_MIN)  # how many acquire at once at present
         self._sending = self._talking = 0  # ns, of the last rounds together: see `_learn`
         self._bundles: list[Bundle] = []
@@ -165,24 +166,34 @@ class Pool:
         round_: of the round that is over.
         """
         self._look_after(bundle)
-        owner = self._owners.get(bundle)
-        if (self._urgent or self._queue) and owner is not None and not self.closing:
-            if round_ is not None:
-                self._learn(round_)
-            with self._lock:
-                queue = self._next(leaving=owner)
-                if queue:
-                    self._hand(bundle, queue)
-                    return
-        idle = len(self._bundles) - len(self._owners)
-        if self.closing or (idle >= _PER_PLACE * self._cap and not bundle.owes):
-            self._end(bundle, bundle.close)
-        else:
-            self._owners.pop(bundle, None)
-            if self._urgent or self._queue:
-                self._serve()  # who came between our looking and our giving
+        # As a rule there is nobody to hand it to, and there are not too many.
+        if self._urgent or self._queue or self.closing or len(self._bundles) > self._kept:
+            if self._hand_on(bundle, round_):
+                return
+            if self.closing or (self._idle() >= self._kept and not bundle.owes):
+                self._end(bundle, bundle.close)
+        self._owners.pop(bundle, None)
+        if self._urgent or self._queue:
+            self._serve()  # who came between our looking and our giving
         if self._settling:
             self._returned.wake_all()
+
+    def _hand_on(self, bundle: Bundle, round_: Receipt | None) -> bool:
+        """Give it to the first who may have it."""
+        owner = self._owners.get(bundle)
+        if owner is None or self.closing or not (self._urgent or self._queue):
+            return False
+        if round_ is not None:
+            self._learn(round_)
+        with self._lock:
+            queue = self._next(leaving=owner)
+            if queue is None:
+                return False
+            self._hand(bundle, queue)
+            return True
+
+    def _idle(self) -> int:
+        return len(self._bundles) - len(self._owners)
 
     def _hand(self, bundle: Bundle, queue: deque[_Waiter]) -> None:
         # The note first, out of the queue last: interrupted between, it is found.
