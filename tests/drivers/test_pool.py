@@ -6,10 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from quorlock import Redlock
+from quorlock import QuorlockError, Redlock
 from quorlock._core.effects import Receipt
 from quorlock._drivers.blocking import BUNDLES_MAX
 from quorlock._drivers.clock import now
+from quorlock._drivers.members import CLOSED_MEANWHILE
 from quorlock._drivers.pool import Owner, Pool
 
 if TYPE_CHECKING:
@@ -208,3 +209,32 @@ def test_many_threads_share_few_connections(nodes: Servers, monkeypatch: Any) ->
         assert not failed
         # Two for each place; and those that acquire find all of them in hand by releases at worst.
         assert len(made) <= 3 * BUNDLES_MAX
+
+
+def test_nothing_is_sent_for_who_queued_when_it_was_closed(nodes: Servers) -> None:
+    """Closing waits for rounds under way; those that have not begun do not begin then."""
+    for node in nodes:
+        node.execute("CONFIG", "RESETSTAT")
+    with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        driver = redlock._session.driver
+        pool = driver._pool
+        in_hand = [take(pool) for _ in range(pool._places)]
+        told: list[str] = []
+
+        def work() -> None:
+            try:
+                redlock.lock("queued").acquire()
+            except QuorlockError as error:
+                told.append(str(error))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        while not pool._queue:
+            time.sleep(0.0001)
+        driver._closed.set()
+        for bundle in in_hand:
+            pool.give(bundle)
+        thread.join(10)
+        assert told == [CLOSED_MEANWHILE]
+        assert not any(b"cmdstat_set:" in node.execute("INFO", "commandstats") for node in nodes)
+        assert not pool._owners

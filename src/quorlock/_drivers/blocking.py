@@ -241,6 +241,8 @@ class _Turn(Exchange, Owner):
             path = behind.path
         self.urgent = type(effect.command) is not Acquire
         self._bundle = self._pool.take(self, effect.by, path)
+        if self._closed.up and not self.urgent:
+            raise QuorlockError(CLOSED_MEANWHILE)  # while it queued
         return self._bundle
 
     def _not_asked(self, answer: Answer) -> Receipt:
