@@ -20,6 +20,7 @@ from quorlock.errors import (
     NodeError,
     QuorlockError,
     QuorumUnreachable,
+    StaleFence,
 )
 
 
@@ -151,6 +152,13 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
             " then acquire anew"
         ),
     ),
+    (
+        StaleFence("invoice:42", 33, 34),
+        (
+            "'invoice:42' refuses fence 33: it has seen 34, of a later holder; stop what the lease"
+            " protected, then acquire anew"
+        ),
+    ),
     (ConfigError("ttl", 0, "give seconds above 0"), "ttl=0: give seconds above 0"),
     (ConfigError("nodes[1]", "ftp://a", "give a URL"), "nodes[1]='ftp://a': give a URL"),
     (
@@ -209,6 +217,7 @@ def test_the_tree() -> None:
         AcquireTimeout: (AcquireError, TimeoutError, OSError),
         QuorumUnreachable: (AcquireError,),
         LeaseLost: (QuorlockError,),
+        StaleFence: (QuorlockError,),
         NodeError: (QuorlockError,),
         ConfigError: (QuorlockError, ValueError),
     }
@@ -216,9 +225,9 @@ def test_the_tree() -> None:
         assert all(issubclass(kind, base) for base in bases)
         assert getattr(quorlock, kind.__name__) is kind
         assert kind.__doc__
-    for kind in (QuorumUnreachable, LeaseLost, NodeError):
+    for kind in (QuorumUnreachable, LeaseLost, StaleFence, NodeError):
         assert not issubclass(kind, TimeoutError)
-    for kind in (LeaseLost, NodeError):
+    for kind in (LeaseLost, StaleFence, NodeError):
         assert not issubclass(kind, AcquireError)
     assert not issubclass(AcquireTimeout, QuorumUnreachable)
 

@@ -6,6 +6,7 @@
     _drivers/    performs effects: sockets and poll, or asyncio
     _face/       what both faces share: holdings, tickets, reports
     _sync/       the blocking face, re-exported here; asyncio/ is its twin
+    fencing/     helpers by which a database, Redis or a file refuses late writers
     testing/     real local servers for tests
     errors.py    what can go wrong, as a tree
 
@@ -31,6 +32,7 @@ from quorlock.errors import (
     NodeError,
     QuorlockError,
     QuorumUnreachable,
+    StaleFence,
 )
 
 __version__ = "0.1.0"
@@ -51,6 +53,7 @@ __all__ = [
     "QuorlockError",
     "QuorumUnreachable",
     "Redlock",
+    "StaleFence",
     "Ticket",
     "Tls",
     "now",

@@ -5,6 +5,7 @@
     │  ├─ AcquireTimeout     also TimeoutError: somebody else held it to the end
     │  └─ QuorumUnreachable  too many nodes did not answer; which, and why
     ├─ LeaseLost             .lease .reason (expired | taken | unreachable)
+    ├─ StaleFence            .resource .fence .seen: a later holder has been there
     ├─ NodeError             .resource .votes: nodes answered what they never should
     └─ ConfigError           also ValueError: .argument .value .fix
 
@@ -235,6 +236,29 @@ class LeaseLost(QuorlockError):
     def facts(self) -> dict[str, Any]:
         """The attributes, as the constructor takes them."""
         return {"resource": self.resource, "reason": self.reason, "votes": self.votes}
+
+
+class StaleFence(QuorlockError):
+    """What a lock protects refused a fence: it has seen a larger one, that of a later holder.
+
+    Attributes:
+        resource: what refused: the resource, row, key or file.
+        fence: the one that was refused.
+        seen: the largest that was accepted there.
+    """
+
+    def __init__(self, resource: str, fence: int, seen: int) -> None:
+        self.resource = resource
+        self.fence = fence
+        self.seen = seen
+        super().__init__(
+            f"{resource!r} refuses fence {fence}: it has seen {seen}, of a later holder;"
+            f" stop what the lease protected, then acquire anew"
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The attributes, as the constructor takes them."""
+        return {"resource": self.resource, "fence": self.fence, "seen": self.seen}
 
 
 def _causes(votes: Sequence[NodeVote]) -> str:

@@ -16,13 +16,15 @@ SRC = Path(__file__).parents[2] / "src"
 DIRECTIONS: dict[str, set[str]] = {
     "errors": set(),
     "scripts": set(),
+    # What protects data by fences stands on its own: it needs no lock, only the number.
+    "fencing": {"errors"},
     "_core": {"errors"},
     "_wire": {"_core", "scripts", "errors"},
     "_drivers": {"_wire", "_core", "scripts", "errors"},
     "_face": {"_drivers", "_wire", "_core", "errors"},
     "_sync": {"_face", "_drivers", "_wire", "_core", "errors"},
     # From `quorlock` asyncio takes the names that are the same in both faces.
-    "asyncio": {"quorlock", "_face", "_drivers", "_wire", "_core", "errors"},
+    "asyncio": {"quorlock", "fencing", "_face", "_drivers", "_wire", "_core", "errors"},
     "quorlock": {"_sync", "_face", "_drivers", "_wire", "_core", "errors"},
     # The simulated world runs the flows, the queue of a connection and the twins of the scripts.
     "testing": {"quorlock", "asyncio", "_wire", "_core", "scripts", "errors"},
