@@ -44,8 +44,10 @@ def test_with_fencing_it_is_refused(nodes: Servers) -> None:
         "client 2: has the lock, reads ''",
         "client 2: has written",
         "the world: client 1 goes on",
-        "client 1: StaleFence: 'document' refuses fence …: it has seen …, of a later holder;"
-        " stop what the lease protected, then acquire anew",
+        (
+            "client 1: StaleFence: 'document' refuses fence …: it has seen …, of a later holder;"
+            " stop what the lease protected, then acquire anew"
+        ),
         "client 1: has the lock, reads 'client 2\\n'",
         "client 1: has written",
         "the document: 'client 2\\nclient 1\\n': all is there",
