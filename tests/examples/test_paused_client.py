@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "paused_client.py"
 
 def story(nodes: Servers, *arguments: str) -> list[str]:
     """What everybody said, in order; numbers of fences as `…`."""
-    command = [sys.executable, EXAMPLE, *arguments, "--nodes", *nodes.urls[:3]]
+    command = [sys.executable, str(EXAMPLE), *arguments, "--nodes", *nodes.urls[:3]]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert run.stderr == ""
     lines = [re.sub(r":\s+", ": ", line, count=1) for line in run.stdout.splitlines()]
