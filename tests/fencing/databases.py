@@ -87,8 +87,8 @@ class Sqlite(Blocking):
 
     async def connect(self, *, autocommit: bool = False, patience: float = 30) -> Any:
         if autocommit:
-            return sqlite3.connect(self._path, patience, isolation_level=None)
-        return sqlite3.connect(self._path, patience)
+            return sqlite3.connect(self._path, timeout=patience, isolation_level=None)
+        return sqlite3.connect(self._path, timeout=patience)
 
 
 class _Postgres:

@@ -80,8 +80,11 @@ class Postgres:
         try:
             subprocess.run(asked, capture_output=True, check=True, cwd="/", **self._user)
         except PermissionError:
-            shutil.copytree(folder.parent, self._home / "programs", symlinks=True)
-            return self._home / "programs" / "bin"
+            # The wheel has its libraries beside its package.
+            package = folder.parents[1]
+            for tree in package.parent.glob(f"{package.name}*"):
+                shutil.copytree(tree, self._home / tree.name, symlinks=True)
+            return self._home / package.name / folder.relative_to(package)
         return folder
 
     def _initialise(self, folder: Path) -> None:
