@@ -107,6 +107,7 @@ def add_line(name: str, nodes: list[str], document: str, *, fencing: bool) -> No
                     if pause:
                         pause = False
                         os.kill(os.getpid(), signal.SIGSTOP)
+                        say(name, f"writes (it does not look again: held is {lease.held})")
                     write(storage, f"{text}{name}\n", lease.fence)
                     say(name, "has written")
             except StaleFence as error:

@@ -30,6 +30,7 @@ def test_without_fencing_the_late_write_lands(nodes: Servers) -> None:
         "client 2: has the lock, reads ''",
         "client 2: has written",
         "the world: client 1 goes on",
+        "client 1: writes (it does not look again: held is False)",
         "client 1: has written",
     ]
     assert late.startswith("client 1: LeaseLost, but it has written: lease on 'document' is lost")
@@ -44,6 +45,7 @@ def test_with_fencing_it_is_refused(nodes: Servers) -> None:
         "client 2: has the lock, reads ''",
         "client 2: has written",
         "the world: client 1 goes on",
+        "client 1: writes (it does not look again: held is False)",
         (
             "client 1: StaleFence: 'document' refuses fence …: it has seen …, of a later holder;"
             " stop what the lease protected, then acquire anew"
