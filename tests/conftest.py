@@ -42,5 +42,6 @@ def nodes(servers: Servers) -> Servers:
             server.restart()
         elif server.stopped:
             server.cont()
-        server.execute("FLUSHALL")
+        server.born_empty()  # also one that a test restarted
+        server.flush()
     return servers

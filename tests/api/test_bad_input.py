@@ -20,7 +20,7 @@ import re
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -100,7 +100,7 @@ def own_servers() -> Iterator[Servers]:
 def own(own_servers: Servers) -> Servers:
     """The same without keys, and without scripts: where EVAL is needed, EVALSHA must not do."""
     for server in own_servers:
-        server.execute("FLUSHALL")
+        server.flush()
         server.execute("SCRIPT", "FLUSH")
     return own_servers
 
@@ -331,6 +331,13 @@ CALLS = [
         f"timeout='1': {SECONDS}",
         lambda redlock: redlock.lock("x").acquire(timeout="1"),
     ),
+    making(
+        "restart_guard another word",
+        "restart_guard='off': give 'uptime', 'marker', or None where nodes are born empty (tests,"
+        " CI)",
+        restart_guard="off",
+    ),
+    making("restart_guard True", "restart_guard=True: give 'uptime', …", restart_guard=True),
     making("prefix a number", "prefix=1: give a string, '' for none", prefix=1),
     making("prefix with NUL", f"prefix='a\\x00': {NUL}", prefix="a\0"),
     # the resource
@@ -495,11 +502,13 @@ def impostors(behaviour: Behaviour, *, tcp: bool = False) -> Build:
     return build
 
 
-def servers(*options: str) -> Build:
-    """Real ones, started like that."""
+def servers(*options: str, settings: Mapping[str, str] = {}) -> Build:
+    """Real ones, started like that, and set so afterwards."""
 
     def build(rig: Rig, count: int) -> list[str]:
         started = rig.enter_context(Servers(count, options=options))
+        for server, (name, value) in itertools.product(started, settings.items()):
+            server.execute("CONFIG", "SET", name, value)
         return [logged_in(url) for url in started.urls]
 
     return build
@@ -515,13 +524,13 @@ def locked(login: Callable[[str], str]) -> Build:
     return build
 
 
-def user(*rules: str, keys: str = "~*") -> Build:
+def user(*rules: str, keys: Sequence[str] = ("~*",)) -> Build:
     """Real ones, and a user who has these rights alone."""
 
     def build(rig: Rig, count: int) -> list[str]:
         name = f"user{next(_numbers)}"
         for server in rig.own:
-            server.execute("ACL", "SETUSER", name, "reset", "on", f">{PASSWORD}", keys, *rules)
+            server.execute("ACL", "SETUSER", name, "reset", "on", f">{PASSWORD}", *keys, *rules)
         return [logged_in(server.url, name) for server in rig.own[:count]]
 
     return build
@@ -586,14 +595,17 @@ def greeting_then(reply: bytes | None) -> Behaviour:
     """A node that greets as it should, and answers everything else with that; None closes."""
 
     async def behaviour(caller: Caller) -> None:
-        info = b"redis_version:7.0.0\r\nrun_id:%040d\r\nrole:master\r\n" % next(_numbers)
+        info = b"redis_version:7.0.0\r\nrun_id:%040d\r\n" % next(_numbers)
+        info += b"uptime_in_seconds:1000\r\nrole:master\r\n"
         greeting = {b"HELLO": b"%1\r\n+proto\r\n:3\r\n", b"SELECT": b"+OK\r\n"}
+        side_keys = {b"GET": b"_\r\n", b"SET": b"+OK\r\n"}
         greeting[b"INFO"] = b"$%d\r\n%b\r\n" % (len(info), info)
         commands = hiredis.Reader(notEnoughData=None)
         while data := await caller.read():
             commands.feed(data)
             while (command := commands.gets()) is not None:
-                words = greeting.get(command[0], reply)
+                is_ours = len(command) > 1 and command[1].startswith(b"quorlock:")
+                words = (side_keys if is_ours else greeting).get(command[0], reply)
                 if words is None:
                     return
                 await caller.write(words)
@@ -632,6 +644,7 @@ DENIED = (
     b" is set for the default user."
 )
 NO_ANSWER = "no answer to connecting"
+NO_SIDE_KEYS = "may not use the keys quorlock:* (grant ~quorlock:* +set +get)"
 NOT_REDIS = "does not speak the Redis protocol…"
 
 FAULTS = [
@@ -658,10 +671,16 @@ FAULTS = [
         "may not run INFO, which tells its run_id (grant +info)",
     ),
     Fault("user without SET", lacking("+set"), NodeError, "NOPERM … 'set' command"),
-    Fault("user of other keys", user(*RIGHTS, keys="~other:*"), NodeError, "NOPERM …key…"),
+    Fault(
+        "user of other keys",
+        user(*RIGHTS, keys=("~other:*", "~quorlock:*")),
+        NodeError,
+        "NOPERM …key…",
+    ),
+    Fault("user without our side keys", user(*RIGHTS, keys=("~x",)), NodeError, NO_SIDE_KEYS),
     Fault("user without EVALSHA", lacking("+evalsha"), NodeError, "NOPERM …", act="extend"),
     Fault("user without EVAL", lacking("+eval"), NodeError, "NOPERM …", act="release"),
-    Fault("user without GET", lacking("+get"), NodeError, "ERR …script…", act="release"),
+    Fault("user without GET", lacking("+get"), NodeError, NO_SIDE_KEYS),
     Fault("user without DEL", lacking("+del"), NodeError, "ERR …script…", act="release"),
     Fault("user without PTTL", lacking("+pttl"), NodeError, "ERR …script…", act="extend"),
     Fault("user without PEXPIRE", lacking("+pexpire"), NodeError, "ERR …script…", act="extend"),
@@ -688,7 +707,7 @@ FAULTS = [
     ),
     Fault(
         "memory full",
-        servers("--maxmemory", "1mb", "--maxmemory-policy", "noeviction"),
+        servers("--maxmemory-policy", "noeviction", settings={"maxmemory": "1mb"}),
         NodeError,
         "OOM command not allowed when used memory > 'maxmemory'.",
         at_once=False,

@@ -68,8 +68,11 @@ async def test_a_lease_outlives_the_death_of_a_minority(face: Face, mortal_nodes
 
 
 async def test_restarted_nodes_vote_again(face: Face, mortal_nodes: Servers) -> None:
-    """Killed and back, then two others killed: the same Redlock goes on, on the ones that came."""
-    async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+    """Killed and back, then two others killed: the same Redlock goes on, on the ones that came.
+
+    At once, without the guard; with it, test_restart_guard.py.
+    """
+    async with face.redlock(mortal_nodes.urls, **SETTINGS, restart_guard=None) as redlock:
         await cycles(redlock, 5)
         for node in mortal_nodes[:2]:
             node.kill()
@@ -98,7 +101,7 @@ async def test_three_of_five_killed(face: Face, mortal_nodes: Servers, before: b
     """QuorumUnreachable within outage_timeout, naming the three and their causes; nothing of ours
     stays on the two that live.
     """
-    settings = {**SETTINGS, "outage_timeout": 0.8}
+    settings = {**SETTINGS, "outage_timeout": 0.8, "restart_guard": None}
     async with face.redlock(mortal_nodes.urls, **settings) as redlock:
         if before:
             await cycles(redlock, 3)

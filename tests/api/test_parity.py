@@ -140,6 +140,7 @@ def test_a_redlock_takes_the_same_settings_in_both_faces(module: Any) -> None:
         "drift_factor": 0.01,
         "retry_delay": (0.05, 0.2),
         "outage_timeout": 5.0,
+        "restart_guard": "uptime",
         "prefix": "",
     }
 

@@ -147,6 +147,7 @@ def test_settings_are_kept_in_their_units() -> None:
         retry_delay=[0.05, timedelta(seconds=1)],
         outage_timeout=0,
         prefix="p:",
+        restart_guard="marker",
     )
     assert made == Policy(
         addresses=("a", "b", "c", "d", "e"),
@@ -158,9 +159,11 @@ def test_settings_are_kept_in_their_units() -> None:
         retry_delay=(50 * NS_PER_MS, NS_PER_S),
         outage_timeout=0,
         prefix=b"p:",
+        restart_guard="marker",
         n=5,
         quorum=3,
     )
+    assert made.agreement == b"n=5 max_ttl_ms=2000 restart_guard=marker"
     assert (made.n, made.quorum, made.max_ttl) == (5, 3, 2 * NS_PER_S)
     with pytest.raises(AttributeError):
         made.ttl_ms = 5  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]

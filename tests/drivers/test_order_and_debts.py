@@ -594,7 +594,7 @@ def test_partial_writes_and_cut(nodes: Servers, face: Callable[..., Face]) -> No
 
 def test_node_restarts(nodes: Servers, face: Callable[..., Face]) -> None:
     """Killed -9 and started empty: it is connected again within the back-off, and votes."""
-    redlock = face(nodes.urls)
+    redlock = face(nodes.urls, restart_guard=None)
     all_up(redlock)
     for down in (0.0, 0.4):
         lease = redlock.acquire("r")
@@ -624,7 +624,7 @@ def test_node_restarts(nodes: Servers, face: Callable[..., Face]) -> None:
 
 def test_all_nodes_restart(nodes: Servers, face: Callable[..., Face]) -> None:
     """Nothing is left of the old connections; the Redlock works as before."""
-    redlock = face(nodes.urls, outage_timeout=5.0)
+    redlock = face(nodes.urls, outage_timeout=5.0, restart_guard=None)
     all_up(redlock)
     for server in nodes:
         server.kill()

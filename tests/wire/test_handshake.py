@@ -20,7 +20,9 @@ RUN_ID = "0123456789abcdef0123456789abcdef01234567"
 
 SERVER = f"# Server\r\nredis_version:7.0.15\r\nrun_id:{RUN_ID}\r\ntcp_port:6379\r\n".encode()
 MASTER = b"# Replication\r\nrole:master\r\nconnected_slaves:0\r\n"
-HELLO3 = b"%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n"
+NIL, NIL2 = b"_\r\n", b"$-1\r\n"
+# With the answer to what follows it: nobody said that the server was born empty.
+HELLO3 = b"%2\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:3\r\n" + NIL
 NO_HELLO = b"-ERR unknown command `HELLO`, with args beginning with: `3`\r\n"
 NOAUTH = b"-NOAUTH Authentication required.\r\n"
 OK = b"+OK\r\n"
@@ -60,6 +62,7 @@ def sent(made: Handshake) -> list[list[bytes]]:
 
 
 INFOS = [[b"INFO", b"server"], [b"INFO", b"replication"]]
+BORN = [b"GET", b"quorlock:born-empty"]
 NAMED = [b"SETNAME", b"quorlock"]
 
 
@@ -69,19 +72,19 @@ NAMED = [b"SETNAME", b"quorlock"]
 @pytest.mark.parametrize(
     ("made", "packet"),
     [
-        (handshake(), [[b"HELLO", b"3", *NAMED], *INFOS]),
-        (handshake(db=7), [[b"HELLO", b"3", *NAMED], [b"SELECT", b"7"], *INFOS]),
+        (handshake(), [[b"HELLO", b"3", *NAMED], BORN, *INFOS]),
+        (handshake(db=7), [[b"HELLO", b"3", *NAMED], BORN, [b"SELECT", b"7"], *INFOS]),
         (
             handshake(password="p w"),
-            [[b"HELLO", b"3", b"AUTH", b"default", b"p w", *NAMED], *INFOS],
+            [[b"HELLO", b"3", b"AUTH", b"default", b"p w", *NAMED], BORN, *INFOS],
         ),
         (
             handshake(username="ü", password="ß"),
-            [[b"HELLO", b"3", b"AUTH", "ü".encode(), "ß".encode(), *NAMED], *INFOS],
+            [[b"HELLO", b"3", b"AUTH", "ü".encode(), "ß".encode(), *NAMED], BORN, *INFOS],
         ),
         (
             handshake(username="u", password=""),
-            [[b"HELLO", b"3", b"AUTH", b"u", b"", *NAMED], *INFOS],
+            [[b"HELLO", b"3", b"AUTH", b"u", b"", *NAMED], BORN, *INFOS],
         ),
     ],
     ids=range(5),
@@ -125,24 +128,24 @@ def test_a_server_without_hello_is_asked_in_resp2(
     refusal: bytes, made: Handshake, login: list[bytes]
 ) -> None:
     """Old servers, and users who may not say HELLO: AUTH or PING, and the rest again."""
-    made.hear(refusal + NOAUTH + NOAUTH)
+    made.hear(refusal + NOAUTH * 3)
     assert made.greeting is None
-    assert sent(made) == [login, *INFOS]
-    made.hear(OK + bulk(SERVER) + bulk(MASTER))
+    assert sent(made) == [login, BORN, *INFOS]
+    made.hear(OK + NIL2 + bulk(SERVER) + bulk(MASTER))
     assert made.greeting == Greeting(RUN_ID, "7.0.15")
 
 
 def test_the_database_is_selected_again_in_resp2() -> None:
     """What was answered behind the refused HELLO does not count."""
     made = handshake(db=2)
-    made.hear(NO_HELLO + b"-ERR DB index is out of range\r\n" + NOAUTH * 2)
-    assert sent(made) == [[b"PING"], [b"SELECT", b"2"], *INFOS]
-    made.hear(b"+PONG\r\n" + OK + bulk(SERVER) + bulk(MASTER))
+    made.hear(NO_HELLO + NOAUTH + b"-ERR DB index is out of range\r\n" + NOAUTH * 2)
+    assert sent(made) == [[b"PING"], BORN, [b"SELECT", b"2"], *INFOS]
+    made.hear(b"+PONG\r\n" + NIL2 + OK + bulk(SERVER) + bulk(MASTER))
     assert made.greeting is not None
 
 
 FIRST = HELLO3 + OK + verbatim(SERVER) + verbatim(MASTER)
-OLD = NO_HELLO + OK + NOAUTH * 2, b"+PONG\r\n" + OK + bulk(SERVER) + bulk(MASTER)
+OLD = NO_HELLO + NOAUTH + OK + NOAUTH * 2, b"+PONG\r\n" + NIL2 + OK + bulk(SERVER) + bulk(MASTER)
 
 
 def test_split_at_every_byte() -> None:
@@ -175,9 +178,9 @@ def test_real_servers_are_greeted(nodes: Servers) -> None:
         reader = hiredis.Reader()
         made = handshake(db=1)
         reader.feed(made.to_send)
-        commands = [reader.gets() for _ in range(4)]
-        assert commands[1] == [b"SELECT", b"1"]
-        replies = [node.execute(*words) for words in commands[2:]]
+        commands = [reader.gets() for _ in range(5)]
+        assert commands[2] == [b"SELECT", b"1"]
+        replies = [node.execute(*words) for words in commands[3:]]
         made.hear(HELLO3 + OK + b"".join(map(bulk, replies)))
         assert made.greeting is not None
         assert made.greeting.run_id.encode() in node.execute("INFO", "server")
@@ -214,7 +217,7 @@ def test_a_refused_first_word_is_told_at_once(reply: bytes, text: str, lasting: 
     """A server that refuses may hang up behind its words: they are the reason, with or without
     answers to the rest of the packet.
     """
-    for rest in (b"", NOAUTH * 2, OK + bulk(SERVER) + bulk(MASTER)):
+    for rest in (b"", NOAUTH * 3, OK + NIL + bulk(SERVER) + bulk(MASTER)):
         error = unfit(handshake(password=PASSWORD), reply + rest)
         assert (error.text, error.lasting) == (text, lasting)
         assert str(error) == text
@@ -246,13 +249,13 @@ def test_a_refused_first_word_is_told_at_once(reply: bytes, text: str, lasting: 
 def test_a_refused_login_in_resp2(login: bytes, text: str, lasting: bool) -> None:
     """The same for servers without HELLO, whose words are older."""
     made = handshake(username="u", password=PASSWORD)
-    error = unfit(made, NO_HELLO + NOAUTH * 2, login + NOAUTH * 2)
+    error = unfit(made, NO_HELLO + NOAUTH * 3, login + NOAUTH * 3)
     assert (error.text, error.lasting) == (text, lasting)
 
 
 def test_no_password_where_one_is_needed_in_resp2() -> None:
     """PING is answered by NOAUTH."""
-    error = unfit(handshake(), NO_HELLO + NOAUTH * 2, NOAUTH * 3)
+    error = unfit(handshake(), NO_HELLO + NOAUTH * 3, NOAUTH * 4)
     assert (error.text, error.lasting) == ("NOAUTH Authentication required.", True)
 
 

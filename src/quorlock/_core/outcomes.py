@@ -37,6 +37,7 @@ class Cause(Enum):
     DOWN = "not connected"  # nothing was sent
     BACKLOG = "owes too many answers"  # nothing was sent
     CROWDED = "not asked: too many calls of this process are under way"
+    RESTARTED = "restarted"  # kept out by the guard, not asked
 
 
 _LOCK_ANSWERS = frozenset({Cause.YES, Cause.HELD, Cause.ABSENT})
@@ -128,7 +129,7 @@ class NodeStatus(NamedTuple):
 
     Attributes:
         address: where it is, without user info.
-        up: the last contact was a good one.
+        up: the last contact was a good one, and it may vote.
         why: what is wrong; "" while it is up.
         latency: seconds that its last answer took; None before the first.
         version: of the server; "" while not known.

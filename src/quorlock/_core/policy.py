@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from quorlock._core.quorum import quorum
 from quorlock._core.time import (
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 Seconds: TypeAlias = "float | timedelta"
+RestartGuard: TypeAlias = Literal["uptime", "marker"] | None
 
 # A lease must outlive at least one round to get it, one to extend it and some use between.
 TTL_PER_NODE_TIMEOUT = 3
@@ -44,6 +45,7 @@ class Policy(NamedTuple):
     retry_delay: tuple[Duration, Duration]
     outage_timeout: Duration
     prefix: bytes
+    restart_guard: RestartGuard
     n: int  # how many nodes are configured; never how many are up
     quorum: int  # how many of them must agree
 
@@ -51,6 +53,12 @@ class Policy(NamedTuple):
     def max_ttl(self) -> Duration:
         """The longest life that a key of these nodes can have."""
         return self.max_ttl_ms * NS_PER_MS
+
+    @property
+    def agreement(self) -> bytes:
+        """What all clients of these nodes must have in common, as the nodes keep it."""
+        facts = (self.n, self.max_ttl_ms, str(self.restart_guard).encode())
+        return b"n=%d max_ttl_ms=%d restart_guard=%b" % facts
 
     def valid_until(self, started: Instant, ttl_ms: int) -> Instant:
         """Until when a lease may be trusted whose round began at `started`.
@@ -89,6 +97,7 @@ def policy(
     retry_delay: tuple[Seconds, Seconds],
     outage_timeout: Seconds,
     prefix: str | bytes,
+    restart_guard: RestartGuard = "uptime",
 ) -> Policy:
     """Validate what a user gave. Raises ConfigError naming the argument, value and fix."""
     per_node = positive("node_timeout", node_timeout)
@@ -106,6 +115,7 @@ def policy(
         retry_delay=_retry_delay(retry_delay),
         outage_timeout=non_negative("outage_timeout", outage_timeout),
         prefix=_prefix(prefix),
+        restart_guard=_restart_guard(restart_guard),
         n=len(addresses),
         quorum=quorum(len(addresses)),
     )
@@ -188,6 +198,13 @@ def _retry_delay(value: Any) -> tuple[Duration, Duration]:
     if shortest > longest:
         raise ConfigError("retry_delay", value, "give the shorter delay first")
     return shortest, longest
+
+
+def _restart_guard(value: RestartGuard) -> RestartGuard:
+    if value not in ("uptime", "marker", None):
+        fix = "give 'uptime', 'marker', or None where nodes are born empty (tests, CI)"
+        raise ConfigError("restart_guard", value, fix)
+    return value
 
 
 def _prefix(value: object) -> bytes:

@@ -11,6 +11,7 @@ import contextlib
 import weakref
 from collections import deque
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from quorlock._core.commands import Acquire, Release
@@ -86,7 +87,7 @@ class Driver:
                 if way.link is not None:
                     waiting = at - way.link.conversation.oldest(at)
                     silent_for[index] = max(silent_for[index], waiting)
-        return tuple(map(Member.status, self.members.all, silent_for))
+        return tuple(map(Member.status, self.members.all, silent_for, repeat(at)))
 
     async def close(self) -> None:
         """Pay what is owed, as far as it can be in a bounded time, and close everything."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quorlock._core.commands import Acquire, Release
@@ -145,7 +146,7 @@ class Driver:
                     index = connection.member.index
                     waiting = at - connection.conversation.oldest(at)
                     silent_for[index] = max(silent_for[index], waiting)
-        return tuple(map(Member.status, self.members.all, silent_for))
+        return tuple(map(Member.status, self.members.all, silent_for, repeat(at)))
 
     @property
     def closed(self) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import Acquire, Extend, Release
 from quorlock._core.effects import Elapsed, Receipt, replied
+from quorlock._core.guard import VOTES, kept_out
 from quorlock._core.outcomes import ABSENT, Answer
 from quorlock._core.quorum import PENDING
 from quorlock._core.time import NS_PER_MS
@@ -53,6 +54,7 @@ class Bundle:
         self._closed = False
         self._used_at = now()
         self.missing = True  # some node has no connection here
+        self._guarded = False  # some node restarted lately, and must not vote yet
 
     # --- connections come and go -------------------------------------------------------------
 
@@ -82,6 +84,7 @@ class Bundle:
             if self.connections[index] not in (None, arrival):
                 self._drop(index)
             self.connections[index] = arrival
+            self._guarded |= arrival.quarantine is not None
             self._by_fd[arrival.fileno()] = arrival
             self._poll.register(arrival.fileno(), _POLL_IN)
             self._arrivals.popleft()
@@ -141,8 +144,10 @@ class Bundle:
         question = Question(command, exchange, round_, started)
         # Nearly always there is nothing to look into, and every connection just gets the bytes.
         is_acquire = type(command) is Acquire
-        is_plain = type(command) is not Extend and (
-            behind is None or (behind.path is self and behind.asked == self._everywhere)
+        is_plain = (
+            type(command) is not Extend
+            and (behind is None or (behind.path is self and behind.asked == self._everywhere))
+            and not self._guarded
         )
         asked = index = 0
         for connection in self.connections:
@@ -179,6 +184,8 @@ class Bundle:
             if behind.path is not self:
                 connection = self._behind(index, command, behind) or connection
         if connection is not None:
+            if isinstance(command, VOTES) and (kept := self._kept_out(connection, question)):
+                return kept
             if type(command) is Acquire and self._backlogged(connection, question.asked_at):
                 return BACKLOG
             if connection.ask(data, question):
@@ -188,6 +195,15 @@ class Bundle:
             member.owe(command, "", now())
         self.missing = True
         return member.absence
+
+    def _kept_out(self, connection: Connection, question: Question) -> Answer | None:
+        """The answer in the name of a node that must not vote yet."""
+        kept = connection.quarantine
+        answer = None if kept is None else kept_out(kept, question.asked_at)
+        if answer is None:
+            connection.quarantine = None
+            self._guarded = any(c is not None and c.quarantine for c in self.connections)
+        return answer
 
     def _backlogged(self, connection: Connection, at: Instant) -> bool:
         conversation = connection.conversation

@@ -21,6 +21,7 @@ from quorlock._wire.conversation import Conversation, Nonsense
 
 if TYPE_CHECKING:
     from quorlock._core.effects import Replied
+    from quorlock._core.guard import Quarantine
     from quorlock._core.time import Instant
     from quorlock._drivers.members import Member
     from quorlock._wire.conversation import Question
@@ -57,6 +58,7 @@ class Connection:
         self.lost = False
         self._buried = False  # its debts are noted, its askers told
         self.run_id = member.run_id
+        self.quarantine: Quarantine | None = None  # its server must not vote yet
         self.conversation = Conversation(secret, member.patience)
         self.questions = self.conversation.questions
         self._fd = sock.fileno()

@@ -34,11 +34,15 @@ def dial(member: Member, members: Members, give_up: Instant) -> Connection:
         if member.node.tls is not None:
             sock, would_block = _secured(sock, member.node)
         began = now()
-        greeting = _talk(sock, Handshake(member.node, username, password), give_up)
-        member.latency = now() - began
-        members.admit(member, greeting)
+        talk = Handshake(member.node, username, password, members.agreement)
+        greeting = _talk(sock, talk, give_up)
+        ended = now()
+        member.latency = ended - began
+        kept = members.admit(member, greeting, ended)
         sock.setblocking(False)
-        return Connection(sock, member, would_block, password)
+        connection = Connection(sock, member, would_block, password)
+        connection.quarantine = kept
+        return connection
     except BaseException:
         sock.close()
         raise

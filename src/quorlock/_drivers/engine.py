@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import Acquire, Extend, Release
 from quorlock._core.effects import Receipt, replied
+from quorlock._core.guard import VOTES, kept_out
 from quorlock._core.outcomes import ABSENT, Answer
 from quorlock._drivers.clock import now
 from quorlock._drivers.members import BACKLOG
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
     from quorlock._drivers.asyncio import Turn
+    from quorlock._drivers.link import Link
     from quorlock._drivers.members import Members
 
 
@@ -57,6 +59,7 @@ class Engine:
         self._waiting: list[Callable[[], None]] = []
         self._recheck: asyncio.TimerHandle | None = None
         self._corked = False
+        self._guarded = False  # some node restarted lately, and must not vote yet
         self._everywhere = (
             1 << len(members.all)
         ) - 1  # what `Receipt.asked` is when all were asked
@@ -82,8 +85,10 @@ class Engine:
         asked = 0
         # Nearly always there is nothing to look into, and every link just gets the bytes.
         is_acquire = type(command) is Acquire
-        is_plain = type(command) is not Extend and (
-            behind is None or behind.asked == self._everywhere
+        is_plain = (
+            type(command) is not Extend
+            and (behind is None or behind.asked == self._everywhere)
+            and not self._guarded
         )
         bit = 1
         for way in self.ways:
@@ -122,6 +127,8 @@ class Engine:
         if type(command) is Extend and way.member.debts.owes(command.token):
             return ABSENT  # what may be there of ours is about to be deleted
         if link is not None:
+            if isinstance(command, VOTES) and (kept := self._kept_out(link, question)):
+                return kept
             if type(command) is Acquire and link.conversation.backlogged(question.asked_at):
                 return BACKLOG
             if link.ask(data, question):
@@ -130,6 +137,18 @@ class Engine:
             way.member.owe(command, "", question.asked_at)
         way.want()
         return way.member.absence
+
+    def _kept_out(self, link: Link, question: Question) -> Answer | None:
+        """The answer in the name of a node that must not vote yet."""
+        kept = link.quarantine
+        answer = None if kept is None else kept_out(kept, question.asked_at)
+        if answer is None:
+            link.quarantine = None
+            self._guarded = self._is_guarded()
+        return answer
+
+    def _is_guarded(self) -> bool:
+        return any(way.link is not None and way.link.quarantine for way in self.ways)
 
     def _cork(self) -> None:
         # The first command of a tick goes out at once, the others together at its end: without
@@ -235,6 +254,7 @@ class Engine:
         return at >= self._grace
 
     def _changed(self) -> None:
+        self._guarded = self._is_guarded()
         if self._waiting:
             self._look_again()
 

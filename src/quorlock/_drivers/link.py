@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._core.effects import Replied
+    from quorlock._core.guard import Quarantine
     from quorlock._drivers.members import Member
 
 _BUFFER_BYTES = 16_384
@@ -55,6 +56,7 @@ class Link(asyncio.BufferedProtocol):
         self.admitted = False  # its server may vote
         self.corked = False
         self.run_id = ""
+        self.quarantine: Quarantine | None = None  # its server must not vote yet
         self.conversation = Conversation(secret, member.patience)
         self.greeted: asyncio.Future[Greeting] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()

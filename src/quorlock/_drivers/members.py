@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import Release
 from quorlock._core.debts import Debts
+from quorlock._core.guard import Guard, kept_out
 from quorlock._core.outcomes import GRANTED, Answer, Cause, NodeStatus, Vote
 from quorlock._core.time import NS_PER_MS, to_seconds
+from quorlock._wire.answers import printable
 from quorlock._wire.handshake import Greeting, Unfit
 from quorlock.errors import ConfigError
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._core.commands import Acquire, Command
+    from quorlock._core.guard import Quarantine
     from quorlock._core.policy import Policy
     from quorlock._core.time import Duration, Instant
     from quorlock._wire.conversation import Question
@@ -59,6 +62,7 @@ class Member:
         self.greeting: Greeting | None = None
         # Up, and no trouble: a plain yes tells nothing new but how long it took.
         self.is_calm = False
+        self.guard = Guard(policy)
         self.latency: Duration | None = None
         self.misconfigured: ConfigError | None = None
         self.max_ttl_ms = policy.max_ttl_ms
@@ -82,14 +86,17 @@ class Member:
         """The vote of a node to which nothing can be sent."""
         return self._unanswered
 
-    def met(self, greeting: Greeting) -> None:
-        """Connecting succeeded."""
+    def met(self, greeting: Greeting, at: Instant) -> Quarantine | None:
+        """Connecting succeeded; how long the server keeps out."""
+        exempt = self.node.durable or greeting.born_empty == greeting.run_id.encode()
+        kept = self.guard.met(greeting.run_id, greeting.uptime_s, at, exempt=exempt)
         self.greeting = greeting
         self.misconfigured = None
         self.standing = Standing.UP
         self.is_calm = not self._troubles
         self._back_off = BACK_OFF_MIN
         self.retry_at = 0
+        return kept
 
     def lost(self, text: str, cause: Cause) -> None:
         """A connection broke; the node may well be there."""
@@ -136,7 +143,7 @@ class Member:
             self.misconfigured = ConfigError(name, error.value, error.fix)
             self._unanswered = _down(str(error), lasting=True)
         elif isinstance(error, Unfit):
-            self._unanswered = _down(error.text, lasting=error.lasting)
+            self._unanswered = _down(error.text, lasting=error.lasting, faulty=error.faulty)
         else:
             self._unanswered = _down(_os_words(error))
 
@@ -145,9 +152,12 @@ class Member:
         self.debts.owe(command.key, command.token, run_id, at)
         self.on_debt()
 
-    def status(self, silent_for: Duration) -> NodeStatus:
+    def status(self, silent_for: Duration, at: Instant) -> NodeStatus:
         """For the user. silent_for: how long its oldest open question has been waiting."""
         why = next(iter(self._troubles.values()), "")
+        kept = self.guard.quarantine
+        if kept is not None and (answer := kept_out(kept, at)) is not None:
+            why = answer.reason
         if self.standing is not Standing.UP:
             why = self._unanswered.reason
         elif silent_for > self.patience:
@@ -166,25 +176,32 @@ class Members:
 
     def __init__(self, nodes: tuple[Node, ...], policy: Policy) -> None:
         self.all = tuple(Member(index, node, policy) for index, node in enumerate(nodes))
+        # What all clients of these nodes must have in common; b"": is not compared.
+        self.agreement = policy.agreement
         self._lock = threading.Lock()  # the blocking driver connects nodes in parallel
 
-    def admit(self, member: Member, greeting: Greeting) -> None:
+    def admit(self, member: Member, greeting: Greeting, at: Instant) -> Quarantine | None:
         """Let a freshly made connection vote, if its server is no other member's (rule 14).
 
         Compared on every connection: an address can move to another server at any time.
-        Raises Unfit.
+        Returns how long it must not vote yet; at: when the greeting was there.  Raises Unfit.
         """
+        self._compare(member, greeting.agreed)
         with self._lock:
             twin = self._twin(member, greeting.run_id)
             if twin is None:
-                member.met(greeting)
-                return
+                return member.met(greeting, at)
         text = f"is the same server as {twin.address} (run_id {greeting.run_id[:8]}…)"
-        if member.greeting is None:
-            # Never seen as anything else: not a moved address but a wrong list.
-            fix = f"it {text}: one crash would cost two votes; list every server once"
-            member.misconfigured = ConfigError(f"nodes[{member.index}]", member.address, fix)
-        raise Unfit(text, lasting=True)
+        raise _refusal(member, text, "one crash would cost two votes; list every server once")
+
+    def _compare(self, member: Member, agreed: bytes) -> None:
+        ours = self.agreement
+        if agreed in (b"", ours):
+            return
+        theirs = printable(agreed.decode(errors="replace"))
+        text = f"serves clients with {theirs!r}, and this one has {ours.decode()!r}"
+        fix = "give all of them the same; once the old ones are gone, DEL quorlock:config there"
+        raise _refusal(member, text, fix)
 
     def forgive(self, token: bytes, now: Instant) -> None:
         """No node is owed a release of this token any more: its lease has moved away."""
@@ -207,8 +224,18 @@ class Members:
         return next((other for other in others if other.run_id == run_id), None)
 
 
-def _down(text: str, *, lasting: bool = False) -> Answer:
-    return Answer(Vote.UNKNOWN, Cause.FORBIDDEN if lasting else Cause.DOWN, text)
+def _refusal(member: Member, text: str, fix: str) -> Unfit:
+    if member.greeting is None:
+        # Never seen as anything else: not a moved address but a wrong configuration.
+        member.misconfigured = ConfigError(
+            f"nodes[{member.index}]", member.address, f"it {text}: {fix}"
+        )
+    return Unfit(text, lasting=True)
+
+
+def _down(text: str, *, lasting: bool = False, faulty: bool = False) -> Answer:
+    cause = Cause.FAILED if faulty else Cause.DOWN
+    return Answer(Vote.UNKNOWN, Cause.FORBIDDEN if lasting else cause, text)
 
 
 def _os_words(error: Exception) -> str:

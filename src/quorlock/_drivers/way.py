@@ -128,7 +128,7 @@ class Way:
         """A connection whose server may vote."""
         node = self.member.node
         username, password = node.authority()
-        handshake = Handshake(node, username, password)
+        handshake = Handshake(node, username, password, self._members.agreement)
         link = Link(self.member, handshake, password, self._lost)
         link.on_end = partial(self._links.discard, link)
         link.on_debt = self.want
@@ -149,8 +149,9 @@ class Way:
                 tuned(transport, partial(tune, max_silence_ms=self.member.max_ttl_ms))
             began = now()
             greeting = await link.greeted
-            self.member.latency = now() - began
-            self._members.admit(self.member, greeting)
+            ended = now()
+            self.member.latency = ended - began
+            link.quarantine = self._members.admit(self.member, greeting, ended)
         except BaseException:
             link.abort()
             if not link.connected:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
-from quorlock._core.policy import Policy, Seconds, policy
+from quorlock._core.policy import Policy, RestartGuard, Seconds, policy
 from quorlock._face.session import Session
 from quorlock._wire.nodes import Node, as_nodes
 
@@ -38,6 +38,9 @@ class RedlockBase(ABC, Generic[D]):
             of the ttl.
         retry_delay: the shortest and the longest random pause between two attempts.
         outage_timeout: how long acquire keeps trying while no quorum can be reached.
+        restart_guard: how a node is kept from voting that restarted and may have forgotten locks:
+            by its "uptime", by a "marker" among its keys (which FLUSHALL and old snapshots lose as
+            well), or None: not at all, where nodes are born empty (tests, CI).
         prefix: what the Redis key begins with, before the resource's name.
 
     Raises:
@@ -55,6 +58,7 @@ class RedlockBase(ABC, Generic[D]):
         drift_factor: float = 0.01,
         retry_delay: tuple[Seconds, Seconds] = (0.05, 0.2),
         outage_timeout: Seconds = 5.0,
+        restart_guard: RestartGuard = "uptime",
         prefix: str | bytes = "",
     ) -> None:
         members: tuple[Node, ...] = as_nodes(nodes)
@@ -67,6 +71,7 @@ class RedlockBase(ABC, Generic[D]):
             drift_factor=drift_factor,
             retry_delay=retry_delay,
             outage_timeout=outage_timeout,
+            restart_guard=restart_guard,
             prefix=prefix,
         )
         self._session: Session[D] = Session(checked, self._driver(members, checked))

@@ -6,6 +6,7 @@ Needs Redis 5 or later; RESP3 where the server has it.  Leaves sockets and time 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from quorlock._wire.nodes import Node
 
 CLIENT_NAME = b"quorlock"
+# Side keys: what all clients agree on, one for a database, for ever; and in database 0 the run_id
+# of the server's first start, where whoever started it knows that it was empty.
+CONFIG = b"quorlock:config"
+BORN_EMPTY = b"quorlock:born-empty"
 HANGS_UP = "closes the connection at once"
 _NOTHING_YET = object()  # not hiredis' own False, which is a reply as well (RESP3's #f)
 
@@ -31,33 +36,43 @@ class Greeting(NamedTuple):
     """What a node told of itself.
 
     run_id names the *process*: another one after every restart, the same one behind every
-    address of the same server.
+    address of the same server.  uptime_s: since when that is up; None if it does not tell.
+    born_empty: the run_id of a process that had nothing to forget when it came up.
+    agreed: what the clients of these nodes have in common (`Policy.agreement`); b"" if the node
+    can't keep it at present.
     """
 
     run_id: str
     version: str
+    uptime_s: int | None = None
+    born_empty: bytes = b""
+    agreed: bytes = b""
 
 
 class Unfit(Exception):
     """The node may not vote over this connection.
 
     text: why, fit for an error message.  lasting: trying again will not mend it.
+    faulty: it said so itself, as it would to an acquire (LOADING, CLUSTERDOWN).
     """
 
-    def __init__(self, text: str, *, lasting: bool) -> None:
+    def __init__(self, text: str, *, lasting: bool, faulty: bool = False) -> None:
         super().__init__(text)
         self.text = text
         self.lasting = lasting
+        self.faulty = faulty
 
 
 class Handshake:
     """Drives the talk over bytes: `to_send`, `hear`, and at the end `greeting`."""
 
-    def __init__(self, node: Node, username: str | None, password: str | None) -> None:
+    def __init__(
+        self, node: Node, username: str | None, password: str | None, agreement: bytes = b""
+    ) -> None:
         self.greeting: Greeting | None = None
         self.to_send = b""
         self._secret = password
-        self._talk = _talk(node.db, username, password)
+        self._talk = _talk(node.db, username, password, agreement)
         self._reader = Reader(notEnoughData=_NOTHING_YET)
         self._unread = 0
         self._replies: list[Any] = []
@@ -99,20 +114,25 @@ class Handshake:
             self._replies, self._wanted, self._unread = [], len(packet), 0
 
 
-def _talk(db: int, username: str | None, password: str | None) -> Talk:
+def _talk(db: int, username: str | None, password: str | None, agreement: bytes) -> Talk:
     # One packet, so that connecting costs one round trip; what a refused HELLO makes of the
     # words behind it does not matter.
-    rest = [*_select(db), (b"INFO", b"server"), (b"INFO", b"replication")]
+    infos = [(b"INFO", b"server"), (b"INFO", b"replication")]
+    rest = [(b"GET", BORN_EMPTY), *_select(db), *infos, *_agree(agreement)]
     hello, *replies = yield [_hello(username, password), *rest]
     if _knows_no_hello(hello):
         logged_in, *replies = yield [*_login(username, password), *rest]
         _check(logged_in, password)
     else:
         _check(hello, password)
+    born_empty = replies.pop(0)
     if db:
         _check(replies.pop(0), password)
-    server, replication = (_info(reply, password) for reply in replies)
-    return _greeting(server, replication, password)
+    server, replication = (_info(reply, password) for reply in replies[:2])
+    greeting = _greeting(server, replication, password)
+    # What became of the SET shows in the GET: a node that is full or can't save keeps nothing.
+    agreed = _value(replies[3], password) if agreement else b""
+    return greeting._replace(born_empty=_value(born_empty, password), agreed=agreed)
 
 
 def _hello(username: str | None, password: str | None) -> Words:
@@ -128,6 +148,11 @@ def _login(username: str | None, password: str | None) -> list[Words]:
         return [(b"PING",)]
     user = (username.encode(),) if username else ()
     return [(b"AUTH", *user, password.encode())]
+
+
+def _agree(agreement: bytes) -> list[Words]:
+    """Write it down where nobody has yet, and read what is written; b"": for whoever stands in."""
+    return [(b"SET", CONFIG, agreement, b"NX"), (b"GET", CONFIG)] if agreement else []
 
 
 def _select(db: int) -> list[Words]:
@@ -165,5 +190,20 @@ def _greeting(server: dict[str, str], replication: dict[str, str], secret: str |
         raise Unfit(text, lasting=True)
     if not server.get("run_id"):
         raise Unfit("does not tell its run_id in INFO", lasting=True)
+    uptime = server.get("uptime_in_seconds", "")
+    uptime_s = int(uptime) if re.fullmatch("-?[0-9]{1,18}", uptime) else None
     version = server.get("valkey_version") or server.get("redis_version") or "unknown"
-    return Greeting(run_id=printable(server["run_id"]), version=printable(version))
+    return Greeting(printable(server["run_id"]), printable(version), uptime_s)
+
+
+def _value(reply: Any, secret: str | None) -> bytes:
+    """What a side key holds."""
+    if isinstance(reply, ReplyError) and str(reply).startswith("NOPERM"):
+        text = "may not use the keys quorlock:* (grant ~quorlock:* +set +get)"
+        raise Unfit(text, lasting=True)
+    if isinstance(reply, ReplyError):
+        answer = error_answer(redacted(str(reply), secret))
+        raise Unfit(answer.reason, lasting=answer.cause is Cause.FORBIDDEN, faulty=True)
+    if reply is not None and not isinstance(reply, bytes):
+        raise Unfit("does not speak the Redis protocol: GET is not a text", lasting=True)
+    return reply or b""

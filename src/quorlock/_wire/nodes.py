@@ -105,6 +105,8 @@ class Node(Value):
             for passwords that change. Called in the thread or event loop that connects,
             so it must not block for long.
         tls: `Tls(...)`, True for `Tls()`, or an `ssl.SSLContext`.
+        durable: you know that this server syncs every write to its disk before it answers
+            (`appendfsync always`): the restart guard lets it vote as soon as it is back.
         memory: the name of a node in this process's memory, for tests, in place of all others
             (`quorlock.testing.memory`).
 
@@ -113,7 +115,8 @@ class Node(Value):
     """
 
     __slots__ = __match_args__ = (
-        *("host", "port", "db", "path", "username", "password", "credentials", "tls", "memory"),
+        *("host", "port", "db", "path", "username", "password", "credentials", "tls"),
+        *("durable", "memory"),
     )
 
     host: str
@@ -124,6 +127,7 @@ class Node(Value):
     password: str | None
     credentials: Credentials | None
     tls: Tls | None
+    durable: bool
     memory: str | None
 
     def __init__(
@@ -137,9 +141,11 @@ class Node(Value):
         password: str | None = None,
         credentials: Credentials | None = None,
         tls: Tls | SSLContext | bool | None = None,
+        durable: bool = False,
         memory: str | None = None,
     ) -> None:
         self._fill(host=host, port=port, db=db, path=path, tls=_as_tls(tls), memory=memory)
+        self._fill(durable=durable)
         self._fill(username=username, password=password, credentials=credentials)
         _check_node(self)
 
@@ -200,6 +206,7 @@ class Node(Value):
         parts += ["password=***"] if self.password else []
         parts += ["credentials=***"] if self.credentials else []
         parts += [f"tls={_tls_in_short(self.tls)}"] if self.tls else []
+        parts += ["durable=True"] if self.durable else []
         return f"Node({', '.join(parts)})"
 
 
@@ -351,6 +358,8 @@ _HOST_FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
 def _check_node(node: Node) -> None:
     if not _is_number(node.db, 0, float("inf")):
         _refuse("the db must be a whole number, 0 or more", "db", _shown(node.db))
+    if not isinstance(cast("object", node.durable), bool):
+        _refuse("durable is True or False", "durable", _shown(node.durable))
     if node.memory is not None:
         _check_memory(node)
     elif node.path is None:
@@ -405,7 +414,7 @@ def _check_memory(node: Node) -> None:
         _refuse(fix, "memory", redacted(name))
     place = (node.host, node.port, node.db, node.path, node.tls)
     login = (node.username, node.password, node.credentials)
-    if place != ("localhost", 6379, 0, None, None) or any(login):
+    if place != ("localhost", 6379, 0, None, None) or any(login) or node.durable:
         _refuse("a memory node has a name and nothing else: memory://a", "memory", name)
 
 
@@ -544,6 +553,7 @@ def _read_tcp(match: re.Match[str], options: dict[str, str]) -> dict[str, Any]:
     if not host:
         _refuse("name the host, e.g. redis://localhost:6379")
     facts: dict[str, Any] = {"host": host.lower(), "db": _read_db(match, options)}
+    facts |= _read_durable(options)
     if match["port"]:
         facts["port"] = _port(match["port"])
     return facts
@@ -563,7 +573,8 @@ def _read_unix(match: re.Match[str], options: dict[str, str]) -> dict[str, Any]:
     for name in options:
         if name.startswith("ssl_"):
             _refuse(f"{name} is without effect: a unix socket is not encrypted")
-    return {"path": _decoded(match["path"], "the path"), "db": _db(options.get("db", "0"))}
+    facts = {"path": _decoded(match["path"], "the path"), "db": _db(options.get("db", "0"))}
+    return facts | _read_durable(options)
 
 
 def _read_memory(match: re.Match[str], options: dict[str, str]) -> dict[str, Any]:
@@ -595,6 +606,10 @@ def _read_db(match: re.Match[str], options: dict[str, str]) -> int:
     if path[1] and "db" in options and int(path[1]) != _db(options["db"]):
         _refuse("the db is given twice, after the host and as an option; keep one")
     return _db(path[1] or options.get("db", "0"))
+
+
+def _read_durable(options: dict[str, str]) -> dict[str, bool]:
+    return {"durable": _flag(options["durable"], "durable")} if "durable" in options else {}
 
 
 def _db(text: str) -> int:
@@ -717,10 +732,10 @@ def _verify(value: object) -> str:
     return _VERIFY[value]
 
 
-def _flag(value: object) -> bool:
+def _flag(value: object, name: str = "ssl_check_hostname") -> bool:
     text = str(value).upper() if isinstance(value, (bool, str)) else ""
     if text not in _FLAGS:
-        _refuse("ssl_check_hostname must be true or false")
+        _refuse(f"{name} must be true or false")
     return _FLAGS[text]
 
 
@@ -746,7 +761,7 @@ _TLS_OPTIONS: Mapping[str, tuple[str, Callable[[object], object]]] = {
     "ssl_password": ("keyfile_password", _as_given),
     "ssl_min_version": ("min_version", _min_version),
 }
-_OPTIONS = ("db", "username", "password", *_TLS_OPTIONS)
+_OPTIONS = ("db", "username", "password", "durable", *_TLS_OPTIONS)
 
 
 def _tls_from(options: Mapping[str, object]) -> Tls:

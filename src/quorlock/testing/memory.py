@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 import hiredis
 
 import quorlock
-from quorlock.testing.node import Error, Node, Status
+from quorlock.testing.node import Entry, Error, Node, Status
 from quorlock.testing.words import Session, Text
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Elsewhere", "MemoryNode", "MemoryNodes", "node", "reset"]
 
+_SIDE_KEYS = b"quorlock:"
+_BORN_EMPTY = b"quorlock:born-empty"
 _MORE = object()  # hiredis' sign that a request is not complete yet
 _RECEIVE_BYTES = 65_536
 _RESP3 = 3
@@ -157,7 +159,9 @@ class MemoryNode:
     def restart(self, *, memory: Literal["lost", "kept", "saved"] = "lost") -> None:
         """Another process comes up in its place, with another run_id; connections are closed.
 
-        memory: what it still holds: nothing, everything, or what it held at `save()`.
+        memory: what it still holds: nothing, everything, or what it held at `save()`.  A Redlock
+        lets it vote no sooner than `max_ttl` later, whatever it holds: it can't know (its restart
+        guard); unless `born_empty()` says that there was nothing to forget.
         """
         if memory not in ("lost", "kept", "saved"):
             raise quorlock.ConfigError("memory", memory, "give 'lost', 'kept' or 'saved'")
@@ -166,21 +170,33 @@ class MemoryNode:
             self._door.twin.restart(_run_id(), memory=memory, started=_at_ms())
             self._door.up, self._door.hung = True, False
 
+    def born_empty(self) -> None:
+        """Say that its present process had nothing to forget: it may vote at once.
+
+        That is so of a fresh node without saying.
+        """
+        with self._house.lock:
+            self._door.mark()
+
     def save(self) -> None:
         """Write what it holds to its disk, for a `restart(memory="saved")`."""
         with self._house.lock:
             self._door.twin.save()
 
     def flush(self) -> None:
-        """Delete all keys, as FLUSHALL does, whether it is up or not."""
+        """Delete all keys, as FLUSHALL does, whether it is up or not; it stays born empty."""
         with self._house.lock:
-            self._door.twin.flush()
+            self._door.flush()
 
     def keys(self) -> list[bytes]:
-        """All keys that have not expired, sorted, whether it is up or not."""
+        """All keys that have not expired, sorted, whether it is up or not.
+
+        But for those in which quorlock takes notes (`quorlock:config` and the like).
+        """
         with self._house.lock:
             twin, at = self._door.twin, _at_ms()
-            return sorted(key for key in list(twin.keys) if twin.alive(key, at) is not None)
+            alive = (key for key in list(twin.keys) if twin.alive(key, at) is not None)
+            return sorted(key for key in alive if not key.startswith(_SIDE_KEYS))
 
     def execute(self, *args: bytes | str | float) -> Any:
         """Do one command and return the reply, strings as bytes, whether it is up or not.
@@ -276,6 +292,18 @@ class _Door:
         """A node that nobody has used; up."""
         self.twin = Node(_run_id(), _at_ms())
         self.up, self.hung = True, False
+        self.mark()
+
+    def mark(self) -> None:
+        """The present process had nothing to forget."""
+        self._marked = self.twin.run_id
+        self.twin.keys[_BORN_EMPTY] = Entry(self._marked.encode(), None)
+
+    def flush(self) -> None:
+        """All keys are gone, but it is as it was born."""
+        self.twin.flush()
+        if self._marked == self.twin.run_id:
+            self.mark()
 
     def enter(self, sock: socket.socket, number: int) -> _Visit:
         """A connection comes in."""

@@ -110,8 +110,17 @@ def quorlock_held(quorlock_nodes: MemoryNodes) -> Held:
         urls = quorlock_nodes.urls if nodes is None else nodes
         patience = min(_NODE_TIMEOUT, ttl / 10)
         with quorlock.Redlock(
-            urls, ttl=ttl, max_ttl=ttl, node_timeout=patience, prefix=prefix
+            urls,
+            ttl=ttl,
+            max_ttl=ttl,
+            node_timeout=patience,
+            prefix=prefix,
+            restart_guard=None,
         ) as other:
+            # It stands in for a client with the settings of the code under test, and leaves it to
+            # that code to write them down.
+            session = other._session  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            session.driver.members.agreement = b""
             # By a name of ours: a lease that nobody knows is given back.
             lease = other.lock(resource).acquire(timeout=0)
             yield lease
@@ -143,5 +152,6 @@ def quorlock_servers(_quorlock_running_servers: Servers) -> Servers:
             server.restart()
         elif server.stopped:
             server.cont()
-        server.execute("FLUSHALL")
+        server.born_empty()
+        server.flush()
     return _quorlock_running_servers

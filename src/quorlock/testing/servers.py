@@ -20,6 +20,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import select
 import shutil
 import signal
@@ -47,6 +48,8 @@ _PORT_TRIES = 5
 _LOG_TAIL_LINES = 12
 # sun_path holds 104 bytes on macOS and 108 on Linux, the closing zero included.
 _PATH_BYTES_MAX = 103
+_BORN_EMPTY = b"quorlock:born-empty"
+_SIDE_KEYS = b"quorlock:"
 _MORE = object()  # hiredis' sign that a reply is not complete yet
 
 # Why a process, and why not PR_SET_PDEATHSIG: that signal fires when the *thread* that forked the
@@ -203,10 +206,28 @@ class Server:
 
         It is empty unless `options` turned persistence on. Raises `ServersUnavailable` with the
         end of the server's log when it does not come up.
+
+        A Redlock lets it vote no sooner than `max_ttl` later, as every server that may have
+        forgotten locks (its restart guard); unless `born_empty()` says that there were none.
         """
         self.kill()
         self._process.spawn()
         self._process.settle(time.monotonic() + _READY_TIMEOUT, may_move=False)
+
+    def born_empty(self) -> None:
+        """Say that the present process had nothing to forget: it may vote at once.
+
+        `Servers` has said so of the first one. Raises what `execute()` raises.
+        """
+        self._process.mark()
+
+    def flush(self) -> None:
+        """FLUSHALL, which leaves it as it was born: a first process, or one of which
+        `born_empty()` said so, may still vote at once. Raises what `execute()` raises.
+        """
+        self.execute("FLUSHALL")
+        if self._process.is_born_empty:
+            self.born_empty()
 
     def execute(self, *args: bytes | str | float, timeout: float = _EXECUTE_TIMEOUT) -> Any:
         """Send one command over a connection of its own (RESP2) and return the reply.
@@ -218,7 +239,9 @@ class Server:
         return self._ask([args], timeout)[0]
 
     def keys(self) -> list[bytes]:
-        """All keys of all databases, sorted. Raises what `execute()` raises."""
+        """All keys of all databases, sorted, but for those in which quorlock takes notes
+        (`quorlock:config` and the like). Raises what `execute()` raises.
+        """
         keyspace: bytes = self.execute("INFO", "keyspace")
         databases = [
             line[2:].partition(b":")[0]
@@ -226,7 +249,8 @@ class Server:
             if line.startswith(b"db") and b":" in line
         ]
         commands = [c for db in databases for c in (("SELECT", db), ("KEYS", "*"))]
-        return sorted(key for keys in self._ask(commands)[1::2] for key in keys)
+        found = (key for keys in self._ask(commands)[1::2] for key in keys)
+        return sorted(key for key in found if not key.startswith(_SIDE_KEYS))
 
     def _ask(
         self, commands: Sequence[Sequence[bytes | str | float]], timeout: float = _EXECUTE_TIMEOUT
@@ -378,6 +402,7 @@ class Servers(Sequence[Server]):
         deadline = time.monotonic() + _READY_TIMEOUT
         for process in self._processes:
             process.settle(deadline, may_move=True)
+            process.mark()
 
 
 @dataclass(frozen=True)
@@ -419,6 +444,7 @@ class _Process:
         self._home.mkdir()
         self._log_path = Path(plan.folder, f"{index}.log")
         self._reservation = _Reservation() if plan.tcp else None
+        self._marked = 0  # the pid of the process that was born empty
 
     @property
     def port(self) -> int | None:
@@ -455,6 +481,24 @@ class _Process:
                     f"{self.plan.binary} cannot be run ({error}); give another binary= or "
                     "run: pip install 'quorlock[demo]'"
                 ) from error
+
+    @property
+    def is_born_empty(self) -> bool:
+        """The present process is one that was marked."""
+        return self._marked == self.handle.pid
+
+    def mark(self) -> None:
+        """Tell quorlock's restart guard that this process had nothing to forget.
+
+        By its run_id, so that it says nothing about the next one. Left out where the caller's
+        options forbid it: no `default` user, a replica, no memory.
+        """
+        login = [] if self.plan.password is None else [("AUTH", self.plan.password)]
+        *_, info = _converse(self.path, [*login, ("INFO", "server")], _EXECUTE_TIMEOUT)
+        found = re.search(rb"run_id:(\w+)", info if isinstance(info, bytes) else b"")
+        if found is not None:
+            _converse(self.path, [*login, ("SET", _BORN_EMPTY, found[1])], _EXECUTE_TIMEOUT)
+            self._marked = self.handle.pid
 
     def settle(self, deadline: float, *, may_move: bool) -> None:
         """Wait until the server answers; start it again, elsewhere if it may, when its port
