@@ -37,10 +37,12 @@ SEEDS = {
     "extend that re-creates": 5,
     "extend counted after the old validity": 7,
     "extension that may shorten": 34,
-    "restarted empty inside the ttl, votes at once": 5,
+    "restarted empty inside the ttl, votes at once": 35,
     "even-N tie waits for ever": 8,
     "wall clock in place of elapsed time": 194,
     "SET without NX": 0,
+    "quarantine shorter than the ttl": 211,
+    "uptime taken at its word": 1_664,
 }
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from quorlock._core import policy, quorum, redlock
+from quorlock._core import guard, policy, quorum, redlock
 from quorlock._core.commands import Acquire, Extend, Release
 from quorlock._core.debts import Debts
 from quorlock._core.effects import Elapsed, Flow, Keep, Receipt, Receive, Replied, Send
@@ -34,6 +34,7 @@ from quorlock._core.policy import Policy
 from quorlock._core.quorum import Tally, Verdict
 from quorlock._core.redlock import Holding, Request
 from quorlock._core.time import NS_PER_MS
+from quorlock.testing import process
 from quorlock.testing.checker import judge
 from quorlock.testing.history import Violation
 from quorlock.testing.node import Entry, Node, Reply
@@ -62,14 +63,13 @@ class Mutation:
     """One break.
 
     rule: the promise that is seen to be broken by it. scenario: where to look. pieces: what is
-    put in place of what. excuse_memory: False where the break is that nodes forget.
+    put in place of what.
     """
 
     name: str
     rule: str
     pieces: tuple[tuple[Any, str, Any], ...]
     scenario: str = "sound"
-    excuse_memory: bool = True
 
     def applied(self) -> contextlib.AbstractContextManager[None]:
         """While this lasts, it is in place."""
@@ -80,7 +80,7 @@ class Mutation:
         with self.applied():
             world = World(plan_of(self.scenario, seed))
             world.run()
-            return judge(world, excuse_memory=self.excuse_memory).violations
+            return judge(world).violations
 
 
 def search(mutation: Mutation, first: int = 0, most: int = WORLDS_MAX) -> int | None:
@@ -268,6 +268,20 @@ def steals(self: Node, key: bytes, value: bytes, ttl_ms: int, at: int) -> Reply:
     return b"OK"
 
 
+# --- variants of the guard ---------------------------------------------------------------------
+
+_quarantine = guard.quarantine
+
+
+def lets_all_vote(kept: guard.Quarantine, now: int) -> None:
+    """Whoever comes up votes."""
+
+
+def half_as_long(uptime_s: int | None, told_at: int, max_ttl: int, factor: float) -> Any:
+    """Until half of the leases are over."""
+    return _quarantine(uptime_s, told_at, max_ttl // 2, factor)
+
+
 MUTATIONS = (
     Mutation("replies not tied to rounds", "overlap", ((redlock, "Tally", AnyRound),)),
     Mutation("token reused between attempts", "overlap", ((Dicey, "token", one_token),)),
@@ -309,9 +323,8 @@ MUTATIONS = (
     Mutation(
         "restarted empty inside the ttl, votes at once",
         "overlap",
-        (),
-        "memory",
-        excuse_memory=False,
+        ((process, "kept_out", lets_all_vote),),
+        "restarts",
     ),
     Mutation("even-N tie waits for ever", "deadline", ((redlock, "_decide", wait_on_a_tie),)),
     Mutation(
@@ -321,6 +334,18 @@ MUTATIONS = (
         "clients",
     ),
     Mutation("SET without NX", "overlap", ((Node, "set_nx_px", steals),)),
+    Mutation(
+        "quarantine shorter than the ttl",
+        "overlap",
+        ((guard, "quarantine", half_as_long),),
+        "restarts",
+    ),
+    Mutation(
+        "uptime taken at its word",
+        "overlap",
+        ((guard, "UPTIME_RESOLUTION", 0),),
+        "restarts",
+    ),
 )
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._core.effects import Flow
+    from quorlock._core.policy import RestartGuard
     from quorlock.testing.checker import Judgement
+    from quorlock.testing.process import Process
 
 FAR = 1 << 40
 
@@ -267,16 +269,16 @@ def test_memory_lost_shortened_and_kept(kept: Entry | None, forgotten: bool) -> 
     server = world.servers[1]
     before = {b"r0": Entry(b"c0.0", 500)}
     server.node.keys = {} if kept is None else {b"r0": kept}
-    world.forgot(server, before, "restart")
-    assert judge(world).assumptions.memory == (("n1 lost keys by restart",) if forgotten else ())
+    world.forgot(server, before, "flush")
+    assert judge(world).assumptions.memory == (("n1 lost keys by flush",) if forgotten else ())
 
 
 def test_what_had_expired_was_not_lost() -> None:
     world = nothing_happened()
     world.now = 600 * MS
-    world.forgot(world.servers[0], {b"r0": Entry(b"c0.0", 599)}, "restart")
+    world.forgot(world.servers[0], {b"r0": Entry(b"c0.0", 599)}, "flush")
     assert judge(world).assumptions.intact
-    world.forgot(world.servers[0], {b"r0": Entry(b"c0.0", 600)}, "restart")
+    world.forgot(world.servers[0], {b"r0": Entry(b"c0.0", 600)}, "flush")
     assert not judge(world).assumptions.intact
 
 
@@ -288,6 +290,45 @@ def test_a_loss_of_memory_excuses_overlaps_unless_it_is_what_is_judged() -> None
     assert overlaps(world) == []
     assert judge(world).excused == 1
     assert overlaps(world, excuse_memory=False) == [(20, 30)]
+
+
+@pytest.mark.parametrize(
+    ("guard", "excused"),
+    [
+        ("uptime", {"flush", "eviction"}),
+        ("marker", {"eviction"}),
+        (None, {"flush", "eviction", "restart (lost)"}),
+    ],
+)
+def test_what_the_guard_catches_is_no_excuse(guard: RestartGuard, excused: set[str]) -> None:
+    for how in ("flush", "eviction", "restart (lost)"):
+        world = nothing_happened()
+        world.policy = world.policy._replace(restart_guard=guard)
+        lease(world, 0, 10, 30)
+        lease(world, 1, 20, 40)
+        world.history.forgotten.append((5, 0, how))
+        assert judge(world).excused == (how in excused), how
+        assert len(judge(world).violations) == (how not in excused)
+
+
+@pytest.mark.parametrize(
+    ("break_", "intact"),
+    [
+        (lambda process: process.elapsed.step(1, 50), False),
+        (lambda process: process.elapsed.run_at(1_020_203, 50), False),
+        (lambda process: process.elapsed.run_at(1_020_202, 50), True),
+    ],
+    ids=["jumps", "is too fast", "is as fast as may be"],
+)
+def test_who_waits_for_a_node_that_forgot_has_a_clock_as_well(
+    break_: Callable[[Process], None], intact: bool
+) -> None:
+    """Where nobody forgot it costs liveness alone that a client is early."""
+    world = nothing_happened()
+    break_(world.processes[0])
+    assert judge(world).assumptions.intact
+    world.history.forgotten.append((5, 0, "restart (lost)"))
+    assert judge(world).assumptions.intact is intact
 
 
 def test_nothing_but_overlaps_is_excused() -> None:

@@ -60,7 +60,7 @@ def test_a_break_is_seen_at_its_kept_seed(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_ships_is_sound_in_that_world(name: str) -> None:
-    """So it is the break that is seen. (That nodes forget is no break of ours: excused.)"""
+    """So it is the break that is seen."""
     _, judgement = run(plan_of(by_name(name).scenario, SEEDS[name]))
     assert judgement.violations == ()
 
@@ -89,13 +89,12 @@ def test_all_have_a_seed_and_none_took_too_long() -> None:
     assert max(SEEDS.values()) < WORLDS_MAX == 20_000
 
 
-def test_no_memory_is_excused_where_the_break_is_that_nodes_forget() -> None:
-    """There is no guard yet against a node that comes back empty: with it, this must be sound."""
-    (forgetting,) = [mutation for mutation in MUTATIONS if not mutation.excuse_memory]
-    assert forgetting.pieces == ()
-    _, judgement = run(plan_of(forgetting.scenario, SEEDS[forgetting.name]))
-    assert judgement.excused > 0
-    assert judgement.assumptions.memory
+def test_what_the_guard_catches_excuses_nothing() -> None:
+    """Nodes forgot in that world, and its assumptions held: the guard is there for that."""
+    world, judgement = run(plan_of("restarts", SEEDS["quarantine shorter than the ttl"]))
+    assert {how for _, _, how in world.history.forgotten} == {"restart (lost)"}
+    assert judgement.assumptions.intact
+    assert judgement.excused == 0
 
 
 def test_a_search_ends() -> None:

@@ -36,6 +36,14 @@ RULES = {
 }
 
 
+# What a restart guard catches of what makes nodes forget, by the first words of it.
+GUARDED: dict[str | None, tuple[str, ...]] = {
+    "uptime": ("restart",),
+    "marker": ("restart", "flush"),
+    None: (),
+}
+
+
 class Interval(NamedTuple):
     """When a lease may have been trusted, in true time: from, up to and without."""
 
@@ -105,9 +113,31 @@ def assumptions(world: World) -> Assumptions:
     """Whether clocks and memory were as Redlock needs them."""
     clients = [process.elapsed for process in world.processes]
     nodes = [server.wall for server in world.servers]
-    memory = tuple(f"n{node} lost keys by {how}" for _, node, how in world.history.forgotten)
+    forgotten = world.history.forgotten
+    caught = GUARDED[world.policy.restart_guard]
+    memory = tuple(
+        f"n{node} lost keys by {how}" for _, node, how in forgotten if not how.startswith(caught)
+    )
     drift = world.plan.settings.drift_ppm
-    return Assumptions(tuple(_clock_faults(clients, nodes, drift)), memory)
+    clocks = [*_clock_faults(clients, nodes, drift)]
+    if forgotten:
+        clocks += _guard_faults(clients, drift)
+    return Assumptions(tuple(clocks), memory)
+
+
+def _guard_faults(clients: list[Clock], drift_ppm: int) -> Iterator[str]:
+    """A node that forgot keeps out, by one client's clock, until leases end by another's.
+
+    The one waits max_ttl * (1 + drift), the other trusts ttl * (1 - drift); and a jump forward
+    ends the waiting early.
+    """
+    slowest = min(clock.paces()[0] for clock in clients)
+    fastest = max(clock.paces()[1] for clock in clients)
+    if fastest * (PPM - drift_ppm) > slowest * (PPM + drift_ppm):
+        yield f"clocks drift beyond the bound: client {fastest} against client {slowest} ppm"
+    forward = max(clock.steps()[1] for clock in clients)
+    if forward > 0:
+        yield f"a client's clock jumped forward by {forward / NS_PER_MS:.3f} ms"
 
 
 def _clock_faults(clients: list[Clock], nodes: list[Clock], drift_ppm: int) -> Iterator[str]:

@@ -97,6 +97,7 @@ class Small:
                 node_timeout=NODE_TIMEOUT,
                 retry_delay=(NS_PER_S, NS_PER_S),  # cut short by the timeout: the same every time
                 outage_timeout=NS_PER_S,
+                restart_guard=None,  # who forgets stays down for as long: see `memory`
             ),
             weather=_Still(0, 0, 0, 0),
             careers=((job,) * self.turns,) * self.clients,

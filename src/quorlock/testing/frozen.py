@@ -300,7 +300,9 @@ def _process(process: Process) -> Any:
     paying = [frozen(due) for due in _naming.row(vars(process)["_paying"])]
     chance = (vars(process.chance)["_count"], frozen(dice))
     at = process.now()  # its clock may have stepped
-    return at, _fields(process, "turns", "chance", "debts", "_paying"), debts, paying, turns, chance
+    # Nobody guards here (`Small.plan`).
+    rest = _fields(process, "turns", "chance", "debts", "_paying", "guards")
+    return at, rest, debts, paying, turns, chance
 
 
 def _votes(turn: Turn[Any]) -> Any:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from quorlock._core.commands import Command
+    from quorlock._core.guard import Quarantine
     from quorlock._wire.conversation import Question
     from quorlock.testing.node import Reply
     from quorlock.testing.process import Process
@@ -86,6 +87,7 @@ class Link:
         "lost",
         "number",
         "process",
+        "quarantine",
         "replies_until",
         "requests_until",
         "run_id",
@@ -102,6 +104,7 @@ class Link:
         self.server = server
         self.run_id = server.node.run_id
         self.epoch = server.epoch
+        self.quarantine: Quarantine | None = None  # it must not vote yet
         self.conversation = Conversation(None, 2 * process.policy.node_timeout)
         self.dice = process.dice
         self.lost = False

@@ -160,6 +160,10 @@ class Node:
         else:
             del self.keys[key]
 
+    def uptime_s(self, at: int) -> int:
+        """As INFO tells it: whole seconds of the wall clock from whole seconds."""
+        return at // 1000 - self.started // 1000
+
     # --- what befalls it ---------------------------------------------------------------------
 
     def save(self) -> None:

@@ -13,7 +13,7 @@ from quorlock._core.policy import policy
 from quorlock._core.time import NS_PER_S
 
 if TYPE_CHECKING:
-    from quorlock._core.policy import Policy
+    from quorlock._core.policy import Policy, RestartGuard
     from quorlock.testing.network import Weather
 
 
@@ -73,6 +73,7 @@ class Settings:
     retry_delay: tuple[int, int]
     outage_timeout: int
     drift_ppm: int = 10_000
+    restart_guard: RestartGuard = "uptime"
 
     def policy(self) -> Policy:
         """As the library takes it, with all its checks."""
@@ -88,6 +89,7 @@ class Settings:
             retry_delay=(shortest / NS_PER_S, longest / NS_PER_S),
             outage_timeout=self.outage_timeout / NS_PER_S,
             prefix="",
+            restart_guard=self.restart_guard,
         )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from quorlock._core.commands import Acquire, Command, Extend, Release
 from quorlock._core.debts import Debts
 from quorlock._core.effects import Abandoned, Elapsed, Keep, Receipt, Receive, Replied, Send, Sleep
+from quorlock._core.guard import VOTES, Guard, kept_out
 from quorlock._core.outcomes import ABSENT, Answer, Cause, Vote
 from quorlock._core.time import NS_PER_MS
 from quorlock._wire.conversation import Question
@@ -83,6 +84,7 @@ class Process:
         self.chance = Dicey(f"c{index}", dice)
         self.links: list[list[Link | None]] = [[None] * policy.n for _ in range(bundles)]
         self.debts = [Debts(policy.max_ttl) for _ in range(policy.n)]
+        self.guards = [Guard(policy) for _ in range(policy.n)]
         self.cut_off = [0] * policy.n
         self.turns: list[Turn[Any]] = []
         self.paused = False
@@ -207,11 +209,23 @@ class Process:
             if behind.path != bundle:
                 link = self._behind(index, command, behind) or link
         if link is not None:
+            if isinstance(command, VOTES) and (kept := self._kept_out(link, question.asked_at)):
+                return kept
             link.ask(data, question)
             return None
         if type(command) is Release:
             self.owe(index, command, "")
         return DOWN
+
+    def _kept_out(self, link: Link, at: int) -> Answer | None:
+        """The answer in the name of a node that must not vote yet."""
+        return None if link.quarantine is None else kept_out(link.quarantine, at)
+
+    def votes_at(self) -> int:
+        """The true instant from which on none of its nodes is kept out, if no clock changes."""
+        links = (link for ways in self.links for link in ways if link is not None)
+        untils = (link.quarantine.until for link in links if link.quarantine is not None)
+        return self.clock.when(max(untils, default=0)) or 0
 
     def _behind(self, index: int, command: Command, behind: Receipt) -> Link | None:
         """The connection on which the acquire is still unanswered (rule 3)."""
@@ -252,7 +266,10 @@ class Process:
 
     def connect(self, bundle: int, index: int) -> None:
         """Be connected from now on; debts are paid first thing (rule 3)."""
-        self.links[bundle][index] = self.world.link(self, bundle, index)
+        node, at = self.world.servers[index].node, self.world.servers[index].at_ms()
+        kept = self.guards[index].met(node.run_id, node.uptime_s(at), self.now())
+        link = self.links[bundle][index] = self.world.link(self, bundle, index)
+        link.quarantine = kept
         self._back_off[index] = BACK_OFF_MIN
         self.pay(index)
 

@@ -52,6 +52,17 @@ NETWORK_TROUBLE: Weights = {
 }
 # What breaks them, at times: an overlap after that is excused, everything else is not.
 MEMORY_TROUBLE: Weights = {"crash_lost": 3, "crash_saved": 2, "save": 2, "flush": 1, "evict": 1}
+# What the restart guard is there for, and what gets in its way.
+RESTARTS: Weights = {
+    "crash_lost": 8,
+    "crash_saved": 4,
+    "crash_kept": 1,
+    "save": 2,
+    "hang": 2,
+    "break": 2,
+    "partition": 1,
+    "pause": 2,
+}
 CLOCK_TROUBLE: Weights = {"client_step": 2, "wall_step": 2, "client_drift": 1, "wall_drift": 1}
 
 
@@ -310,6 +321,14 @@ SCENARIOS: dict[str, Scenario] = {
             "nodes forget: restarts, flushes, evictions",
             MEMORY_TROUBLE,
             floors=Floors(150, 200, 850),
+        ),
+        Scenario(
+            "restarts",
+            "nodes restart empty, or with old keys, again and again: the guard keeps them out",
+            RESTARTS,
+            nodes=(1, 2, 3, 3, 3, 3, 4, 5),
+            faults=12,
+            floors=Floors(990, 250, 650),
         ),
         Scenario(
             "clocks",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from quorlock.testing.node import Reply
     from quorlock.testing.world import World
 
+_LONG_MS = 30 * 86_400_000
 NO_SCRIPT = Error("NOSCRIPT No matching script.")
 _SCRIPTS: dict[type, bytes] = {
     Release: scripts.RELEASE.sha,
@@ -53,7 +54,8 @@ class Server:
         self.world = world
         self.index = index
         self.wall = wall
-        self.node = Node(run_id=f"n{index}.0")
+        # When the world begins it has been up for long.
+        self.node = Node(f"n{index}.0", self.at_ms() - _LONG_MS)
         self.up = True
         self.memory = "kept"
         self.epoch = 0
@@ -112,7 +114,7 @@ class Server:
     def restart(self, memory: str) -> None:
         """It is up again, with the memory that a restart leaves it (`Node.restart`)."""
         self.up = True
-        self.node.restart(f"n{self.index}.{self.epoch}", memory=memory)
+        self.node.restart(f"n{self.index}.{self.epoch}", memory=memory, started=self.at_ms())
 
     def go_on(self) -> None:
         """It hung, and does not any more: everything at its door is carried out, in order."""

@@ -556,8 +556,7 @@ def _section(title: str, lines: dict[str, str | int]) -> bytes:
 
 
 def _info_server(call: Call) -> bytes:
-    # Whole seconds of the wall clock, as the servers reckon it.
-    up = call.at // 1000 - call.node.started // 1000
+    up = call.node.uptime_s(call.at)
     lines: dict[str, str | int] = {
         "redis_version": VERSION,
         "server_name": "quorlock",

@@ -375,7 +375,8 @@ class World:
 
     def _contest(self, _: None) -> None:
         """Those who are left ask for the same lock at once: one of them must get it."""
-        free_at = max(server.empty_at() for server in self.servers)
+        votes_at = [process.votes_at() for process in self.processes if not process.dead]
+        free_at = max([*votes_at, *(server.empty_at() for server in self.servers)])
         if free_at > self.now:  # a clock that was set back keeps its keys for longer
             self.at(free_at, self._contest, None)
             return
