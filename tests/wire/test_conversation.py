@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
 from quorlock._core.effects import Replied
 from quorlock._core.outcomes import ABSENT, GRANTED, HELD, Answer, Cause, Vote
+from quorlock._drivers.convoy import Convoy
 from quorlock._drivers.link import Hears, Link
 from quorlock._drivers.members import Member
 from quorlock._wire.conversation import (
@@ -461,7 +462,8 @@ def test_a_link_keeps_the_order_of_a_resent_script() -> None:
 
     async def scene() -> tuple[bytes, list[Command]]:
         member = Member(0, Node(), policy_of(1))
-        link = Link(member, Handshake(Node(), None, None), None, lambda *_: None)
+        convoy = Convoy(1, lambda: None)
+        link = Link(member, Handshake(Node(), None, None), None, lambda *_: None, convoy)
         transport = Recorder()
         link.connection_made(transport)
         link._handshake = None

@@ -94,10 +94,9 @@ class Replied(NamedTuple):
 
 
 # As `Replied(...)`, without the call in Python that a named tuple makes of it: a third of the time.
-replied: Callable[[tuple[int, int, Answer, Instant]], Replied] = partial(
-    getattr(tuple, "__new__"),  # noqa: B009 (as an attribute its type is half unknown)
-    Replied,
-)
+_new = getattr(tuple, "__new__")  # noqa: B009 (as an attribute its type is half unknown)
+replied: Callable[[tuple[int, int, Answer, Instant]], Replied] = partial(_new, Replied)
+receipt_of: Callable[[tuple[int, Instant, Instant, int, object]], Receipt] = partial(_new, Receipt)
 
 
 class Elapsed(NamedTuple):

@@ -38,7 +38,7 @@ class Tally:
     counted in the next, would be a vote that nobody cast (rule 1).
     """
 
-    __slots__ = ("answers", "granted", "n", "pending", "quorum", "round", "verdict")
+    __slots__ = ("answers", "granted", "n", "pending", "quorum", "round", "verdict", "yes")
 
     def __init__(self, n: int, round_: int) -> None:
         self.n = n
@@ -46,6 +46,7 @@ class Tally:
         self.quorum = quorum(n)
         self.granted = 0
         self.pending = n
+        self.yes = 0  # bit i: node i granted
         self.answers: list[Answer | None] = [None] * n
         self.verdict = PENDING
 
@@ -57,12 +58,34 @@ class Tally:
             self.pending -= 1
             # Decided as soon as it can be, for or against; an even split is against.
             if answer.vote is _GRANTED:
+                self.yes |= 1 << node
                 self.granted += 1
                 if self.granted >= self.quorum:
                     self.verdict = WON
             elif self.granted + self.pending < self.quorum:
                 self.verdict = LOST
         return self.verdict
+
+    def grant(self, round_: int, nodes: int) -> None:
+        """Count a plain yes of each of these nodes (bit i: node i), as `count` does one by one.
+
+        For drivers that hear many at a time: a sixth of what one by one takes.
+        """
+        if round_ != self.round:
+            return
+        if self.pending < self.n:  # of some the answers have come already
+            nodes &= ~sum([1 << node for node, said in enumerate(self.answers) if said is not None])
+            for node in range(self.n):
+                if nodes >> node & 1:
+                    self.answers[node] = YES
+        else:
+            self.answers = _yes_of(self.n, nodes).copy()
+        self.yes |= nodes
+        count = nodes.bit_count()
+        self.pending -= count
+        self.granted += count
+        if self.granted >= self.quorum:
+            self.verdict = WON
 
     def silence(self) -> None:
         """The time is up: who has not answered is silent, and does not count any more."""
@@ -74,11 +97,17 @@ class Tally:
     def closed(self) -> tuple[Answer, ...]:
         """All answers; nodes that the verdict did not wait for are not accused of silence."""
         if self.granted + self.pending == self.n:
-            return _granted(tuple([answer is None for answer in self.answers]))
+            return _granted(self.n, self.yes)
         return tuple([UNHEARD if answer is None else answer for answer in self.answers])
 
 
 @functools.lru_cache
-def _granted(unheard: tuple[bool, ...]) -> tuple[Answer, ...]:
+def _yes_of(n: int, nodes: int) -> list[Answer | None]:
+    """The answers of a round of which nothing else has come; not to be changed."""
+    return [YES if nodes >> node & 1 else None for node in range(n)]
+
+
+@functools.lru_cache
+def _granted(n: int, nodes: int) -> tuple[Answer, ...]:
     """One tuple for all leases that nobody refused: half of what a lease would take besides."""
-    return tuple([UNHEARD if is_so else YES for is_so in unheard])
+    return tuple([YES if nodes >> node & 1 else UNHEARD for node in range(n)])

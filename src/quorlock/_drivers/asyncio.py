@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections import deque
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from quorlock._core.commands import Acquire, Release
-from quorlock._core.effects import Abandoned, Elapsed, Receive, Send, Sleep
+from quorlock._core.effects import Abandoned, Elapsed, Receive, Send, Sleep, replied
+from quorlock._core.outcomes import GRANTED
 from quorlock._core.quorum import PENDING
 from quorlock._core.time import FOR_EVER
 from quorlock._drivers import fork
@@ -26,7 +26,7 @@ from quorlock._drivers.members import CLOSED, CLOSED_MEANWHILE, CROWDED, Member,
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from quorlock._core.effects import Effect, Flow, Receipt, Replied
     from quorlock._core.outcomes import NodeStatus
@@ -58,16 +58,16 @@ class Driver:
         )
         self._latest: Engine | None = None
 
-    async def run(self, flow: Flow[T]) -> T:
+    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
         """Lead the flow to its end."""
-        return await self.win(flow, _itself)
+        return self.win(flow, _itself)
 
     async def win(self, flow: Flow[T], claim: Callable[[T], R]) -> R:
         """Lead the flow to its end and make of its outcome what the caller wants (a lease).
 
         Cancelled anywhere before that is made, the flow gives the lock back.
         """
-        turn = Turn(self._engine(), self.members, flow)
+        turn = Turn(self._engine(), flow)
         try:
             turn.begin()
             result = claim(await turn.future)
@@ -85,7 +85,7 @@ class Driver:
         for engine in list(self._engines.values()):
             for index, way in enumerate(engine.ways):
                 if way.link is not None:
-                    waiting = at - way.link.conversation.oldest(at)
+                    waiting = at - way.link.oldest(at)
                     silent_for[index] = max(silent_for[index], waiting)
         return tuple(map(Member.status, self.members.all, silent_for, repeat(at)))
 
@@ -106,7 +106,7 @@ class Driver:
 
     def send_only(self, flow: Flow[None], engine: Engine) -> None:
         """Send what the flow asks for, over that engine, waiting for nothing."""
-        Turn(engine, self.members, flow).carry_out(flow)
+        Turn(engine, flow).carry_out(flow)
 
     def send_later(self, flow: Flow[None]) -> None:
         """The same in every loop that is in use, soon; safe from any thread."""
@@ -140,7 +140,6 @@ class Turn(Hears, Generic[T]):
     __slots__ = (
         "_engine",
         "_flow",
-        "_members",
         "_place",
         "_queued",
         "_sleeping",
@@ -149,19 +148,24 @@ class Turn(Hears, Generic[T]):
         "_timer_until",
         "_until",
         "_wants",
+        "due",
         "future",
         "mail",
+        "number",
         "over",
         "round",
+        "sent",
     )
 
-    def __init__(self, engine: Engine, members: Members, flow: Flow[T]) -> None:
+    def __init__(self, engine: Engine, flow: Flow[T]) -> None:
         self.over = False
         self.round = 0
-        self.mail: deque[Replied] = deque()
+        self.sent: Instant = 0  # when its last round was, as far as the flow knows
+        self.due: Instant = FOR_EVER  # when its nodes' time to answer is over
+        self.number = -1  # of its last round in the convoy
+        self.mail: list[Replied] = []
         self.future: asyncio.Future[T] = engine.loop.create_future()
         self._engine = engine
-        self._members = members
         self._flow = flow
         self._wants = False  # a lock or an answer; it is no mere release
         self._sleeping = False
@@ -184,6 +188,14 @@ class Turn(Hears, Generic[T]):
         elif self._tally is None or self._tally.count(reply) is not PENDING:
             self._until = None
             self._go_on(reply)
+
+    def won(self, nodes: int, last: int, at: Instant) -> None:
+        """The convoy brings a quorum: these nodes have said yes in its last round."""
+        tally = self._tally
+        if self._until is not None and tally is not None:
+            self._until = None
+            tally.grant(self.round, nodes)
+            self._go_on(replied((self.round, last, GRANTED, at)))
 
     def turn_out(self) -> None:
         """The engine ends: whoever waits for a lock is told; a release goes on."""
@@ -226,7 +238,7 @@ class Turn(Hears, Generic[T]):
                     if not self.mail:
                         self._listen(effect)
                         return
-                    value = self.mail.popleft()
+                    value = self.mail.pop(0)
                 elif isinstance(effect, Send):
                     value = self._ask(effect)
                     if value is None:
@@ -246,27 +258,30 @@ class Turn(Hears, Generic[T]):
 
     def _ask(self, effect: Send) -> Receipt | None:
         """Send it; None: it has to wait, and goes on by itself."""
-        if type(effect.command) is not Release:
-            if self._engine.ending:
+        engine, kind = self._engine, type(effect.command)
+        if kind is not Release:
+            if engine.ending:
                 raise QuorlockError(CLOSED)
             self._wants = True
-        if not self._place and type(effect.command) is Acquire:
-            self._place = self._engine.has_place()
-            if not self._place:
-                self._queue(effect)
-                return None
-        if not self._engine.ready():
-            self._engine.when_ready(partial(self._send, effect))
+            if kind is Acquire and not self._place:
+                self._place = engine.has_place()
+                if not self._place:
+                    self._queue(effect)
+                    return None
+        if not engine.ready():
+            engine.when_ready(partial(self._send, effect))
             return None
-        self._check(effect)
-        return self._engine.send(effect, self)
+        if kind is not Release:
+            engine.members.check()
+        return engine.send(effect, self)
 
     def _send(self, effect: Send) -> None:
         """Connections are there now, or will not be."""
         if self.over:
             return
         try:
-            self._check(effect)
+            if type(effect.command) is not Release:
+                self._engine.members.check()
         except QuorlockError as error:
             self._fail(error)
         else:
@@ -299,10 +314,6 @@ class Turn(Hears, Generic[T]):
             self._place = False
             self._engine.free_place()
 
-    def _check(self, effect: Send) -> None:
-        if type(effect.command) is not Release:
-            self._members.check()
-
     def _succeed(self, outcome: Any) -> None:
         self._finish()
         if not self.future.done():
@@ -323,13 +334,16 @@ class Turn(Hears, Generic[T]):
 
     def _listen(self, wish: Receive) -> None:
         self._until, self._tally = wish
+        if self._tally is None:
+            self._engine.convoy.spell_out(self.number)
         if self._timer_until != wish.until:
             self._timer_until = wish.until
             self._engine.wait_until(wish.until, self)
 
     def elapsed(self, until: Instant) -> None:
         """It is so late: if nothing has come that it waits for, nothing more will be waited for."""
-        if self._until is not None and self._until <= until and not self.over:
+        if self._until is not None and self.due <= until and not self.over:
+            self._engine.convoy.spell_out(self.number)
             self._until = None
             self._go_on(Elapsed(now()))
 
@@ -351,7 +365,8 @@ class Turn(Hears, Generic[T]):
             self._sleeping = False
             self._go_on(at)
         else:
-            self.elapsed(at)
+            self.due = at
+            self._engine.look_once_more([self], at)
 
 
 def _nothing(engine: Engine) -> None:

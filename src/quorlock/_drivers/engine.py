@@ -10,24 +10,28 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import Acquire, Extend, Release
-from quorlock._core.effects import Receipt, replied
+from quorlock._core.effects import Receipt, receipt_of, replied
 from quorlock._core.guard import VOTES, kept_out
 from quorlock._core.outcomes import ABSENT, Answer
+from quorlock._core.time import FOR_EVER
 from quorlock._drivers.clock import now
+from quorlock._drivers.convoy import Convoy
 from quorlock._drivers.members import BACKLOG
 from quorlock._drivers.way import Way, silence
-from quorlock._wire.conversation import ANSWERS_OWED_MAX, Question
+from quorlock._wire.conversation import questioned
 from quorlock._wire.packing import pack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from quorlock._core.commands import Command
     from quorlock._core.effects import Send
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
     from quorlock._drivers.asyncio import Turn
     from quorlock._drivers.link import Link
     from quorlock._drivers.members import Members
+    from quorlock._wire.conversation import Question
 
 
 # So many acquire at once, the others queue before their time begins to run: beyond it every round
@@ -49,8 +53,11 @@ class Engine:
         self.ending = False  # nothing but releases from now on
         self.closing = False  # not even these
         self.turns: set[Turn[Any]] = set()  # flows whose callers have no outcome yet
-        self.ways = tuple(Way(member, members, policy, self._changed) for member in members.all)
-        self._members = members
+        self.convoy = Convoy(policy.quorum, self._flush)
+        self.ways = tuple(
+            Way(member, members, policy, self._changed, self.convoy) for member in members.all
+        )
+        self.members = members
         self._policy = policy
         self._on_end = on_end
         self._fresh = True
@@ -59,13 +66,12 @@ class Engine:
         self._waiting: list[Callable[[], None]] = []
         self._recheck: asyncio.TimerHandle | None = None
         self._corked = False
-        self._guarded = False  # some node restarted lately, and must not vote yet
-        self._everywhere = (
-            1 << len(members.all)
-        ) - 1  # what `Receipt.asked` is when all were asked
+        self._lonely = True  # what was sent last was one round alone
+        # What `Receipt.asked` is when all were asked.
+        self._everywhere = (1 << len(members.all)) - 1
         self._acquiring = 0
         self.queue: deque[Turn[Any]] = deque()  # those that want to, beyond ACQUIRING_MAX
-        self._deadlines: deque[tuple[Instant, Turn[Any]]] = deque()
+        self._sending: list[Turn[Any]] = []  # their time to answer has not begun
         self._deadline: asyncio.TimerHandle | None = None
         self._end: asyncio.Future[None] = loop.create_future()
         # It is cancelled with all other tasks when asyncio.run ends: our sign to give back
@@ -78,43 +84,49 @@ class Engine:
     def send(self, effect: Send, turn: Turn[Any]) -> Receipt:
         """Ask all nodes at once, waiting for none."""
         command, behind, _ = effect
+        convoy = self.convoy
+        if turn.round:
+            convoy.spell_out(turn.number)
         data = pack(command)
         turn.round += 1
         started = now()
-        question = Question(command, turn, turn.round, started)
+        question = questioned((command, turn, turn.round, started, False))
         asked = 0
-        # Nearly always there is nothing to look into, and every link just gets the bytes.
-        is_acquire = type(command) is Acquire
-        is_plain = (
-            type(command) is not Extend
-            and (behind is None or behind.asked == self._everywhere)
-            and not self._guarded
+        if convoy.asked and self._is_for_all(command, behind):
+            asked = convoy.asked
+            convoy.ask(question, turn, data)
+        if asked != self._everywhere:
+            for way in self.ways:
+                if not asked & way.bit:
+                    index = way.member.index
+                    refusal = self._ask(index, data, question, behind)
+                    if refusal is None:
+                        asked |= way.bit
+                    else:
+                        turn.mail.append(replied((turn.round, index, refusal, started)))
+            convoy.greet()
+        # With company it goes out at the end of the tick: without that, a thousand tasks spend
+        # their time in send() and miss their deadlines.
+        if self._lonely and len(self.turns) <= 1:
+            self._flush()
+        elif not self._corked:
+            self._corked = True
+            self.loop.call_soon(self._flush)
+        sent = now()
+        turn.sent = sent
+        return receipt_of((turn.round, started, sent, asked, self))
+
+    def _is_for_all(self, command: Command, behind: Receipt | None) -> bool:
+        """Nearly always there is nothing to look into, and the convoy just gets the bytes."""
+        if type(command) is Acquire:
+            return True
+        if behind is not None and self.convoy.asked & ~behind.asked:
+            return False
+        if type(command) is Release:
+            return self.convoy.knows_release
+        return type(command) is not Extend or not any(
+            way.member.debts.owes(command.token) for way in self.ways
         )
-        bit = 1
-        for way in self.ways:
-            link = way.link
-            if (
-                is_plain
-                and link is not None
-                and not (
-                    is_acquire
-                    and len(link.conversation.questions) >= ANSWERS_OWED_MAX
-                    and link.conversation.backlogged(started)
-                )
-                and link.ask(data, question)
-            ):
-                asked |= bit
-            else:
-                index = way.member.index
-                refusal = self._ask(index, data, question, behind)
-                if refusal is None:
-                    asked |= bit
-                else:
-                    turn.mail.append(replied((turn.round, index, refusal, started)))
-            bit <<= 1
-        if not self._corked:
-            self._cork()
-        return Receipt(turn.round, started, now(), asked, self)
 
     def _ask(
         self, index: int, data: bytes, question: Question, behind: Receipt | None
@@ -138,32 +150,31 @@ class Engine:
         way.want()
         return way.member.absence
 
-    def _kept_out(self, link: Link, question: Question) -> Answer | None:
-        """The answer in the name of a node that must not vote yet."""
-        kept = link.quarantine
-        answer = None if kept is None else kept_out(kept, question.asked_at)
-        if answer is None:
-            link.quarantine = None
-            self._guarded = self._is_guarded()
-        return answer
-
-    def _is_guarded(self) -> bool:
-        return any(way.link is not None and way.link.quarantine for way in self.ways)
-
-    def _cork(self) -> None:
-        # The first command of a tick goes out at once, the others together at its end: without
-        # that, a thousand tasks spend their time in send() and miss their deadlines.
-        self._corked = True
-        for way in self.ways:
-            if way.link is not None:
-                way.link.corked = True
-        self.loop.call_soon(self._uncork)
-
-    def _uncork(self) -> None:
+    def _flush(self) -> None:
+        """Send what was gathered; the time to answer begins now."""
         self._corked = False
-        for way in self.ways:
-            if way.link is not None:
-                way.link.uncork()
+        unsent = len(self.convoy.unsent)
+        if not unsent:
+            return
+        self._lonely = unsent == 1
+        at = now()
+        if self.convoy.send(at):
+            self.loop.call_soon(self._regroup)
+        if self._sending:
+            due = now() + self._policy.node_timeout
+            for turn in self._sending:
+                turn.due = due
+            self._sending.clear()
+            if self._deadline is None:
+                self._ring_at(due)
+
+    def _regroup(self) -> None:
+        """Ask those together that can be asked at all."""
+        self._flush()
+        links = [way.link for way in self.ways if way.link is not None]
+        self.convoy.regroup(
+            [link for link in links if not (link.apart or link.lost or link.quarantine)]
+        )
 
     # --- places ------------------------------------------------------------------------------
 
@@ -198,16 +209,21 @@ class Engine:
     def wait_until(self, until: Instant, turn: Turn[Any]) -> None:
         """Tell the turn when it is `until` and it still waits for that.
 
-        One timer for all: rounds have equally long to answer, so that they end in the order in
-        which they began.  A timer for each costs a tenth of a cycle, and is nearly always
-        cancelled.  What has ended stays in the queue until its time.
+        One timer for all: rounds have equally long to answer, and mostly none of those that were
+        there when it was set is left when it rings.  A timer for each costs a tenth of a cycle;
+        a queue of them would keep what has ended alive for the garbage collector to look at.
         """
-        if self._deadlines and until < self._deadlines[-1][0]:
+        if until < turn.sent + self._policy.node_timeout:
+            turn.due = FOR_EVER
             turn.set_timer(until)  # a round that may not outlive a lease
-            return
-        self._deadlines.append((until, turn))
-        if self._deadline is None:
-            self._ring_at(until)
+        elif self.convoy.unsent:
+            # A node's time begins when its bytes are sent, as late as that may be in this tick.
+            turn.due = FOR_EVER
+            self._sending.append(turn)
+        else:
+            turn.due = until
+            if self._deadline is None:
+                self._ring_at(until)
 
     def _ring_at(self, until: Instant) -> None:
         self._deadline = self.loop.call_later(max(0, until - now()) / 1e9, self._ring)
@@ -215,16 +231,35 @@ class Engine:
     def _ring(self) -> None:
         self._deadline = None
         at = now()
-        while self._deadlines and (self._deadlines[0][0] <= at or self._deadlines[0][1].over):
-            until, turn = self._deadlines.popleft()
+        late: list[Turn[Any]] = []
+        next_due = FOR_EVER
+        for turn in self.turns:
+            if turn.due <= at:
+                late.append(turn)
+            elif turn.due < next_due:
+                next_due = turn.due
+        if late:
+            self.look_once_more(late, at)
+        if next_due < FOR_EVER:
+            self._ring_at(next_due)
+
+    def look_once_more(self, turns: list[Turn[Any]], until: Instant) -> None:
+        """Tell them that their time is up, after one last look at the sockets.
+
+        What has come while this tick was busy is read in the next one, before its timers.
+        """
+        self.loop.call_later(0, self._elapsed, turns, until)
+
+    def _elapsed(self, turns: list[Turn[Any]], until: Instant) -> None:
+        for turn in turns:
             turn.elapsed(until)
-        if self._deadlines and self._deadline is None:
-            self._ring_at(self._deadlines[0][0])
 
     # --- connections come and go -------------------------------------------------------------
 
     def ready(self) -> bool:
         """A quorum is connected, or there is no hope that it soon will be."""
+        if self.convoy.asked == self._everywhere:
+            return True
         missing = False
         for way in self.ways:
             if way.link is None:
@@ -254,7 +289,7 @@ class Engine:
         return at >= self._grace
 
     def _changed(self) -> None:
-        self._guarded = self._is_guarded()
+        self._regroup()
         if self._waiting:
             self._look_again()
 
@@ -317,7 +352,6 @@ class Engine:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._deadlines.clear()
 
     async def _drained(self, until: Instant) -> None:
         while now() < until and (self.turns or self._owes()):  # noqa: ASYNC110 (rare, bounded)

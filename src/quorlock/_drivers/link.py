@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 
     from quorlock._core.effects import Replied
     from quorlock._core.guard import Quarantine
+    from quorlock._core.time import Instant
+    from quorlock._drivers.convoy import Convoy
     from quorlock._drivers.members import Member
 
 _BUFFER_BYTES = 16_384
+_LINES = (b"+", b"-", b":", b"_")  # replies of one line
+_NIL = b"$-1\r\n"
 
 
 class Hears(Protocol):
@@ -49,22 +53,27 @@ class Link(asyncio.BufferedProtocol):
         handshake: Handshake,
         secret: str | None,
         on_lost: Callable[[Link], None],
+        convoy: Convoy,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.member = member
         self.lost = False
         self.admitted = False  # its server may vote
-        self.corked = False
+        self.bit = 1 << member.index
+        self.seat = -1  # in the convoy; -1: it is not in it
+        self.apart = False  # it owes too much to be in it
         self.run_id = ""
         self.quarantine: Quarantine | None = None  # its server must not vote yet
         self.conversation = Conversation(secret, member.patience)
+        self.conversation.shared = self
         self.greeted: asyncio.Future[Greeting] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self._handshake: Handshake | None = handshake
         self.on_end: Callable[[], None] = lambda: None
         self.on_debt: Callable[[], None] = lambda: None
+        self.on_fit: Callable[[], None] = lambda: None  # no longer apart
         self._on_lost = on_lost
-        self._out: list[bytes] = []
+        self._convoy = convoy
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._transport: asyncio.Transport | None = None
         self._ended = False  # the transport has told us so
@@ -77,34 +86,46 @@ class Link(asyncio.BufferedProtocol):
     @property
     def owes(self) -> bool:
         """It has not answered everything."""
-        return bool(self.conversation.questions) and not self.lost
+        shared = self.seat >= 0 and self._convoy.waits_for(self)
+        return (shared or bool(self.conversation.questions)) and not self.lost
+
+    def oldest(self, at: Instant) -> Instant:
+        """When its oldest open question was asked; `at` if there is none."""
+        own = self.conversation.oldest(at)
+        return min(own, self._convoy.oldest(self, at)) if self.seat >= 0 else own
 
     def ask(self, data: bytes, question: Question) -> bool:
         """Queue a question and send its bytes; False if the connection is lost already."""
         if self.lost:
             return False
-        conversation = self.conversation
-        if conversation.unsent:
-            self._write_unsent()  # a script that goes again is in the queue before this question
-        data = conversation.ask(question, data)
-        if self.corked:
-            self._out.append(data)
-        else:
-            self._write(data)
+        self.settle()
+        self.write(self.conversation.ask(question, data))
         return True
 
-    def uncork(self) -> None:
-        """Send what was held back for company."""
-        self.corked = False
-        if self._out:
-            data, self._out = b"".join(self._out), []
-            if self._transport is not None and not self.lost:
-                self._transport.write(data)
+    def write(self, data: bytes) -> None:
+        """Send."""
+        conversation = self.conversation
+        if conversation.unsent:
+            # A script that goes again is in the queue before what is sent now.
+            data, conversation.unsent = conversation.unsent + data, b""
+        if self._transport is not None and not self.lost:
+            self._transport.write(data)
+
+    def next(self) -> Question:
+        """Take the oldest question that it shares with the others, as `Conversation` wishes."""
+        if self.seat < 0:
+            raise IndexError
+        return self._convoy.next_of(self)
+
+    def settle(self) -> None:
+        """Put the questions that it shares with the others into its own queue."""
+        if self.seat >= 0:
+            self._convoy.flush()  # what was asked before
+            self._convoy.settle(self)
 
     def close(self) -> None:
         """Close when everything has been sent."""
         if self._transport is not None:
-            self.uncork()
             self._transport.close()
 
     def abort(self) -> None:
@@ -113,18 +134,12 @@ class Link(asyncio.BufferedProtocol):
         if self._transport is not None and not self._ended:
             self._transport.abort()
 
-    def _write(self, data: bytes) -> None:
-        if self.corked:
-            self._out.append(data)
-        elif self._transport is not None:
-            self._transport.write(data)
-
     # --- what the event loop calls -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         assert self._handshake is not None
-        self._write(self._handshake.to_send)
+        self.write(self._handshake.to_send)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
@@ -133,8 +148,7 @@ class Link(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         try:
             if self._handshake is None:
-                self.conversation.feed(self._buffer, nbytes)
-                self._deliver()
+                self._hear(bytes(self._buffer[:nbytes]))
             else:
                 self._greet(self._handshake, bytes(self._buffer[:nbytes]))
         except Nonsense as nonsense:
@@ -176,16 +190,37 @@ class Link(asyncio.BufferedProtocol):
         handshake.to_send = b""
         handshake.hear(data)
         if handshake.greeting is None:
-            self._write(handshake.to_send)
+            self.write(handshake.to_send)
             return
         self._handshake = None
         self.run_id = handshake.greeting.run_id
         if not self.greeted.done():
             self.greeted.set_result(handshake.greeting)
 
-    def _deliver(self) -> None:
-        conversation, member = self.conversation, self.member
+    def _hear(self, data: bytes) -> None:
+        conversation = self.conversation
         conversation.silent_since = at = now()
+        while self.seat >= 0 and not (
+            conversation.questions or conversation.midway or self.member.is_in_trouble
+        ):
+            size = self._convoy.hear(self, data, at)
+            if size == len(data):
+                return
+            # One line that is not as hoped is read alone: what follows may be as hoped again.
+            end = _end_of_line(data, size)
+            if not end:
+                data = data[size:]
+                break
+            conversation.feed(data[size:end], end - size)
+            self._deliver(at)
+            data = data[end:]
+            if not data:
+                return
+        conversation.feed(data, len(data))
+        self._deliver(at)
+
+    def _deliver(self, at: Instant) -> None:
+        conversation, member = self.conversation, self.member
         index, in_trouble = member.index, member.is_in_trouble
         for question, answer in conversation.answers():
             if answer is not GRANTED or in_trouble:
@@ -199,11 +234,10 @@ class Link(asyncio.BufferedProtocol):
         if conversation.nonsense:
             raise conversation.nonsense
         if conversation.unsent:
-            self._write_unsent()
-
-    def _write_unsent(self) -> None:
-        data, self.conversation.unsent = self.conversation.unsent, b""
-        self._write(data)
+            self.write(b"")
+        if self.apart and not conversation.questions:
+            self.apart = False
+            self.on_fit()
 
     def _give_up(self, text: str, cause: Cause = Cause.LOST) -> None:
         if self.lost:
@@ -213,6 +247,7 @@ class Link(asyncio.BufferedProtocol):
         if not self.admitted:
             return  # who connects tells the reason
         at = now()
+        self.settle()
         for command in self.conversation.owed_releases():
             self.member.owe(command, self.run_id, at)
         self.member.lost(text, cause)
@@ -222,6 +257,13 @@ class Link(asyncio.BufferedProtocol):
             asker: Any = question.asker
             if not asker.over:
                 asker.hear(replied((question.round, self.member.index, answer, at)))
+
+
+def _end_of_line(data: bytes, start: int) -> int:
+    """Where the reply ends that begins there; 0 if it is not one whole line."""
+    if data[start : start + 1] in _LINES or data.startswith(_NIL, start):
+        return data.find(b"\r\n", start) + 2 if b"\r\n" in data[start:] else 0
+    return 0
 
 
 def tuned(transport: asyncio.BaseTransport, tune: Callable[[socket.socket], None]) -> None:

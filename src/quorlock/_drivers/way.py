@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from quorlock._core.effects import Replied
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
+    from quorlock._drivers.convoy import Convoy
     from quorlock._drivers.members import Member, Members
 
 
@@ -40,13 +41,20 @@ class Way:
     """See the module."""
 
     def __init__(
-        self, member: Member, members: Members, policy: Policy, on_change: Callable[[], None]
+        self,
+        member: Member,
+        members: Members,
+        policy: Policy,
+        on_change: Callable[[], None],
+        convoy: Convoy,
     ) -> None:
         self.member = member
+        self.bit = 1 << member.index
         self.link: Link | None = None
         self._members = members
         self._connect_timeout = policy.connect_timeout / 1e9
         self._on_change = on_change
+        self._convoy = convoy
         self._task: asyncio.Task[None] | None = None
         self._links: set[Link] = set()
         self._closed = False
@@ -72,7 +80,9 @@ class Way:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self.link = None
+        if self.link is not None:
+            self.link = None
+            self._on_change()
         waiting = [link.closed for link in self._links]
         for link in self._links:
             link.close()
@@ -129,7 +139,8 @@ class Way:
         node = self.member.node
         username, password = node.authority()
         handshake = Handshake(node, username, password, self._members.agreement)
-        link = Link(self.member, handshake, password, self._lost)
+        link = Link(self.member, handshake, password, self._lost, self._convoy)
+        link.on_fit = self._on_change
         link.on_end = partial(self._links.discard, link)
         link.on_debt = self.want
         self._links.add(link)

@@ -8,6 +8,7 @@ queue until its answer has come (rule 3).  Leaves sockets, locks and time to the
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hiredis import PushNotification, Reader, ReplyError
@@ -17,7 +18,7 @@ from quorlock._wire.answers import NONSENSE, READERS, WHOLE, error_answer, redac
 from quorlock._wire.packing import pack_in_full
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from quorlock._core.outcomes import Answer
     from quorlock._core.time import Duration, Instant
@@ -43,6 +44,18 @@ class Asker(Protocol):
     over: bool
 
 
+class Shared(Protocol):
+    """Questions that come after those in the queue, and are kept elsewhere."""
+
+    def next(self) -> Question:
+        """Take the oldest of them; IndexError if there is none."""
+        ...
+
+    def settle(self) -> None:
+        """Put all of them into the queue."""
+        ...
+
+
 class Question(NamedTuple):
     """A command that was sent, and for which of whose rounds."""
 
@@ -53,18 +66,26 @@ class Question(NamedTuple):
     in_full: bool = False  # the script's text was sent, not its name
 
 
+# As `Question(...)`; see `replied` in _core/effects.py.
+questioned: Callable[[tuple[Command, Asker, int, Instant, bool]], Question] = partial(
+    getattr(tuple, "__new__"),  # noqa: B009
+    Question,
+)
+
+
 class Conversation:
     """The queue of questions on one connection, and the reader of its replies."""
 
     __slots__ = (
-        "_knows_release",
-        "_patience",
         "_reader",
         "_secret",
         "_unread",
+        "knows_release",
         "midway",
         "nonsense",
+        "patience",
         "questions",
+        "shared",
         "silent_since",
         "unsent",
     )
@@ -72,9 +93,10 @@ class Conversation:
     def __init__(self, secret: str | None, patience: Duration) -> None:
         self._secret = secret  # taken out of whatever words the server sends
         self.questions: deque[Question] = deque()
-        self._patience = patience  # how long a node may keep silent with a full queue
+        self.shared: Shared | None = None
+        self.patience = patience  # how long a node may keep silent with a full queue
         self.silent_since: Instant = 0  # when something came last, or the first was asked
-        self._knows_release = False
+        self.knows_release = False  # the node has been sent the script
         self.unsent = b""  # what the driver must send on our behalf (scripts in full)
         self._reader = Reader(notEnoughData=_NOTHING_YET)
         self._unread = 0
@@ -85,17 +107,17 @@ class Conversation:
         """Put a question at the end of the queue; what to send for it, `data` as a rule."""
         if not self.questions:
             self.silent_since = question.asked_at
-        if not self._knows_release and isinstance(question.command, Release):
+        if not self.knows_release and isinstance(question.command, Release):
             # The first one in full, so that the node knows the script from then on: nobody may
             # be there to hear NOSCRIPT and ask again, and the key would stay.
-            self._knows_release = True
+            self.knows_release = True
             question, data = question._replace(in_full=True), pack_in_full(question.command)
         self.questions.append(question)
         return data
 
     def backlogged(self, at: Instant) -> bool:
         """The node owes many answers and has given none for a while."""
-        return len(self.questions) >= ANSWERS_OWED_MAX and at - self.silent_since > self._patience
+        return len(self.questions) >= ANSWERS_OWED_MAX and at - self.silent_since > self.patience
 
     def oldest(self, at: Instant) -> Instant:
         """When the oldest open question was asked; `at` if there is none."""
@@ -135,7 +157,10 @@ class Conversation:
                 kind: object = reply.__class__
                 if kind is PushNotification:
                     continue  # out of band: we have not subscribed to anything
-                question = questions.popleft()
+                # Without any: IndexError, as from a queue that is empty.
+                question = (
+                    questions.popleft() if questions or self.shared is None else self.shared.next()
+                )
                 if kind is not ReplyError:
                     answer = READERS[type(question.command)](reply)
                     if answer is NONSENSE:
@@ -179,6 +204,8 @@ class Conversation:
             return False
         if question.asker.over and not isinstance(command, Release):
             return False
+        if self.shared is not None:
+            self.shared.settle()
         self.unsent += pack_in_full(command)
         self.questions.append(question._replace(in_full=True))
         return True
