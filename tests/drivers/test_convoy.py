@@ -139,9 +139,9 @@ class Net:
         key = b"%d" % len(self.rounds)
         command: Command
         if kind is Acquire or kind is Extend:
-            command = kind(key, b"t", 9)
+            command = kind(key, key, 9)
         else:
-            command = Release(key, b"t") if kind is Release else Inspect(key)
+            command = Release(key, key) if kind is Release else Inspect(key)
         this = self.rounds[key] = Round(command, Tally(self.n, 1))
         for way in self.engine.ways:
             if way.link is None:
@@ -154,7 +154,7 @@ class Net:
         link = self.engine.ways[index].link
         if link is not None:
             key = b"%d" % len(self.rounds)
-            release = Release(key, b"t")
+            release = Release(key, key)
             turn: Turn[Any] = Turn(self.engine, asking(release, self.n))
             turn.over = True
             self.rounds[key] = Round(release, Tally(self.n, 1), turn, silent=True)
@@ -256,6 +256,16 @@ class Net:
             if isinstance(command, (Acquire, Release)):
                 assert owed.owes(command.token), command
 
+    def close(self) -> None:
+        """Leave nothing that the loop would wait for."""
+        engine = self.engine
+        engine._policy = engine._policy._replace(node_timeout=0)
+        engine.turns.clear()
+        engine.guardian.cancel()
+        for handle in (engine._deadline, engine._recheck):
+            if handle is not None:
+                handle.cancel()
+
 
 STEPS = st.one_of(
     st.tuples(
@@ -282,15 +292,13 @@ def test_asked_together_is_asked_one_by_one(n: int, steps: list[tuple[Any, ...]]
 
     async def scene() -> None:
         net = Net(n)
-        for step in [*steps, *end_of(n)]:
-            play(net, step)
-            for this in net.rounds.values():
-                this.check()
-        net.engine._policy = net.engine._policy._replace(node_timeout=0)  # nobody pays debts here
-        net.engine.guardian.cancel()
-        for handle in (net.engine._deadline, net.engine._recheck):
-            if handle is not None:
-                handle.cancel()
+        try:
+            for step in [*steps, *end_of(n)]:
+                play(net, step)
+                for this in net.rounds.values():
+                    this.check()
+        finally:
+            net.close()
 
     asyncio.run(scene())
 
