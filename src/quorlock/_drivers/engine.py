@@ -150,6 +150,15 @@ class Engine:
         way.want()
         return way.member.absence
 
+    def _kept_out(self, link: Link, question: Question) -> Answer | None:
+        """The answer in the name of a node that must not vote yet."""
+        kept = link.quarantine
+        answer = None if kept is None else kept_out(kept, question.asked_at)
+        if kept is not None and answer is None:
+            link.quarantine = None
+            self.loop.call_soon(self._regroup)
+        return answer
+
     def _flush(self) -> None:
         """Send what was gathered; the time to answer begins now."""
         self._corked = False
