@@ -241,7 +241,7 @@ class Bundle:
                 # well: they get as much again, up to their whole time.
                 left = min(-left, self._policy.node_timeout) // NS_PER_MS * NS_PER_MS
                 until, is_last_look = at + left, True
-            elif self._foreign:
+            if self._foreign:
                 left = min(left, _FOREIGN_POLL)
             # Rounded up: a poll that ends early would look, find nothing and poll again.
             self._look(-(-left // NS_PER_MS))
