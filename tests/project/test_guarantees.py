@@ -10,6 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = "docs/guarantees.md"
 PROOF = re.compile(r"`((?:tests|docs|spec|examples|src)/[\w/.-]+)(?:::(\w+))?`")
+NAMED = re.compile(r"`(model|rule): ([^`]+)`")
+# Where cases of the model and rules of the simulator have their names, as strings.
+NAMES = {"model": "spec/check.py", "rule": "src/quorlock/testing/*.py"}
 
 
 def problems(text: str, root: Path = ROOT) -> list[str]:
@@ -24,6 +27,11 @@ def problems(text: str, root: Path = ROOT) -> list[str]:
             proved = False
         elif proved and not cells[-1]:
             found.append(f"{number}: no proof: {cells[0]}")
+        for kind, name in NAMED.findall(line):
+            if name != "…" and not any(
+                f'"{name}"' in path.read_text() for path in root.glob(NAMES[kind])
+            ):
+                found.append(f"{number}: there is no {kind}: {name}")
         for path, name in PROOF.findall(line):
             if not (root / path).exists():
                 found.append(f"{number}: there is no {path}")
@@ -48,6 +56,8 @@ TABLE = "| promise | shown by |\n|---|---|\n"
             f"{TABLE}| it flies | `tests/project/test_guarantees.py::test_wings` |",
             "3: tests/project/test_guarantees.py has no test_wings",
         ),
+        (f"{TABLE}| it flies | `model: wings` |", "3: there is no model: wings"),
+        (f"{TABLE}| it flies | `rule: wings` |", "3: there is no rule: wings"),
     ],
 )
 def test_the_check_catches(text: str, named: str) -> None:
