@@ -4,6 +4,9 @@ A pytest plugin (loaded by conftest.py). Around each test it compares what there
 fixtures of wider scope were set up with what there is after the test's own were torn down; what a
 session's fixture started is therefore no business of a test. At the end of the session nothing may
 be left at all. Threads are seen everywhere, the rest on Linux, which has /proc.
+
+With pytest-xdist (`pytest -n 2`) there are several processes of tests. Each looks after its own
+tests; the one that started them looks at the end after what all of them left.
 """
 
 import gc
@@ -145,6 +148,8 @@ session_folder = pytest.StashKey[Path]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Marks our descendants, and gives temporary files one folder so that all can be seen."""
+    if is_worker(config):  # it has inherited both, and what it leaves is seen at the end
+        return
     temporary = tempfile.gettempdir()
     # tmp_path keeps its folders for a later look, and elsewhere.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", temporary)
@@ -156,6 +161,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails a session that leaves a process or a temporary file behind."""
+    if is_worker(session.config):
+        return
     stash = session.config.stash
     folder = stash[session_folder]
     left = what_stays(lambda: descendants(stash[session_mark], folder) + files(folder))
@@ -168,6 +175,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Removes the folder, also after a session that never began."""
     if folder := config.stash.get(session_folder, None):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Is this a process of tests that pytest-xdist has started?"""
+    return hasattr(config, "workerinput")
 
 
 def files(folder: Path) -> list[str]:

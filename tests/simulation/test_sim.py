@@ -28,6 +28,8 @@ SIM = [sys.executable, "-m", "quorlock.testing.sim"]
 WORLDS = int(os.environ.get("QUORLOCK_WORLDS", "20000"))
 PART = 2_000  # in each test: none may take as long as one that hangs
 ANEW = 1_000  # from a seed that nobody has seen yet
+# All processors are ours, but for those on which other tests run at the same time (pytest -n).
+PROCESSES = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -43,7 +45,7 @@ def test_no_promise_is_broken_in_all_these_worlds(
 ) -> None:
     """On all processors, as `make sim` does it: exit status 0 means no violation, floors held."""
     count = min(PART, WORLDS - first)
-    status = sim.main(["--seed", str(first), "--runs", str(count)])
+    status = sim.main(["--seed", str(first), "--runs", str(count), "--jobs", str(PROCESSES)])
     told = capsys.readouterr()
     assert status == 0, told.out
     assert re.search(rf"worlds +{count:,} ", told.out)
@@ -51,7 +53,7 @@ def test_no_promise_is_broken_in_all_these_worlds(
 
 def test_nor_in_some_that_nobody_has_seen_yet(capsys: pytest.CaptureFixture[str]) -> None:
     seed = secrets.randbelow(10**9)
-    status = sim.main(["--seed", str(seed), "--runs", str(ANEW)])
+    status = sim.main(["--seed", str(seed), "--runs", str(ANEW), "--jobs", str(PROCESSES)])
     text = capsys.readouterr().out
     with capsys.disabled():
         print(f"\n{ANEW:,} worlds more: make sim SEED={seed} RUNS={ANEW}")
