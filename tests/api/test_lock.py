@@ -387,7 +387,7 @@ async def async_generator_function() -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(
-    "wrong", [coroutine_function, generator_function, async_generator_function, 3, None], ids=str
+    "wrong", [coroutine_function, generator_function, async_generator_function, 3, None]
 )
 def test_the_decorator_refuses_the_wrong_kind_of_function(nodes: Servers, wrong: Any) -> None:
     """What would run outside of the lock (awaited or iterated later) is not taken."""
@@ -395,9 +395,7 @@ def test_the_decorator_refuses_the_wrong_kind_of_function(nodes: Servers, wrong:
         redlock.lock("a")(wrong)
 
 
-@pytest.mark.parametrize(
-    "wrong", [plain, generator_function, async_generator_function, 3, None], ids=str
-)
+@pytest.mark.parametrize("wrong", [plain, generator_function, async_generator_function, 3, None])
 async def test_asyncios_decorator_refuses_the_wrong_kind_of_function(
     nodes: Servers, wrong: Any
 ) -> None:
