@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,14 @@ def pytest_configure() -> None:
     """Ctrl-C must reach the children that we interrupt: a shell's `make test &` ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector need not look at the tests themselves: they are most of all objects,
+    and many tests call it, some for each line of ours that they interrupt.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
