@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SIM = [sys.executable, "-m", "quorlock.testing.sim"]
 WORLDS = int(os.environ.get("QUORLOCK_WORLDS", "20000"))
-PART = 2_000  # in each test: none may take as long as one that hangs
+PART = 1_000  # in each test: none may take as long as one that hangs
 ANEW = 1_000  # from a seed that nobody has seen yet
 # All processors are ours, but for those on which other tests run at the same time (pytest -n).
 PROCESSES = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))

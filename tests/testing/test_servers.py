@@ -65,6 +65,7 @@ class Parent:
     PRELUDE = """
 import gc, os, signal, sys, threading, time
 from quorlock.testing.servers import Servers
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a `nohup make test` has it ignored, down to us
 def tell(servers):
     print(servers.folder, *(server.pid for server in servers), flush=True)
 """
