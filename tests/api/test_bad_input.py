@@ -71,6 +71,8 @@ SETTINGS: dict[str, Any] = {
     "outage_timeout": 0.8,
     "retry_delay": (0.02, 0.05),
 }
+# Where the answer does not depend on how long one waits, be the machine as busy as it may.
+PATIENT: dict[str, Any] = {"connect_timeout": 5.0, "outage_timeout": 20.0}
 # Where nobody will answer anyway.
 HURRY: dict[str, Any] = {"node_timeout": 0.1, "connect_timeout": 0.3, "outage_timeout": 0.4}
 SOON = 2.0  # seconds; at once, on a busy machine
@@ -857,7 +859,7 @@ async def test_all_nodes_at_fault(fault: Fault, face: Face, own: Servers) -> Non
     """The error is of the right kind, names nodes and causes, and comes within the deadlines."""
     with Rig(own) as rig:
         urls = fault.build(rig, 3)
-        async with over(face, urls, **({} if fault.at_once else HURRY)) as redlock:
+        async with over(face, urls, **(PATIENT if fault.at_once else HURRY)) as redlock:
             began = time.monotonic()
             with pytest.raises(QuorlockError) as caught:
                 await ended(act(redlock, fault.act))
@@ -896,7 +898,7 @@ def assert_names_the_fault(error: Any, fault: Fault, urls: list[str]) -> None:
 def assert_in_time(error: Any, fault: Fault, took: float) -> None:
     if fault.at_once:
         assert error.attempts == 1
-        assert took < SOON
+        assert took < PATIENT["outage_timeout"] / 2
     else:
         assert took < HURRY["outage_timeout"] + HURRY["connect_timeout"] + SOON
 

@@ -86,10 +86,12 @@ def test_a_node_that_is_gone_is_a_wrong_answer(fleet: Fleet) -> None:
 @pytest.mark.parametrize("in_flight", [1, 100, NAMES])
 def test_saturation_counts_whole_cycles_and_leaves_no_key(fleet: Fleet, in_flight: int) -> None:
     """As many SETs as releases on every node, at least as many as were counted."""
-    for server in fleet.servers:
-        server.execute("CONFIG", "RESETSTAT")
-    found = limit.saturate(fleet.urls(), 0.05, in_flight, TTL)
-    assert found["cycles"] > 0
+    seconds, found = 0.025, {"cycles": 0}
+    while not found["cycles"]:  # as long as this machine takes for some
+        seconds *= 2
+        for server in fleet.servers:
+            server.execute("CONFIG", "RESETSTAT")
+        found = limit.saturate(fleet.urls(), seconds, in_flight, TTL)
     assert fleet.leftovers() == 0
     for server in fleet.servers:
         told = server.execute("INFO", "commandstats").decode()

@@ -225,14 +225,20 @@ async def every_point(
     assert tried["cancelled"] > 0
 
 
+# A healthy node may take this long to answer: releases that are not answered in time say False.
+SETTINGS: dict[str, Any] = {"retry_delay": (0.01, 0.03), "node_timeout": 0.25}
+
+
 def maker(urls: Iterable[str], **settings: Any) -> Callable[[], Redlock]:
     kept = list(urls)
-    return lambda: Redlock(kept, **{"retry_delay": (0.01, 0.03), **settings})
+    return lambda: Redlock(kept, **SETTINGS | settings)
 
 
 @pytest.mark.parametrize("act", [*WANTING, acquire_and_release, flagged_block, expiring_block])
 def test_warm(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
-    run(every_point(act, Scene(list(nodes), maker(nodes.urls))))
+    # Well below its ttl.
+    short = {"node_timeout": 0.05} if act is expiring_block else {}
+    run(every_point(act, Scene(list(nodes), maker(nodes.urls, **short))))
 
 
 @pytest.mark.parametrize("act", [*WANTING, acquire_and_release])
@@ -278,7 +284,7 @@ def test_quorum_hung(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, 
         for server in nodes[2:]:
             server.cont()
 
-    scene = Scene(list(nodes), maker(nodes.urls, node_timeout=0.02, outage_timeout=0.1))
+    scene = Scene(list(nodes), maker(nodes.urls, node_timeout=0.1, outage_timeout=0.1))
     run(every_point(act, scene, stride=3, before=stop, after=cont))
 
 
@@ -407,7 +413,9 @@ def test_verbs(
 
             # An extension tries again while validity remains: short here, where it cannot win.
             ttl = 0.5 if state == "quorum hung" and verb is extend else 10.0
-            scene = Scene(list(nodes), maker(urls, node_timeout=0.02, ttl=ttl))
+            # Waited for where nobody answers, and only there.
+            node_timeout = 0.05 if state == "quorum hung" else 0.25
+            scene = Scene(list(nodes), maker(urls, node_timeout=node_timeout, ttl=ttl))
             held_after: bool | None = verb is not release
             if state == "quorum hung" and verb is extend:
                 held_after = None

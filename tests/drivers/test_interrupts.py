@@ -433,7 +433,10 @@ def scene_after(scene: Scene) -> Iterator[str]:
 
 
 def maker(nodes: Servers, **settings: Any) -> Callable[[], Redlock]:
-    return lambda: Redlock(nodes.urls, **{"retry_delay": (0.01, 0.03), **settings})
+    # With one node hung and one connection cut by the interrupt, each of the other three has to
+    # answer in time, on a machine that may be busy and in a thread that is traced.
+    patient = {"retry_delay": (0.01, 0.03), "node_timeout": 0.25}
+    return lambda: Redlock(nodes.urls, **patient | settings)
 
 
 GRANULARITIES = ["line", "signal"] if THOROUGH else ["line"]
@@ -481,9 +484,7 @@ def test_one_node_hung(
     nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
 ) -> None:
     """Stopped before the interrupted call, continued after it: nothing is on that node either."""
-    # With one node hung and one connection cut by the interrupt, each of the other three has to
-    # answer in time, on a machine that may be busy and in a thread that is traced.
-    scene = Scene(nodes, list(nodes), maker(nodes, node_timeout=0.25))
+    scene = Scene(nodes, list(nodes), maker(nodes))
     hung = nodes[4]
     every_point(act, scene, granularity, stride=29, before=hung.stop, after=hung.cont)
 
@@ -494,9 +495,7 @@ def test_one_node_dead(
     nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
 ) -> None:
     nodes[4].kill()
-    every_point(
-        act, Scene(nodes, list(nodes)[:4], maker(nodes, node_timeout=0.25)), granularity, stride=29
-    )
+    every_point(act, Scene(nodes, list(nodes)[:4], maker(nodes)), granularity, stride=29)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
@@ -505,7 +504,7 @@ def test_quorum_hung(
     nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
 ) -> None:
     """Acquires end after the outage timeout; on all five nothing is left."""
-    scene = Scene(nodes, list(nodes), maker(nodes, node_timeout=0.02, outage_timeout=0.1))
+    scene = Scene(nodes, list(nodes), maker(nodes, node_timeout=0.1, outage_timeout=0.1))
     hung = nodes[2:]
 
     def stop() -> None:
