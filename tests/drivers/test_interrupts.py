@@ -435,7 +435,7 @@ def scene_after(scene: Scene) -> Iterator[str]:
 def maker(nodes: Servers, **settings: Any) -> Callable[[], Redlock]:
     # With one node hung and one connection cut by the interrupt, each of the other three has to
     # answer in time, on a machine that may be busy and in a thread that is traced.
-    patient = {"retry_delay": (0.01, 0.03), "node_timeout": 0.25}
+    patient: dict[str, Any] = {"retry_delay": (0.01, 0.03), "node_timeout": 0.25}
     return lambda: Redlock(nodes.urls, **patient | settings)
 
 
