@@ -101,8 +101,10 @@ async def shorten(nodes: Servers) -> None:
         node.execute("PEXPIRE", KEY, 4_000)
 
 
-async def test_the_line_is_enough(guarded: Servers, face: Face) -> None:
-    async with face.redlock(enter(guarded, WORDS), **SETTINGS) as redlock:
+@pytest.mark.parametrize("guard", ["uptime", "marker"])
+async def test_the_line_is_enough(guard: str, guarded: Servers, face: Face) -> None:
+    settings = {**SETTINGS, "restart_guard": guard}
+    async with face.redlock(enter(guarded, WORDS), **settings) as redlock:
         await use_all(redlock, guarded)
         assert all(node.up for node in redlock.nodes), redlock.nodes
 
@@ -128,7 +130,9 @@ NEEDED_BY = {
     "+del": "release",
     "+pttl": "extend",
     "+pexpire": "extend",
+    "+time": "acquire",
 }
+GUARDS = {"+time": {"restart_guard": "marker"}}  # what asks for it
 
 
 def test_every_right_is_tried() -> None:
@@ -139,7 +143,8 @@ def test_every_right_is_tried() -> None:
 async def test_no_right_is_too_much(right: str, guarded: Servers, face: Face) -> None:
     """Without it a call fails, and says on which nodes and for which right."""
     words = [word for word in WORDS if word != right]
-    async with face.redlock(enter(guarded, words), **SETTINGS) as redlock:
+    settings = SETTINGS | GUARDS.get(right, {})
+    async with face.redlock(enter(guarded, words), **settings) as redlock:
         error = await raises(QuorlockError, misses(redlock, NEEDED_BY[right], guarded))
     assert isinstance(error, NodeError), repr(error)
     assert sum(server.path in str(error) for server in guarded) >= 2, str(error)

@@ -36,7 +36,7 @@ def test_whoever_cannot_tell_may_have_come_up_just_now(uptime_s: int | None) -> 
     assert until(uptime_s) == 30.302
     kept = quarantine(uptime_s, NOW, MAX_TTL, 0.01)
     assert kept is not None
-    assert kept.came_up is None
+    assert kept.since is None
     answer = kept_out(kept, NOW)
     assert answer is not None
     assert answer.text.startswith("does not tell since when it is up, votes again in 31 s; ")

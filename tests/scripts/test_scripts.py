@@ -190,3 +190,87 @@ def test_a_header_names_every_return_value(script: Script, arguments: object) ->
     assert "KEYS[1] lock key" in text
     assert "returns" in text
     assert "errors  WRONGTYPE" in text
+
+
+# --- guard.lua: how old the marker is, in ms ------------------------------------------------------
+
+MARKER = b"quorlock:guard"
+OURS, THEIRS = b"0a" * 20, b"f9" * 20
+
+
+def guard(node: Server, worth: str = "nothing", run_id: bytes = OURS) -> int:
+    age: int = run(node, scripts.GUARD, run_id, worth.encode(), key=MARKER)
+    return age
+
+
+def written(node: Server) -> tuple[bytes, int]:
+    run_id, _, since = node.execute("GET", MARKER).partition(b":")
+    return run_id, int(since)
+
+
+def clock_ms(node: Server) -> int:
+    seconds, microseconds = map(int, node.execute("TIME"))
+    return seconds * 1000 + microseconds // 1000
+
+
+@pytest.mark.parametrize("worth", ["nothing", "the same"])
+@pytest.mark.parametrize("before", [None, b"", b"words", b"abc:", b":5", b"a-b:5"])
+def test_guard_marks_a_node_that_has_no_marker(
+    before: bytes | None, worth: str, node: Server
+) -> None:
+    """From now on, for ever."""
+    if before is not None:
+        node.execute("SET", MARKER, before, "PX", 60_000)
+    first = clock_ms(node)
+    assert guard(node, worth) == 0
+    assert written(node)[0] == OURS
+    assert first <= written(node)[1] <= clock_ms(node)
+    assert pttl(node, MARKER) == -1
+
+
+@pytest.mark.parametrize("worth", ["nothing", "the same", "all"])
+def test_guard_leaves_our_own_marker_alone(worth: str, node: Server) -> None:
+    """And tells its age, also with digits that a Lua number does not print."""
+    for since in (0, 1_234_567_890_123):
+        node.execute("SET", MARKER, b"%b:%d" % (OURS, since))
+        first = clock_ms(node)
+        assert first - since <= guard(node, worth) <= clock_ms(node) - since
+        assert written(node) == (OURS, since)
+
+
+@pytest.mark.parametrize(
+    ("worth", "since"), [("nothing", None), ("the same", 1_234_567_890_123), ("all", 0)]
+)
+def test_guard_of_another_process(worth: str, since: int | None, node: Server) -> None:
+    """What it is worth is said; the marker is ours from then on."""
+    node.execute("SET", MARKER, THEIRS + b":1234567890123")
+    first = clock_ms(node)
+    age = guard(node, worth)
+    then = first if since is None else since
+    assert written(node)[0] == OURS
+    assert written(node)[1] == then or (since is None and written(node)[1] >= first)
+    assert age <= clock_ms(node) - then
+    assert since is None or age >= first - since
+
+
+def test_guard_of_a_node_that_was_born_empty(node: Server) -> None:
+    """There was nothing to forget: as if it had been there for ever."""
+    first = clock_ms(node)
+    assert guard(node, "all") >= first
+    assert written(node) == (OURS, 0)
+
+
+@pytest.mark.parametrize("whose", [OURS, THEIRS])
+def test_guard_after_the_clock_was_set_back(whose: bytes, node: Server) -> None:
+    """A marker of the future tells nothing: from now on."""
+    node.execute("SET", MARKER, b"%b:%d" % (whose, clock_ms(node) + 60_000))
+    first = clock_ms(node)
+    assert guard(node, "the same") == 0
+    assert first <= written(node)[1] <= clock_ms(node)
+
+
+def test_guard_leaves_another_type_alone(node: Server) -> None:
+    node.execute("RPUSH", MARKER, "1")
+    with pytest.raises(ServerReplyError, match="WRONGTYPE"):
+        guard(node)
+    assert node.execute("LLEN", MARKER) == 1

@@ -572,6 +572,7 @@ def test_a_restart_brings_back_what_the_twin_says(which: str, memory: str) -> No
     options = ("--databases", "1", "--enable-debug-command", "yes", *LASTING[memory])
     with Servers(1, binary=program, options=options) as servers:
         played: Transcript = []
+        servers[0].execute("DEL", "quorlock:born-empty")  # the twin was not, as far as it knows
         with closing(Real(servers[0])) as real:
             played += real.asked(BEFORE)
             if memory == "saved":

@@ -150,6 +150,14 @@ def _watched(rng: Random, key: bytes) -> Words:
 
 
 SCRIPTS = (scripts.RELEASE, scripts.EXTEND, scripts.INSPECT)
+GUARD = scripts.GUARD
+MARKERS = (b"r1:0", b"r1:5", b"r2:5", b"r1:99999999999999", b"r1:", b":5", b"r1", b"r-1:5", b"")
+WORTH = (b"nothing", b"the same", b"all")
+
+
+def _guard(rng: Random, key: bytes) -> Words:
+    run_id = rng.choice((b"r1", b"r2"))
+    return (b"EVAL", GUARD.text, b"1", key, run_id, rng.choice(WORTH))
 
 
 def _script(rng: Random, script: scripts.Script, key: bytes) -> Words:
@@ -171,7 +179,7 @@ def _commands(rng: Random) -> list[Words]:
     """One command, or two that belong together."""
     (make,) = rng.choices(MAKERS, WEIGHTS)
     made = make(rng, rng.choice(KEYS))
-    if rng.random() < 0.08 and made[0] not in UNMANGLED:
+    if rng.random() < 0.08 and made[0] not in UNMANGLED and GUARD.text not in made:
         made = _mangled(rng, made)
     return [SCAN_ALL, made] if made[0].upper() == b"DBSIZE" else [made]
 
@@ -294,6 +302,8 @@ WEIGHED: tuple[tuple[int, Maker], ...] = (
     (12, lambda rng, key: _script(rng, scripts.RELEASE, key)),
     (14, lambda rng, key: _script(rng, scripts.EXTEND, key)),
     (8, lambda rng, key: _script(rng, scripts.INSPECT, key)),
+    (3, lambda rng, key: (b"SET", key, rng.choice(MARKERS))),
+    (6, _guard),
     (8, _set),
     (12, _expire),
     (5, lambda rng, key: (b"GET", key)),
@@ -569,7 +579,7 @@ def same(one: Any, other: Any) -> bool:
 
 # Redis 7.0 in the words of Valkey 9.
 TONGUE = {
-    **{f" script: {script.sha.decode()}, on @": " script: on @" for script in SCRIPTS},
+    **{f" script: {script.sha.decode()}, on @": " script: on @" for script in (*SCRIPTS, GUARD)},
     "No matching script. Please use EVAL.": "No matching script.",
     "Lua redis lib command arguments must": "Command arguments must",
 }

@@ -319,7 +319,7 @@ async def test_what_is_owed_is_paid(face: Face, nodes: MemoryNodes) -> None:
 @both
 async def test_a_restarted_node(face: Face, nodes: MemoryNodes) -> None:
     """Nothing, everything or what was on its disk is still there, under another run_id."""
-    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+    async with face.redlock(nodes.urls, **SETTINGS, restart_guard=None) as redlock:
         for memory_left, count in (("lost", 2), ("kept", 3), ("saved", 3)):
             assert await sees_all(redlock)
             lease = await redlock.lock("a").acquire()
@@ -346,7 +346,7 @@ async def test_a_majority_that_forgets(face: Face, nodes: MemoryNodes) -> None:
     """Restarted empty, or flushed: the holder learns it when it extends."""
     forgets: list[Callable[[MemoryNode], None]] = [MemoryNode.restart, MemoryNode.flush]
     for forget in forgets:
-        async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        async with face.redlock(nodes.urls, **SETTINGS, restart_guard=None) as redlock:
             lease = await redlock.lock("a").acquire()
             for node in nodes[:2]:
                 forget(node)

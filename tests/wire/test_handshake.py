@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quorlock import scripts
 from quorlock._wire.conversation import REPLY_BYTES_MAX
 from quorlock._wire.handshake import Greeting, Handshake, Unfit
 from quorlock._wire.nodes import Node
@@ -395,3 +396,116 @@ def plays_back(password: str, padding: int) -> None:
         text = caught.value.text.partition("x" * padding)[2] if padding else caught.value.text
         assert password[:3] not in text
         assert re.sub(r"[\x00-\x1f\x7f]", "?", password)[:3] not in text
+
+
+# --- the restart guard, and what all agree on --------------------------------------------------
+
+AGREED = b"n=3 max_ttl_ms=30000 restart_guard=uptime"
+NOPERM_KEY = b"-NOPERM No permissions to access a key\r\n"
+HINT = "may not use the keys quorlock:* (grant ~quorlock:* +set +get)"
+
+
+def agreeing(*, marks: bool = False, node: Node | None = None) -> Handshake:
+    return Handshake(node or Node(), None, None, AGREED, marks=marks)
+
+
+def told(*, born: bytes = NIL, uptime: bytes = b"", agreed: bytes = NIL) -> bytes:
+    """All answers to the first packet."""
+    server = bulk(SERVER[: SERVER.index(b"tcp_port")] + uptime)
+    return HELLO3.removesuffix(NIL) + born + server + bulk(MASTER) + OK + agreed
+
+
+def test_what_all_agree_on_is_written_and_read_in_the_same_packet() -> None:
+    made = agreeing()
+    assert sent(made)[-2:] == [
+        [b"SET", b"quorlock:config", AGREED, b"NX"],
+        [b"GET", b"quorlock:config"],
+    ]
+    made.hear(
+        told(born=bulk(RUN_ID.encode()), uptime=b"uptime_in_seconds:7\r\n", agreed=bulk(AGREED))
+    )
+    assert made.greeting == Greeting(RUN_ID, "7.0.15", 7, RUN_ID.encode(), AGREED)
+
+
+@pytest.mark.parametrize("reply", [b"+OK\r\n", b"-OOM command not allowed\r\n", NOPERM_KEY])
+def test_what_became_of_the_writing_does_not_matter(reply: bytes) -> None:
+    """It is read; and who may write nothing votes for nothing."""
+    made = agreeing()
+    data = told(agreed=NIL)
+    made.hear(data.removesuffix(OK + NIL) + reply + NIL)
+    assert made.greeting is not None
+    assert made.greeting.agreed == b""
+
+
+@pytest.mark.parametrize(
+    ("line", "uptime_s"),
+    [
+        (b"uptime_in_seconds:0\r\n", 0),
+        (b"uptime_in_seconds:-3600\r\n", -3600),
+        (b"uptime_in_seconds:1795310992\r\n", 1_795_310_992),
+        (b"uptime_in_seconds:\r\n", None),
+        (b"uptime_in_seconds:soon\r\n", None),
+        (b"uptime_in_seconds:" + b"9" * 5_000 + b"\r\n", None),
+        (b"", None),
+    ],
+    ids=range(7),
+)
+def test_the_uptime(line: bytes, uptime_s: int | None) -> None:
+    made = agreeing()
+    made.hear(told(uptime=line))
+    assert made.greeting is not None
+    assert made.greeting.uptime_s == uptime_s
+
+
+@pytest.mark.parametrize(
+    ("reply", "text", "lasting", "faulty"),
+    [
+        (NOPERM_KEY, HINT, True, False),
+        (b"-LOADING Redis is loading\r\n", "LOADING Redis is loading", False, True),
+        (b"-MOVED 1 127.0.0.1:6381\r\n", "MOVED 1 127.0.0.1:6381", True, True),
+        (b":1\r\n", "does not speak the Redis protocol: GET is not a text", True, False),
+    ],
+    ids=range(4),
+)
+def test_side_keys_that_cannot_be_read(
+    reply: bytes, text: str, lasting: bool, faulty: bool
+) -> None:
+    for data in (told(born=reply), told(agreed=reply)):
+        error = unfit(agreeing(), data)
+        assert (error.text, error.lasting, error.faulty) == (text, lasting, faulty)
+
+
+@pytest.mark.parametrize(
+    ("born", "durable", "worth"),
+    [
+        (NIL, False, b"nothing"),
+        (NIL, True, b"the same"),
+        (bulk(RUN_ID.encode()), False, b"all"),
+        (bulk(b"another's"), False, b"nothing"),
+    ],
+    ids=range(4),
+)
+def test_a_marker_is_one_packet_more(born: bytes, durable: bool, worth: bytes) -> None:
+    """By the run_id that the node has told, and what another process's marker is worth."""
+    made = agreeing(marks=True, node=Node(durable=durable))
+    made.hear(told(born=born, agreed=bulk(AGREED)))
+    assert made.greeting is None
+    run_id = RUN_ID.encode()
+    assert sent(made) == [[b"EVAL", scripts.GUARD.text, b"1", b"quorlock:guard", run_id, worth]]
+    made.hear(b":1234\r\n")
+    assert made.greeting is not None
+    assert made.greeting.marked_ms == 1234
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (b"-ERR ACL failure in script: User u has no permissions\r\n", "ERR ACL failure in …"),
+        (b"$1\r\n1\r\n", "does not speak the Redis protocol: EVAL is not a number"),
+    ],
+    ids=range(2),
+)
+def test_a_marker_that_is_refused(reply: bytes, text: str) -> None:
+    error = unfit(agreeing(marks=True), told(agreed=bulk(AGREED)), reply)
+    assert error.text.startswith(text.removesuffix("…"))
+    assert error.lasting

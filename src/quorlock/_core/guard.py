@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock._core.commands import Acquire, Extend
 from quorlock._core.outcomes import Answer, Cause, Vote
-from quorlock._core.time import NS_PER_S, Duration, Instant, drift
+from quorlock._core.time import NS_PER_MS, NS_PER_S, Duration, Instant, drift
 
 if TYPE_CHECKING:
     from quorlock._core.policy import Policy
@@ -29,12 +29,14 @@ VOTES = (Acquire, Extend)
 class Quarantine(NamedTuple):
     """A node that is kept out.
 
-    came_up: when, at the earliest, as far as it can be told; None: it does not tell.
+    since: when, at the earliest, that happened for which it is; None: it does not tell.
     until: from then on it votes.
+    what: what happened.
     """
 
-    came_up: Instant | None
+    since: Instant | None
     until: Instant
+    what: str = "restarted"
 
 
 class Guard:
@@ -49,14 +51,25 @@ class Guard:
         self._run_id = ""
 
     def met(
-        self, run_id: str, uptime_s: int | None, told_at: Instant, *, exempt: bool = False
+        self,
+        run_id: str,
+        uptime_s: int | None,
+        told_at: Instant,
+        *,
+        exempt: bool = False,
+        marked_ms: int = 0,
     ) -> Quarantine | None:
-        """A new connection leads to that process: how long it keeps out."""
+        """A new connection leads to that process: how long it keeps out.
+
+        marked_ms: what its marker says, where that is what guards.
+        """
         policy = self._policy
         found: Quarantine | None = None
-        if policy.restart_guard is not None and not exempt:
+        if policy.restart_guard == "marker":
+            found = by_marker(marked_ms, told_at, policy.max_ttl, policy.drift_factor)
+        elif policy.restart_guard == "uptime" and not exempt:
             found = quarantine(uptime_s, told_at, policy.max_ttl, policy.drift_factor)
-        if found is not None and run_id == self._run_id:
+        if found is not None and run_id == self._run_id and policy.restart_guard == "uptime":
             # What it tells errs to the safe side, each time by another bit: the best of it counts.
             known = self.quarantine
             found = known if known is None or known.until < found.until else found
@@ -76,12 +89,30 @@ def quarantine(
     if uptime is None or not 0 <= uptime < UPTIME_BELIEVED:
         uptime = None  # a clock that was set, or no such server: it may have come up just now
     surely_up = 0 if uptime is None else max(0, uptime - UPTIME_RESOLUTION)
-    # The holder trusts a lease for ttl * (1 - drift_factor) by its own clock.  That covers a holder
-    # that is slow against the nodes; ours may be as fast against them, and so waits longer.
-    missing = max_ttl + drift(max_ttl, drift_factor) - surely_up
-    if missing <= 0:
+    until = _until(surely_up, told_at, max_ttl, drift_factor)
+    if until <= told_at:
         return None
-    return Quarantine(None if uptime is None else told_at - uptime, told_at + missing)
+    return Quarantine(None if uptime is None else told_at - uptime, until)
+
+
+def by_marker(
+    marked_ms: int, told_at: Instant, max_ttl: Duration, drift_factor: float
+) -> Quarantine | None:
+    """The same of a node whose marker is so old (scripts/guard.lua)."""
+    marked = marked_ms * NS_PER_MS
+    until = _until(marked, told_at, max_ttl, drift_factor)
+    if until <= told_at:
+        return None
+    return Quarantine(told_at - marked, until, "restarted, emptied or first used")
+
+
+def _until(known: Duration, told_at: Instant, max_ttl: Duration, drift_factor: float) -> Instant:
+    """When everything is over that it may have forgotten, if it forgot nothing for so long.
+
+    The holder trusts a lease for ttl * (1 - drift_factor) by its own clock.  That covers a holder
+    that is slow against the nodes; ours may be as fast against them, and so waits longer.
+    """
+    return told_at + max_ttl + drift(max_ttl, drift_factor) - known
 
 
 def kept_out(kept: Quarantine, now: Instant) -> Answer | None:
@@ -93,8 +124,8 @@ def kept_out(kept: Quarantine, now: Instant) -> Answer | None:
 
 def _words(kept: Quarantine, now: Instant) -> str:
     since = "does not tell since when it is up"
-    if kept.came_up is not None:
-        since = f"restarted {max(0, now - kept.came_up) // NS_PER_S} s ago"
+    if kept.since is not None:
+        since = f"{kept.what} {max(0, now - kept.since) // NS_PER_S} s ago"
     left = -((now - kept.until) // NS_PER_S)  # rounded up
     fix = "restart_guard=None where nodes are born empty (tests, CI)"
     return f"{since}, votes again in {left} s; {fix}"

@@ -34,7 +34,7 @@ def dial(member: Member, members: Members, give_up: Instant) -> Connection:
         if member.node.tls is not None:
             sock, would_block = _secured(sock, member.node)
         began = now()
-        talk = Handshake(member.node, username, password, members.agreement)
+        talk = Handshake(member.node, username, password, members.agreement, marks=members.marks)
         greeting = _talk(sock, talk, give_up)
         ended = now()
         member.latency = ended - began

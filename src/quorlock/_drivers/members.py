@@ -89,7 +89,9 @@ class Member:
     def met(self, greeting: Greeting, at: Instant) -> Quarantine | None:
         """Connecting succeeded; how long the server keeps out."""
         exempt = self.node.durable or greeting.born_empty == greeting.run_id.encode()
-        kept = self.guard.met(greeting.run_id, greeting.uptime_s, at, exempt=exempt)
+        kept = self.guard.met(
+            greeting.run_id, greeting.uptime_s, at, exempt=exempt, marked_ms=greeting.marked_ms
+        )
         self.greeting = greeting
         self.misconfigured = None
         self.standing = Standing.UP
@@ -178,6 +180,7 @@ class Members:
         self.all = tuple(Member(index, node, policy) for index, node in enumerate(nodes))
         # What all clients of these nodes must have in common; b"": is not compared.
         self.agreement = policy.agreement
+        self.marks = policy.restart_guard == "marker"
         self._lock = threading.Lock()  # the blocking driver connects nodes in parallel
 
     def admit(self, member: Member, greeting: Greeting, at: Instant) -> Quarantine | None:

@@ -138,7 +138,8 @@ class Way:
         """A connection whose server may vote."""
         node = self.member.node
         username, password = node.authority()
-        handshake = Handshake(node, username, password, self._members.agreement)
+        members = self._members
+        handshake = Handshake(node, username, password, members.agreement, marks=members.marks)
         link = Link(self.member, handshake, password, self._lost, self._convoy)
         link.on_fit = self._on_change
         link.on_end = partial(self._links.discard, link)
@@ -162,7 +163,7 @@ class Way:
             greeting = await link.greeted
             ended = now()
             self.member.latency = ended - began
-            link.quarantine = self._members.admit(self.member, greeting, ended)
+            link.quarantine = members.admit(self.member, greeting, ended)
         except BaseException:
             link.abort()
             if not link.connected:

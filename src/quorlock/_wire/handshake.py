@@ -16,6 +16,7 @@ from quorlock._core.outcomes import Cause
 from quorlock._wire.answers import error_answer, printable, redacted
 from quorlock._wire.conversation import REPLY_BYTES_MAX
 from quorlock._wire.packing import pack_words
+from quorlock.scripts import GUARD
 
 if TYPE_CHECKING:
     from quorlock._wire.nodes import Node
@@ -25,6 +26,8 @@ CLIENT_NAME = b"quorlock"
 # of the server's first start, where whoever started it knows that it was empty.
 CONFIG = b"quorlock:config"
 BORN_EMPTY = b"quorlock:born-empty"
+# And one for the restart guard, where it goes by a marker.
+MARKER = b"quorlock:guard"
 HANGS_UP = "closes the connection at once"
 _NOTHING_YET = object()  # not hiredis' own False, which is a reply as well (RESP3's #f)
 
@@ -38,6 +41,7 @@ class Greeting(NamedTuple):
     run_id names the *process*: another one after every restart, the same one behind every
     address of the same server.  uptime_s: since when that is up; None if it does not tell.
     born_empty: the run_id of a process that had nothing to forget when it came up.
+    marked_ms: for how long it has had its marker, where that is asked for (scripts/guard.lua).
     agreed: what the clients of these nodes have in common (`Policy.agreement`); b"" if the node
     can't keep it at present.
     """
@@ -47,6 +51,7 @@ class Greeting(NamedTuple):
     uptime_s: int | None = None
     born_empty: bytes = b""
     agreed: bytes = b""
+    marked_ms: int = 0
 
 
 class Unfit(Exception):
@@ -67,12 +72,18 @@ class Handshake:
     """Drives the talk over bytes: `to_send`, `hear`, and at the end `greeting`."""
 
     def __init__(
-        self, node: Node, username: str | None, password: str | None, agreement: bytes = b""
+        self,
+        node: Node,
+        username: str | None,
+        password: str | None,
+        agreement: bytes = b"",
+        *,
+        marks: bool = False,
     ) -> None:
         self.greeting: Greeting | None = None
         self.to_send = b""
         self._secret = password
-        self._talk = _talk(node.db, username, password, agreement)
+        self._talk = _talk(node, username, password, agreement, marks=marks)
         self._reader = Reader(notEnoughData=_NOTHING_YET)
         self._unread = 0
         self._replies: list[Any] = []
@@ -114,11 +125,13 @@ class Handshake:
             self._replies, self._wanted, self._unread = [], len(packet), 0
 
 
-def _talk(db: int, username: str | None, password: str | None, agreement: bytes) -> Talk:
+def _talk(
+    node: Node, username: str | None, password: str | None, agreement: bytes, *, marks: bool
+) -> Talk:
     # One packet, so that connecting costs one round trip; what a refused HELLO makes of the
     # words behind it does not matter.
     infos = [(b"INFO", b"server"), (b"INFO", b"replication")]
-    rest = [(b"GET", BORN_EMPTY), *_select(db), *infos, *_agree(agreement)]
+    rest = [(b"GET", BORN_EMPTY), *_select(node.db), *infos, *_agree(agreement)]
     hello, *replies = yield [_hello(username, password), *rest]
     if _knows_no_hello(hello):
         logged_in, *replies = yield [*_login(username, password), *rest]
@@ -126,13 +139,26 @@ def _talk(db: int, username: str | None, password: str | None, agreement: bytes)
     else:
         _check(hello, password)
     born_empty = replies.pop(0)
-    if db:
+    if node.db:
         _check(replies.pop(0), password)
     server, replication = (_info(reply, password) for reply in replies[:2])
     greeting = _greeting(server, replication, password)
     # What became of the SET shows in the GET: a node that is full or can't save keeps nothing.
     agreed = _value(replies[3], password) if agreement else b""
-    return greeting._replace(born_empty=_value(born_empty, password), agreed=agreed)
+    greeting = greeting._replace(born_empty=_value(born_empty, password), agreed=agreed)
+    if not marks:
+        return greeting
+    (marked_ms,) = yield [_mark(greeting, durable=node.durable)]
+    return greeting._replace(marked_ms=_number(marked_ms, password))
+
+
+def _mark(greeting: Greeting, *, durable: bool) -> Words:
+    """Have the marker written, where it is not this process's."""
+    run_id = greeting.run_id.encode()
+    worth = b"the same" if durable else b"nothing"
+    if greeting.born_empty == run_id:
+        worth = b"all"
+    return (b"EVAL", GUARD.text, b"1", MARKER, run_id, worth)
 
 
 def _hello(username: str | None, password: str | None) -> Words:
@@ -196,14 +222,25 @@ def _greeting(server: dict[str, str], replication: dict[str, str], secret: str |
     return Greeting(printable(server["run_id"]), printable(version), uptime_s)
 
 
+def _number(reply: Any, secret: str | None) -> int:
+    _check_side_key(reply, secret)
+    if type(reply) is not int:
+        raise Unfit("does not speak the Redis protocol: EVAL is not a number", lasting=True)
+    return reply
+
+
 def _value(reply: Any, secret: str | None) -> bytes:
     """What a side key holds."""
+    _check_side_key(reply, secret)
+    if reply is not None and not isinstance(reply, bytes):
+        raise Unfit("does not speak the Redis protocol: GET is not a text", lasting=True)
+    return reply or b""
+
+
+def _check_side_key(reply: Any, secret: str | None) -> None:
     if isinstance(reply, ReplyError) and str(reply).startswith("NOPERM"):
         text = "may not use the keys quorlock:* (grant ~quorlock:* +set +get)"
         raise Unfit(text, lasting=True)
     if isinstance(reply, ReplyError):
         answer = error_answer(redacted(str(reply), secret))
         raise Unfit(answer.reason, lasting=answer.cause is Cause.FORBIDDEN, faulty=True)
-    if reply is not None and not isinstance(reply, bytes):
-        raise Unfit("does not speak the Redis protocol: GET is not a text", lasting=True)
-    return reply or b""

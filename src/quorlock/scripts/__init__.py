@@ -23,5 +23,6 @@ def _load(name: str, sha: bytes) -> Script:
 
 # Written down, and compared by a test: hashlib loads OpenSSL, 5 ms of every program's start.
 EXTEND: Final = _load("extend.lua", b"67e12eb53b5c29ede36289af5d92bd0f9f4a3616")
+GUARD: Final = _load("guard.lua", b"65938900308b0d8b2eae6afc65068d630b867fed")
 INSPECT: Final = _load("inspect.lua", b"0bf204f9c37261805f2495aeb253c3049c82d4d6")
 RELEASE: Final = _load("release.lua", b"393feee7b698768a9a9555c81efc56053d0ea8e8")

@@ -9,6 +9,7 @@ commands as words to `words.py`, bytes and connections to others.
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple, TypeAlias, Union
 
 from quorlock import scripts
@@ -44,6 +45,7 @@ def in_script(error: Error, script: scripts.Script, at: bytes) -> Error:
 _WRONG_TYPE_RELEASE: Final = in_script(WRONG_TYPE, scripts.RELEASE, b"redis.call('GET'")
 _WRONG_TYPE_EXTEND: Final = in_script(WRONG_TYPE, scripts.EXTEND, b"redis.call('GET'")
 _WRONG_TYPE_INSPECT: Final = in_script(WRONG_TYPE, scripts.INSPECT, b"redis.call('GET'")
+_WRONG_TYPE_GUARD: Final = in_script(WRONG_TYPE, scripts.GUARD, b"redis.call('GET'")
 _READ_ONLY_RELEASE: Final = in_script(READ_ONLY, scripts.RELEASE, b"redis.call('DEL'")
 READ_ONLY_EXTEND: Final = in_script(READ_ONLY, scripts.EXTEND, b"redis.call('PEXPIRE'")
 
@@ -143,6 +145,26 @@ class Node:
         if entry.value is None:
             return _WRONG_TYPE_INSPECT
         return [entry.value, ttl_left(entry, at)]
+
+    def guard(self, key: bytes, run_id: bytes, worth: bytes, at: int) -> Reply:
+        """scripts/guard.lua."""
+        entry = self.alive(key, at)
+        if entry is not None and entry.value is None:
+            return _WRONG_TYPE_GUARD
+        marker = entry.value if entry is not None else None
+        found = re.fullmatch(rb"([0-9A-Za-z]+):([0-9]+)", marker or b"")
+        since = int(found[2]) if found else None
+        if found is None or found[1] != run_id:
+            since = {b"all": 0, b"nothing": None}.get(worth, since)
+        if since is None or since > at:
+            since = at
+        now = b"%b:%d" % (run_id, since)
+        if now != marker:
+            if self.read_only or self.full:
+                refusal = READ_ONLY if self.read_only else FULL
+                return in_script(refusal, scripts.GUARD, b"redis.call('SET'")
+            self.keys[key] = Entry(now, None)
+        return at - since
 
     def alive(self, key: bytes, at: int) -> Entry | None:
         """What the key holds, if it has not expired: that is, if its instant is not past."""

@@ -408,6 +408,9 @@ def _run(call: Call, script: Script, keys: Sequence[bytes], arguments: Sequence[
         return call.node.release(keys[0], token, call.at)
     if script is scripts.INSPECT:
         return call.node.inspect(keys[0], call.at)
+    if script is scripts.GUARD:
+        run_id, worth = arguments
+        return call.node.guard(keys[0], run_id, worth, call.at)
     return _extend(call.node, keys[0], token, b"".join(arguments[1:2]), call.at)
 
 
@@ -448,7 +451,7 @@ def _lua_number(word: bytes) -> float | None:
 _NO_SCRIPT: Final = Error("NOSCRIPT No matching script.")
 _NO_STRING: Final = Error("ERR Command arguments must be strings or integers")
 _STRANGE: Final = Error("ERR a node in memory runs quorlock's own scripts only, not this one")
-_SCRIPTS: Final = (scripts.EXTEND, scripts.INSPECT, scripts.RELEASE)
+_SCRIPTS: Final = (scripts.EXTEND, scripts.GUARD, scripts.INSPECT, scripts.RELEASE)
 _TEXTS: Final = {script.text: script for script in _SCRIPTS}
 _SHAS: Final = {script.sha: script for script in _SCRIPTS}
 

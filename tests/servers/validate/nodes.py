@@ -65,6 +65,8 @@ def _keys(path: str) -> Iterable[Key]:
         connection.settimeout(_TIMEOUT)
         connection.connect(path)
         for name in _ask(connection, replies, b"KEYS", b"*"):
+            if name.startswith(b"quorlock:"):
+                continue  # notes about the node, which no lock leaves behind
             token = _ask(connection, replies, b"GET", name)
             yield Key(path, name, token, _ask(connection, replies, b"PTTL", name))
 
