@@ -70,6 +70,21 @@
 #ifndef QUARANTINE_DRIFT
 #define QUARANTINE_DRIFT 0 /* by how much the node may end it too early */
 #endif
+#ifndef MARKER
+#define MARKER 0        /* 1: a node has a vote while its marker is there, and QUARANTINE ticks old */
+#endif
+#ifndef RUN_ID
+#define RUN_ID 1        /* 0: the marker does not name the process of the server that wrote it */
+#endif
+#ifndef FLUSH
+#define FLUSH 0         /* 1: FLUSHALL, or eviction: memory is lost, and the server runs on */
+#endif
+#ifndef STALE
+#define STALE 0         /* 1: nodes may restart with what they had on disk, which is older */
+#endif
+#ifndef PROMOTED
+#define PROMOTED 0      /* 1: a replica that lags behind may take a node's place; it has run for long */
+#endif
 #ifndef JUMP
 #define JUMP 0          /* 1: a node's clock may jump forward: a key is gone too early */
 #endif
@@ -84,6 +99,18 @@
 #endif
 #ifndef EXTEND_COUNTS_QUARANTINED
 #define EXTEND_COUNTS_QUARANTINED 0
+#endif
+#ifndef TOP_UP
+#define TOP_UP 0        /* 1: after an extension that was won, the key is set again where it is missing */
+#endif
+#ifndef TOP_UP_UNWON
+#define TOP_UP_UNWON 0  /* 1: also after one that was not */
+#endif
+#ifndef TOP_UP_COUNTS
+#define TOP_UP_COUNTS 0 /* 1: an extension sets a key that is missing, and counts it at once */
+#endif
+#ifndef QUIET_LOSS
+#define QUIET_LOSS 0    /* 1: not what a round has counted already, and not while a top-up is under way */
 #endif
 #ifndef DEBTS
 #define DEBTS 0         /* 1: a connection may break with a SET unanswered; its release is paid at once */
@@ -182,6 +209,13 @@
 COUNT holder[N];        /* node: whose token its key holds, slot + 1; 0: no key */
 COUNT life[N];          /* node: what is left of the key's life */
 COUNT quarantine[N];    /* node: how long it has no vote yet */
+#if MARKER
+SETS(unmarked, N);      /* node: (one bit) its marker is gone, or of a process before */
+#endif
+#if STALE || PROMOTED
+COUNT saved[N];         /* node: the holder that is on disk, or at its replica; and what is left of it */
+COUNT saved_life[N];
+#endif
 SETS(flying, N);        /* node: slots whose SET may still arrive */
 SETS(voted, N);         /* node: clients whose present round has its vote */
 #if REPLIES
@@ -204,6 +238,9 @@ COUNT slot[CLIENTS];    /* the present attempt's token */
 COUNT left[CLIENTS];    /* what is left of the validity; while asking: what it would be if granted now */
 #if EXTEND
 COUNT fresh[CLIENTS];   /* the same for an extension that is not decided yet */
+#endif
+#if TOP_UP
+bool repairs[CLIENTS];  /* a round was won, and what it found missing may be set again */
 #endif
 #if CONTINUITY
 bool met[CLIENTS];      /* somebody else was granted since this lease began */
@@ -240,7 +277,17 @@ COUNT i; COUNT swapped; /* for loops; back to 0 when an action is over */
 #define VOTE(n, c) HAS(voted, n, c)
 #define VOTES(c) SUM(VOTE, c)
 #define IN_FLIGHT(n, s) HAS(flying, n, s)
+#if STALE || PROMOTED
+#define TRACE_OF(n, s) (HAS(flying, n, s) + (holder[n] == (s) + 1) + (saved[n] == (s) + 1))
+#else
 #define TRACE_OF(n, s) (HAS(flying, n, s) + (holder[n] == (s) + 1))
+#endif
+#if MARKER
+#define UNMARKED(n) HAS(unmarked, n, 0)
+#else
+#define UNMARKED(n) false
+#endif
+#define WAITS(n) (quarantine[n] > 0 || UNMARKED(n)) /* it is kept out: it has no vote */
 #ifndef FORGOTTEN
 #define FORGOTTEN(s) (SUM(TRACE_OF, s) == 0)
 #endif
@@ -391,16 +438,32 @@ inline stop_flying(s) {
 #define SWAP(set, x, y) swapped = set[x]; set[x] = set[y]; set[y] = swapped
 
 /* The columns of the state that belong to nodes, in order: a state and its mirror images are one. */
+#if MARKER && (STALE || PROMOTED)
+#define SAVED_AT(n) ((saved[n] * 16 + saved_life[n]) * 2 + unmarked[n])
+#elif MARKER
+#define SAVED_AT(n) unmarked[n]
+#elif STALE || PROMOTED
+#define SAVED_AT(n) (saved[n] * 16 + saved_life[n])
+#else
+#define SAVED_AT(n) 0
+#endif
 #define COLUMN(n) ((((holder[n] * 16 + life[n]) * 16 + quarantine[n]) * 64 + flying[n]) * 8 + voted[n])
+#define SORTS(n, m) (COLUMN(n) < COLUMN(m) || (COLUMN(n) == COLUMN(m) && SAVED_AT(n) < SAVED_AT(m)))
 inline canonical() {
 #if SORTED
 	i = 0;
 	do
 	:: i >= N - 1 -> break
-	:: i < N - 1 && COLUMN(i) < COLUMN(i + 1) ->
+	:: i < N - 1 && SORTS(i, i + 1) ->
 		printf("swap %d\n", i + 1);
 		SWAP(holder, i, i + 1); SWAP(life, i, i + 1); SWAP(quarantine, i, i + 1);
 		SWAP(flying, i, i + 1); SWAP(voted, i, i + 1);
+#if MARKER
+		SWAP(unmarked, i, i + 1);
+#endif
+#if STALE || PROMOTED
+		SWAP(saved, i, i + 1); SWAP(saved_life, i, i + 1);
+#endif
 #if REPLIES
 		SWAP(answered, i, i + 1);
 #endif
@@ -485,6 +548,9 @@ inline finish(c) {      /* given up, or released, or lost: over for good; releas
 #if EXTEND
 		fresh[c] = 0;
 #endif
+#if TOP_UP
+		repairs[c] = false;
+#endif
 #if CONTINUITY
 		met[c] = false;
 #endif
@@ -514,6 +580,9 @@ inline extend(c) {      /* compare-and-expire leaves for all nodes, after the ti
 		phase[c] = EXTENDING; fresh[c] = VALIDITY;
 		forget_votes(c);
 		ADD(stretched, 0, slot[c]);
+#if TOP_UP
+		repairs[c] = false;
+#endif
 		printf("%c: sends EXTEND to all nodes\n", NAME(c))
 	}
 }
@@ -530,6 +599,9 @@ inline extended(c) {    /* a quorum has voted, before the old validity ended */
 		/* It answers in order: whose extension was heard had answered the SET, and no debt arises. */
 		trust_who_granted(c);
 #endif
+#if TOP_UP
+		repairs[c] = true;
+#endif
 		forget_votes(c)
 	}
 }
@@ -537,10 +609,30 @@ inline not_extended(c) { /* the round is given up; the lease goes on while its v
 	d_step {
 		MAY(NOT_EXTENDED, 0) && (phase[c] == EXTENDING || phase[c] == ADOPTING) ->
 		phase[c] = (phase[c] == EXTENDING -> HOLDING : HANDED); fresh[c] = 0;
+#if TOP_UP_UNWON
+		repairs[c] = true;
+#endif
 		printf("%c: gives this extension up\n", NAME(c));
 		forget_votes(c)
 	}
 }
+
+#if TOP_UP
+inline top_up(c) {      /* SET leaves for all nodes that lack the key; no round waits for it */
+	d_step {
+		phase[c] == HOLDING && left[c] > 0 && repairs[c] ->
+		repairs[c] = false;
+		i = 0;
+		do
+		:: i >= N -> break
+		:: i < N && holder[i] != slot[c] + 1 -> ADD(flying, i, slot[c]); i++
+		:: else -> i++
+		od;
+		i = 0;
+		printf("%c: tops up, sends SET to all nodes that lack its key\n", NAME(c))
+	}
+}
+#endif
 
 #if BY_TOKEN
 inline extend_by_token(s) { /* no lease comes of it */
@@ -596,7 +688,7 @@ inline no_vote_yet(n, such) {
 #endif
 inline set_granted(n, s) {
 	d_step {
-		MAY(SET, GRANTED) && HAS(flying, n, s) && FREE(n, s) ->
+		MAY(SET, GRANTED) && HAS(flying, n, s) && FREE(n, s) && !(MARKER && WAITS(n)) ->
 		printf("%c: SET on node %d -> granted", NAME(OWNER(s)), (n) + 1);
 		no_vote_yet(n, quarantine[AT(n)] > 0);
 		if
@@ -664,12 +756,12 @@ inline nothing_released(n, s) { /* without effect, so it matters for orphans onl
 }
 #endif
 #define COUNTED(n, s) (STRETCHES(s) && (!OWED(n, s) || EXTEND_COUNTS_OWED) && \
-	(quarantine[AT(n)] == 0 || EXTEND_COUNTS_QUARANTINED))
+	(!WAITS(AT(n)) || EXTEND_COUNTS_QUARANTINED))
 inline key_extended(n, s) { /* never shortens a life */
 	d_step {
 		MAY(STRETCH, GRANTED) && HAS(stretched, 0, s) && HOLDS(n, s) ->
 		printf("%c: EXTEND on node %d -> extended", NAME(OWNER(s)), (n) + 1);
-		no_vote_yet(n, quarantine[AT(n)] > 0 && !EXTEND_COUNTS_QUARANTINED);
+		no_vote_yet(n, WAITS(AT(n)) && !EXTEND_COUNTS_QUARANTINED);
 		printf("\n");
 		if
 		:: life[AT(n)] < LIFE -> life[AT(n)] = LIFE; SET_WINDOW(n)
@@ -685,6 +777,16 @@ inline key_extended(n, s) { /* never shortens a life */
 		fi
 	}
 }
+#if TOP_UP_COUNTS
+inline key_set_again(n, s) { /* by an extension that found it missing */
+	d_step {
+		HAS(stretched, 0, s) && STRETCHES(s) && FREE(n, s) && !WAITS(n) ->
+		printf("%c: EXTEND on node %d -> finds no key, sets it, granted\n", NAME(OWNER(s)), (n) + 1);
+		holder[n] = (s) + 1; life[n] = LIFE;
+		vote(n, OWNER(s))
+	}
+}
+#endif
 #if REPLIES
 inline heard(n, c) {
 	d_step {
@@ -735,13 +837,82 @@ inline jumps(n) {
 		holder[n] = 0; life[n] = 0
 	}
 }
+/* What a node knows of its past: INFO tells how long it has run; the marker goes with its memory. */
+inline runs_anew(n) {
+#if MARKER
+	ADD(unmarked, n, 0); quarantine[n] = 0
+#else
+	quarantine[n] = QUARANTINE
+#endif
+}
+#if QUIET_LOSS
+#define TOPS_UP(c) (repairs[c] || (phase[c] >= HOLDING && SUM(IN_FLIGHT, slot[c]) > 0))
+#define MAY_LOSE(n) (voted[n] == 0 && !TOPS_UP(0) && !TOPS_UP(1))
+#else
+#define MAY_LOSE(n) true
+#endif
 inline crashes(n) {
 	d_step {
 		MAY(CRASHED, 0) && WORTH(holder[n] != 0) ->
 		printf("   node %d restarts without its keys\n", (n) + 1);
-		holder[n] = 0; life[n] = 0; quarantine[n] = QUARANTINE
+		holder[n] = 0; life[n] = 0; runs_anew(n)
 	}
 }
+inline flushed(n) {
+	d_step {
+		holder[n] != 0 && MAY_LOSE(n) ->
+		printf("   node %d is flushed\n", (n) + 1);
+		holder[n] = 0; life[n] = 0;
+#if MARKER
+		runs_anew(n)
+#endif
+	}
+}
+#if STALE || PROMOTED
+inline saves(n) {
+	d_step {
+		saved[n] != holder[n] || saved_life[n] != life[n] ->
+		printf("   node %d writes its keys to disk and to its replica\n", (n) + 1);
+		saved[n] = holder[n]; saved_life[n] = life[n]
+	}
+}
+inline goes_back(n) {
+	if
+	:: saved[n] != 0 -> printf("with the key of %c\n", NAME(OWNER(saved[n] - 1)))
+	:: else -> printf("without a key\n")
+	fi;
+	holder[n] = saved[n]; life[n] = saved_life[n]
+}
+inline restarts_with_old_keys(n) {
+	d_step {
+		saved[n] != holder[n] || saved_life[n] != life[n] ->
+		printf("   node %d restarts as it was when it last wrote, ", (n) + 1);
+		goes_back(n);
+#if !MARKER || RUN_ID
+		runs_anew(n)    /* else the marker is old, too, and as good as it was */
+#endif
+	}
+}
+inline replica_promoted(n) {
+	d_step {
+		saved[n] != holder[n] || saved_life[n] != life[n] ->
+		printf("   the replica of node %d takes its place, ", (n) + 1);
+		goes_back(n);
+#if MARKER
+		runs_anew(n)    /* its run_id is another; but its uptime is old enough */
+#endif
+	}
+}
+#endif
+#if MARKER
+inline marker_written(n) { /* by the next client that comes */
+	d_step {
+		UNMARKED(n) ->
+		printf("   the marker of node %d is written\n", (n) + 1);
+		DROP(unmarked, n, 0); quarantine[n] = QUARANTINE
+	}
+}
+#endif
 
 /* --- time --- */
 #define LESS(what) what = (what > STEP -> what - STEP : 0)
@@ -756,6 +927,13 @@ inline tick_node(n) {
 	:: quarantine[n] == 1 -> printf("   node %d has a vote again\n", (n) + 1)
 	:: else
 	fi;
+#if STALE || PROMOTED
+	if
+	:: saved_life[n] <= STEP -> saved[n] = 0
+	:: else
+	fi;
+	LESS(saved_life[n]);
+#endif
 	LESS(life[n]); LESS(quarantine[n])
 }
 inline tick_client(c) {
@@ -839,6 +1017,27 @@ active proctype world() {
 #endif
 #if CRASH
 	EACH_NODE(crashes)
+#endif
+#if FLUSH
+	EACH_NODE(flushed)
+#endif
+#if STALE || PROMOTED
+	EACH_NODE(saves)
+#endif
+#if STALE
+	EACH_NODE(restarts_with_old_keys)
+#endif
+#if PROMOTED
+	EACH_NODE(replica_promoted)
+#endif
+#if MARKER
+	EACH_NODE(marker_written)
+#endif
+#if TOP_UP
+	EACH_CLIENT(top_up)
+#endif
+#if TOP_UP_COUNTS
+	EACH_MESSAGE(key_set_again)
 #endif
 #ifdef PLAN
 	FOLLOW

@@ -279,7 +279,10 @@ def follow(plan: Plan, *, exclusion: bool, folder: Path) -> Answer:
     (folder / "plan.h").write_text(HEADER.format(steps=steps))
     flags = {"N": plan.world["n"], "CLIENTS": plan.tokens, "EXCLUSION": int(exclusion)}
     check.compile_model(
-        [f"-D{name}={value}" for name, value in {**flags, **FOLLOWED}.items()], SEARCH, folder
+        [f"-D{name}={value}" for name, value in {**flags, **FOLLOWED}.items()],
+        SEARCH,
+        folder,
+        check.MODEL,
     )
     output = check.run(["./pan", "-E", "-m1000000"], folder)
     violated = "assertion violated" in output
