@@ -247,12 +247,18 @@ CASES = (
         FAILS,
         {"PROMOTED": 1, "QUARANTINE": 2, **QUICK},
     ),
-    Case("marker guard, FLUSHALL", "goes with the keys", HOLDS, {**MARKER, "FLUSH": 1}),
+    Case(
+        "marker guard, FLUSHALL",
+        "it goes with the keys",
+        HOLDS,
+        {**MARKER, "FLUSH": 1, "QUARANTINE": 2, **QUICK},
+        {"TTL": 3, "QUARANTINE": 3},
+    ),
     Case(
         "marker guard, one tick less",
         "so that bound is tight",
         FAILS,
-        {**MARKER, "FLUSH": 1, "QUARANTINE": 2},
+        {**MARKER, "FLUSH": 1, "QUARANTINE": 1, **QUICK},
     ),
     Case(
         "marker guard, every loss",
@@ -274,6 +280,7 @@ CASES = (
         HOLDS,
         {**CONTINUED, **MARKER, "FLUSH": 1, "QUARANTINE": 2, **QUICK},
         {"TTL": 3, "QUARANTINE": 3},
+        is_heavy=True,
     ),
     # Renewal that sets the key again where it is missing.
     Case("top-up", "after a round that was won", HOLDS, TOPPED_UP, {"TTL": 3}),
@@ -369,12 +376,20 @@ CASES = (
         {"CLIENTS": 2, "ATTEMPTS": 2},
     ),
     fence("fence, five nodes", "", HOLDS, {**PAIR, "N": 5}, {"UNEVEN": 1}),
+    fence(
+        "fence, counters follow clocks",
+        "and leave numbers out",
+        HOLDS,
+        {**PAIR, "JUMPS": 1},
+        {"CLIENTS": 3},
+    ),
     fence("fence, counters begin apart", "", HOLDS, {**PAIR, "UNEVEN": 1}, {"CLIENTS": 3}),
     fence(
         "fence, raised by anybody",
         "again and again: rising is enough",
         HOLDS,
-        {**ANY, "WHILE_OURS": 0, "TWICE_SENT": 1},
+        {**BY_ANYBODY, "TWICE_SENT": 1},
+        {"CLIENTS": 3},
     ),
     fence(
         "fence, largest + 1, if it rises", "holds, costs a round", HOLDS, {**PAIR, "PLUS_ONE": 1}
@@ -404,9 +419,8 @@ CASES = (
         "fence, crash, seeded above",
         "by a clock: above all that it issued",
         HOLDS,
-        {**FORGETS, "AHEAD": 0},
-        {"AHEAD": 1, "TOP_UP": 1},
-        is_heavy=True,
+        {**PAIR, "CRASHES": 1, "JUMPS": 1, "TOP_UP": 1},
+        {"CLIENTS": 3, "JUMPS": 0},
     ),
     fence(
         "fence, counter lost alone",
@@ -437,6 +451,7 @@ CASES = (
         "although it has no counter",
         FAILS,
         {**FORGETS, "AHEAD": 0, "WHILE_OURS": 0, "RAISE_ABSENT": 1},
+        is_heavy=True,
     ),
     fence(
         "fence, crash, seeded by its holder",

@@ -32,6 +32,9 @@
 #ifndef ANY
 #define ANY 0           /* 1: keys are free at any moment: mutual exclusion is broken altogether */
 #endif
+#ifndef JUMPS
+#define JUMPS 0         /* 1: a counter follows the node's clock: what it issues next may leave some out */
+#endif
 #ifndef UNEVEN
 #define UNEVEN 0        /* 1: counters are absent at first, and the clocks that seed them differ */
 #endif
@@ -106,6 +109,7 @@ byte raising[N];        /* node: attempts whose raise may still arrive */
 byte telling[N];        /* node: attempts that were given a fence and may tell it to a fresh node */
 #endif
 byte issued[N * CLIENTS]; /* what a node has issued to the present attempt of a client; 0: nothing */
+byte lifted[N];         /* node: clients for whose present attempt it has issued their target, raised */
 byte phase[CLIENTS];
 byte begun[CLIENTS];    /* attempts so far */
 byte before[CLIENTS];   /* the largest fence that was given before this attempt began; later, its own */
@@ -171,7 +175,8 @@ byte i; byte j; byte swapped; byte value; byte was; /* for loops; back to 0 when
 	ON_EACH(action, 4) ON_EACH(action, 5)
 #endif
 
-#define ISSUED_THAT(n, c, v) (ISSUED(n, c) == (v))
+#define ISSUED_THAT(n, c, v) \
+	(ISSUED(n, c) == (v) || (HAS(lifted, n, c) && (v) == target[PRESENT(c)]))
 #define ISSUED_UP_TO(n, c, v) (ISSUED(n, c) > 0 && ISSUED(n, c) <= (v))
 #define ISSUED_FROM(n, c, v) (ISSUED(n, c) >= (v))
 #define WAITED_FOR(n, a, _) HAS(raising, n, a)
@@ -192,7 +197,7 @@ byte i; byte j; byte swapped; byte value; byte was; /* for loops; back to 0 when
 #endif
 #define MEMORY_AT(n) (((counter[n] * 2 + absent[n]) * 8 + holder[n]) * 64 + flying[n])
 #define BEFORE(n, m) (MEMORY_AT(n) < MEMORY_AT(m) || (MEMORY_AT(n) == MEMORY_AT(m) && \
-	(VOTES_AT(n) < VOTES_AT(m) || (VOTES_AT(n) == VOTES_AT(m) && raising[n] < raising[m]))))
+	(VOTES_AT(n) < VOTES_AT(m) || (VOTES_AT(n) == VOTES_AT(m) && raising[n] * 8 + lifted[n] < raising[m] * 8 + lifted[m]))))
 inline canonical() {    /* the columns of the state that belong to nodes, in order */
 #if SORTED
 	i = 0;
@@ -202,6 +207,7 @@ inline canonical() {    /* the columns of the state that belong to nodes, in ord
 		printf("swap %d\n", i + 1);
 		SWAP(counter, i, i + 1); SWAP(absent, i, i + 1); SWAP(holder, i, i + 1);
 		SWAP(flying, i, i + 1); SWAP(raising, i, i + 1);
+		SWAP(lifted, i, i + 1);
 #if ABSTAIN
 		SWAP(telling, i, i + 1);
 #endif
@@ -276,14 +282,22 @@ inline give(c, v) {     /* what must hold of every fence that is given */
 #elif !WRITTEN_BACK
 #define ENOUGH(n, c) (phase[c] == ASKING && SUM(ISSUED_UP_TO, c, ISSUED(n, c)) >= QUORUM)
 #else
-#define ENOUGH(n, c) ((phase[c] == RAISING || (phase[c] == ASKING && !PLUS_ONE)) && \
-	SUM(ISSUED_THAT, c, ISSUED(n, c)) >= QUORUM && \
-	(phase[c] == ASKING || ISSUED(n, c) == target[PRESENT(c)]))
+#define ENOUGH(n, c) ((phase[c] == ASKING || phase[c] == RAISING) && !PLUS_ONE && \
+	SUM(ISSUED_THAT, c, ISSUED(n, c)) >= QUORUM)
 #endif
 inline fenced(n, c) {
 	d_step {
 		ISSUED(n, c) > 0 && ENOUGH(n, c) ->
 		value = ISSUED(n, c);
+		printf("%c: is given the fence %d\n", NAME(c), value);
+		give(c, value);
+		value = 0
+	}
+}
+inline fenced_by_raise(c) { /* with one more than the largest, which nobody had issued before */
+	d_step {
+		PLUS_ONE && phase[c] == RAISING && SUM(ISSUED_THAT, c, target[PRESENT(c)]) >= QUORUM ->
+		value = target[PRESENT(c)];
 		printf("%c: is given the fence %d\n", NAME(c), value);
 		give(c, value);
 		value = 0
@@ -299,7 +313,7 @@ inline choose(n, c) {   /* no quorum issued one value: take the largest, raise t
 		i = 0;
 		do
 		:: i >= N -> break
-		:: i < N && ISSUED(i, c) > 0 && ISSUED(i, c) < value -> ADD(raising, i, PRESENT(c)); i++
+		:: i < N && ISSUED(i, c) < value -> ADD(raising, i, PRESENT(c)); i++
 		:: else -> i++
 		od;
 		i = 0;
@@ -318,7 +332,7 @@ inline finish(c) {      /* given up, or released, or lost */
 		i = 0;
 		do
 		:: i >= N -> break
-		:: else -> ISSUED(i, c) = 0; i++
+		:: else -> ISSUED(i, c) = 0; DROP(lifted, i, c); i++
 		od;
 		i = 0;
 		forget_target(PRESENT(c))
@@ -342,15 +356,17 @@ inline issue(n, a, v) {
 	fi
 }
 #define GRANTS(n, a) (LIVE && HAS(flying, n, a) && (ANY || holder[n] == 0))
-inline acquired(n, a) {
+inline acquire(n, a, v) {
 	d_step {
 		GRANTS(n, a) && !absent[n] ->
 		DROP(flying, n, a);
-		issue(n, a, counter[n] + 1);
+		issue(n, a, v);
 		printf("%c: ACQUIRE on node %d -> granted, issues %d", NAME(OWNER(a)), (n) + 1, counter[n]);
 		too_late(a)
 	}
 }
+inline acquired(n, a) { acquire(n, a, counter[n] + 1) }
+inline acquired_ahead(n, a) { acquire(n, a, counter[n] + 2) }
 /* A counter that is absent is seeded: nobody knows how far the node's clock is above its past. */
 inline seed(n, a, v) {
 	d_step {
@@ -395,7 +411,7 @@ inline raised(n, a) {
 		was = 0;
 		too_late(a);
 		if
-		:: CURRENT(a) && phase[OWNER(a)] == RAISING -> ISSUED(n, OWNER(a)) = target[a]
+		:: CURRENT(a) && phase[OWNER(a)] == RAISING -> ADD(lifted, n, OWNER(a))
 		:: else
 		fi;
 		forget_target(a)
@@ -467,10 +483,16 @@ active proctype world() {
 	EACH_CLIENT(begin)
 	EACH_VOTE(fenced)
 	EACH_VOTE(choose)
+#if PLUS_ONE
+	EACH_CLIENT(fenced_by_raise)
+#endif
 #if ENDS
 	EACH_CLIENT(finish)
 #endif
 	EACH_MESSAGE(acquired)
+#if JUMPS
+	EACH_MESSAGE(acquired_ahead)
+#endif
 	EACH_MESSAGE(raised)
 	EACH_NODE(released)
 #if CRASHES || UNEVEN

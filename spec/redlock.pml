@@ -170,6 +170,7 @@
 #define STRETCH_SENT 15
 #define CRASHED 16
 #define OWE 17
+#define TOPPED_UP 18
 #define REFUSED 0       /* what a node can answer: not granted (SET), or the key is another's */
 #define GRANTED 1
 #define ABSENT 2
@@ -620,7 +621,7 @@ inline not_extended(c) { /* the round is given up; the lease goes on while its v
 #if TOP_UP
 inline top_up(c) {      /* SET leaves for all nodes that lack the key; no round waits for it */
 	d_step {
-		phase[c] == HOLDING && left[c] > 0 && repairs[c] ->
+		MAY(TOPPED_UP, 0) && phase[c] == HOLDING && left[c] > 0 && repairs[c] ->
 		repairs[c] = false;
 		i = 0;
 		do

@@ -6,6 +6,10 @@ this makes a plan, a list of actions with times, and asks spin whether the model
 
     python -m spec.trace world.jsonl      exit 1 and the first line that the model cannot do
 
+An acquire of a token that has been acquired is a top-up. A raise touches the counter of fences and
+no key: fence.pml has it, and here it is skipped. A command that is none of these is an error, for
+what it does to the keys would be missed.
+
 Lines of other kinds are skipped (connections, losses, deadlines, faults that only delay or lose
 messages): the model has no connections, and whatever arrives late or never is free in it.
 Answers that are errors change nothing on a node and are no votes: skipped, too.  A world with
@@ -38,6 +42,10 @@ US_PER_MS = 1_000
 PPM = 1_000_000
 TOKENS_MAX = 2_000
 
+# What a command does to a key; and those that leave all keys alone.
+ACTIONS = {"acquire": "SET", "extend": "STRETCH", "release": "RELEASE"}
+WITHOUT_KEY = ("inspect", "raise")
+
 TAKEN = ("send", "execute", "reply", "outcome", "end", "fault")
 
 # The model's names of actions and answers are read from the model, so there is one list of them.
@@ -47,6 +55,10 @@ NUMBERS = {
         r"^#define ([A-Z_]+) (\d+)\b", check.MODEL.read_text(), re.MULTILINE
     )
 }
+
+
+class Unknown(Exception):
+    """The trace holds a command that this reader has never heard of: it must be taught."""
 
 
 class Refused(Exception):
@@ -129,7 +141,7 @@ class Plan:
 
     def _send(self, number: int, line: Line) -> Iterator[Step]:
         token, command = line["token"], line["command"]
-        if line["key"] != self.key or command == "inspect":
+        if not self._is_mine(number, line):
             return
         if command == "release":
             yield from self._releases(number, line)
@@ -148,6 +160,8 @@ class Plan:
         token, ttl = line["token"], line["ttl_ms"] * US_PER_MS
         validity = ttl - self._slack(ttl) - self.world["expiry_resolution"] // NS_PER_US
         if line["command"] == "acquire":
+            if token in self._tokens:
+                return Step(number, "TOPPED_UP", self._who(token), span=validity)
             if len(self._tokens) == TOKENS_MAX:
                 raise Refused(f"more than {TOKENS_MAX} attempts: give a shorter world")
             who = self._tokens.setdefault(token, len(self._tokens))
@@ -173,11 +187,11 @@ class Plan:
 
     def _execute(self, number: int, line: Line) -> Iterator[Step]:
         command, reply = line["command"], line["reply"]
-        if line["key"] != self.key or command == "inspect" or is_error(reply):
+        if not self._is_mine(number, line) or is_error(reply):
             return
         ttl = line["ttl_ms"] * US_PER_MS
         slack = self._slack(ttl) + self.world["expiry_resolution"] // NS_PER_US
-        action = {"acquire": "SET", "extend": "STRETCH", "release": "RELEASE"}[command]
+        action = ACTIONS[command]
         who, where, answer = self._who(line["token"]), line["node"], meaning(command, reply)
         yield Step(number, action, who, where, answer, ttl, slack)
 
@@ -215,6 +229,13 @@ class Plan:
         if loses or (line["what"] == "evict" and line["key"] == self.key):
             yield Step(number, "CRASHED", where=line["node"])
 
+    def _is_mine(self, number: int, line: Line) -> bool:
+        """It is about this resource's key, and may change it."""
+        command = line["command"]
+        if command not in ACTIONS and command not in WITHOUT_KEY:
+            raise Unknown(f"line {number}: the command {command!r}")
+        return command in ACTIONS and bool(line["key"] == self.key)
+
     def _who(self, token: str) -> int:
         if token not in self._tokens:
             raise Refused(f"the token {token!r} was never acquired in this trace")
@@ -225,12 +246,16 @@ class Plan:
 
 
 def is_error(reply: object) -> bool:
-    """A node that could not do what it was asked; it changed nothing."""
+    """A node that could not do what it was asked, or is kept out; it changed nothing."""
+    if isinstance(reply, list):  # acquire.lua: what, its clock, a number
+        return int(reply[0]) < 0
     return isinstance(reply, str) and reply != "OK"
 
 
 def meaning(command: str, reply: object) -> str:
     """A node's answer in the model's words."""
+    if isinstance(reply, list):
+        return "GRANTED" if reply[0] == 1 else "REFUSED"
     if reply == "OK" or (command, reply) in (("extend", 1), ("release", -3)):
         return "GRANTED"
     return "ABSENT" if (command, reply) in (("extend", -1), ("release", -2)) else "REFUSED"
@@ -301,6 +326,7 @@ SEARCH = ["-O0", "-DNOREDUCE", "-DVECTORSZ=262144"]
 FOLLOWED = {
     "PLAN": 1, "REPLIES": 1, "TWICE_SENT": 1, "EXTEND": 1, "BY_TOKEN": 1, "HAND_OVER": 1,
     "CRASH": 1, "DRIFT": 1, "DEBTS": 1, "SLOTS": 1,
+    "TOP_UP": 1,
 }  # fmt: skip
 
 
@@ -340,6 +366,10 @@ def main(given: Sequence[str] = tuple(sys.argv[1:])) -> int:
             answer = accept(lines)
         except Refused as refused:
             print(f"{name}: not judged: {refused}")
+            continue
+        except Unknown as unknown:
+            print(f"{name}: not understood: {unknown}")
+            worst = 1
             continue
         print(f"{name}: {answer}")
         worst = max(worst, int(not answer.accepted))
