@@ -160,7 +160,7 @@ def awaits(block: Block) -> bool:
 def run_in_child(chain: Sequence[Block], servers: Servers) -> str | None:
     """Run blocks that belong together in a new process; how that failed, or None."""
     for server in servers:
-        server.execute("FLUSHALL")
+        server.flush()
     order = json.dumps(
         {"urls": servers.urls, "chain": [asdict(block) for block in chain]}, default=str
     )
