@@ -24,6 +24,14 @@ QUICK = (
     "extend, continuity",
     "orphan",
     "orphan, in order",
+    "durable, but does not sync",
+    "marker guard, FLUSHALL",
+    "marker guard, one tick less",
+    "top-up",
+    "fence, keys honoured",
+    "fence, largest, not written back",
+    "fence, largest + 1, blind",
+    "fence, crash, from 0",
 )
 
 
@@ -60,6 +68,21 @@ BREAKS = {
         "HAS(stretched, 0, s) -> holder[n] = (s) + 1;",
         "extend",
     ),
+    "a marker that nobody looks at": (
+        "FREE(n, s) && !(MARKER && WAITS(n)) ->",
+        "FREE(n, s) ->",
+        "marker guard, FLUSHALL",
+    ),
+}
+# The same of the fences, where keys may be free at any moment.
+FENCE_BREAKS = {
+    "a fence that fewer than a quorum issued": ("#define QUORUM (N / 2 + 1)", "#define QUORUM 1"),
+    "a counter that stays": ("counter[n] = v;", "counter[n] = (counter[n] > 0 -> counter[n] : v);"),
+    "a raise that lowers": ("counter[n] < target[a]))", "true))"),
+    "values that are not forgotten with their attempt": (
+        "ISSUED(i, c) = 0; DROP(lifted, i, c); i++",
+        "i++",
+    ),
 }
 
 
@@ -73,9 +96,26 @@ def test_a_break_of_the_model_is_noticed(
     broken = tmp_path / "redlock.pml"
     broken.write_text(text.replace(old, new))
     monkeypatch.setattr(check, "MODEL", broken)
-    case = next(case for case in check.CASES if case.name == asked)
+    assert_is_wrong(next(case for case in check.CASES if case.name == asked))
+
+
+@pytest.mark.parametrize("name", FENCE_BREAKS)
+def test_a_break_of_the_fences_is_noticed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = FENCE_BREAKS[name]
+    text = check.FENCE_MODEL.read_text()
+    assert text.count(old) == 1
+    broken = tmp_path / "fence.pml"
+    broken.write_text(text.replace(old, new))
+    monkeypatch.setattr(check, "FENCE_MODEL", broken)
+    asked = {"ATTEMPTS": 1 + ("attempt" in name), "ANY": 1, "WHILE_OURS": 0}
+    assert_is_wrong(check.Case("broken", "", check.HOLDS, asked, is_fence=True))
+
+
+def assert_is_wrong(case: check.Case) -> None:
     finding = check.check_in_folder(case)
-    assert finding.found == check.FAILS
+    assert finding.found == check.FAILS, "\n".join(finding.trace)
     assert not finding.is_right
     assert check.row(finding).endswith("WRONG")
 

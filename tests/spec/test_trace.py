@@ -254,6 +254,59 @@ def test_unknown_lines_and_errors_of_nodes_are_skipped() -> None:
     assert trace.accept(lines).accepted
 
 
+def topped_up(*, won: bool) -> list[Line]:
+    """A lease on one node that is extended and then topped up."""
+    lines = known_overlap()[:5]
+    about = {"client": 0, "key": "r", "node": 0, "token": "c0.1", "ttl_ms": 100, "at": 2_000_000}
+    extend = {"command": "extend", "message": 7, **about}
+    lines += [
+        {"kind": "send", "round": 2, **extend},
+        {"kind": "execute", "reply": 1, "vote": "granted", **extend},
+        {"kind": "reply", "round": 2, "vote": "granted", **extend},
+    ]
+    if won:
+        lines.append(
+            {"kind": "outcome", "outcome": "extended", "valid_until": 99_000_000, **extend}
+        )
+    again = {"command": "acquire", "message": 8, **about}
+    lines += [
+        {"kind": "send", "round": 3, **again},
+        {"kind": "execute", "reply": None, "vote": "refused", **again},
+    ]
+    return [*lines, {"kind": "end_of_world", "at": 3_000_000, "assumptions_intact": True}]
+
+
+def test_a_top_up_follows_an_extension_that_was_won() -> None:
+    answer = trace.accept(topped_up(won=True))
+    assert answer.accepted, str(answer)
+    answer = trace.accept(topped_up(won=False))
+    assert str(answer) == "rejected at line 9: the model cannot do this: TOPPED_UP (attempt 0)"
+
+
+def test_scripts_that_issue_fences_are_known() -> None:
+    """Granted with a fence, kept out by a marker, and a raise, which is about no key."""
+    lines = known_overlap()
+    lines[2]["reply"] = [1, 1_000, 7]
+    out = {**lines[2], "node": 0, "reply": [-1, 1_000, 50], "vote": "unknown"}
+    lines.insert(3, out)
+    about = {**lines[1], "command": "raise", "ttl_ms": 0, "message": 9}
+    lines[5:5] = [about, {**about, "kind": "execute", "reply": [1, 1_000, 8], "vote": "granted"}]
+    lines[-1]["assumptions_intact"] = False
+    answer = trace.accept(lines)
+    assert answer.accepted, str(answer)
+
+
+def test_an_unknown_command_is_an_error(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = known_overlap()
+    lines[2]["command"] = "steal"
+    with pytest.raises(trace.Unknown, match="line 3: the command 'steal'"):
+        trace.accept(lines)
+    path = tmp_path / "world.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines))
+    assert trace.main([str(path)]) == 1
+    assert "not understood: line 3" in capsys.readouterr().out
+
+
 def test_the_command_tells_the_line(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "world.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in known_overlap()))
