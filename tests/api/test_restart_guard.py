@@ -8,12 +8,13 @@ import pytest
 
 from quorlock import ConfigError, LeaseLost, Node, QuorumUnreachable
 from quorlock.testing.memory import MemoryNodes
-from quorlock.testing.servers import Servers
+from quorlock.testing.servers import Server, Servers
 from tests.api.faces import Face, raises, until
 
 # A restarted node keeps out for max_ttl and 1 % and 2 ms more.
 SHORT: dict[str, Any] = {"ttl": 0.8, "max_ttl": 0.8}
 LONG: dict[str, Any] = {"ttl": 10.0, "max_ttl": 30.0, "outage_timeout": 0.9}
+CONFIG = "quorlock:config"
 FIX = "restart_guard=None where nodes are born empty (tests, CI)"
 
 
@@ -165,9 +166,85 @@ async def test_it_is_remembered_that_a_process_voted(nodes: Servers, face: Face)
         assert lease.held
 
 
-# --- what all must agree on --------------------------------------------------------------------
+# --- what each guard catches -------------------------------------------------------------------
 
-CONFIG = "quorlock:config"
+# One node, so that its vote is all that counts.
+ALONE: dict[str, Any] = {"ttl": 20.0, "max_ttl": 20.0, "outage_timeout": 0.6}
+
+
+async def votes(face: Face, url: str, guard: str, **settings: Any) -> bool:
+    """For a client that comes now."""
+    async with face.redlock([url], **ALONE | settings, restart_guard=guard) as redlock:
+        try:
+            lease = await redlock.lock("x").acquire(timeout=0)
+        except QuorumUnreachable as error:
+            if "votes again in" in str(error):
+                return False
+            raise
+        return bool(await lease.release())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--save", ""), ("--appendonly", "yes"), ("--appendonly", "yes", "--appendfsync", "always")],
+    ids=["no persistence or a dump", "AOF everysec", "AOF always"],
+)
+@pytest.mark.parametrize("guard", ["uptime", "marker"])
+async def test_a_process_that_was_killed(guard: str, options: tuple[str, ...], face: Face) -> None:
+    """Empty, with the keys of an old dump, or with all of them: the guard does not know which."""
+    with Servers(1, options=options) as (server,):
+        assert await votes(face, server.url, guard)
+        if options[0] == "--save":
+            server.restart()
+            assert not await votes(face, server.url, guard)
+            server.execute("SAVE")  # with the marker of the process of before
+        server.restart()
+        assert server.execute("EXISTS", CONFIG) == 1, "it came back with its keys"
+        assert not await votes(face, server.url, guard)
+
+
+async def test_durable_is_worth_the_old_marker(face: Face) -> None:
+    """A node that says it forgot nothing, and was marked by the process of before."""
+    with Servers(1, options=("--appendonly", "yes", "--appendfsync", "always")) as (server,):
+        assert await votes(face, server.url, "marker")
+        server.restart()
+        assert await votes(face, f"{server.url}&durable=1", "marker")
+        server.execute("FLUSHALL")
+        assert not await votes(face, f"{server.url}&durable=1", "marker")
+
+
+@pytest.mark.parametrize("guard", ["uptime", "marker"])
+async def test_all_keys_are_gone(guard: str, nodes: Servers, face: Face) -> None:
+    """FLUSHALL: the uptime tells nothing, the marker is gone (and the sign of an empty birth)."""
+    server = nodes[0]
+    settings = {"ttl": 0.5, "max_ttl": 0.5} if guard == "uptime" else {}
+    server.execute("DEL", "quorlock:born-empty")
+    if guard == "uptime":
+        await until(lambda: uptime(server) >= 2)
+    server.execute("FLUSHALL")
+    assert await votes(face, server.url, guard, **settings) is (guard == "uptime")
+
+
+def uptime(server: Server) -> int:
+    told: bytes = server.execute("INFO", "server")
+    return int(told.partition(b"uptime_in_seconds:")[2].split()[0])
+
+
+@pytest.mark.parametrize("guard", ["uptime", "marker"])
+async def test_a_replica_takes_over(guard: str, face: Face) -> None:
+    """It has what had come to it, and has been up for long: the marker is its master's."""
+    brief = {"ttl": 0.5, "max_ttl": 0.5}
+    at_once = ("--repl-diskless-sync-delay", "0")
+    with Servers(2, tcp=True, options=at_once) as (master, replica):
+        replica.execute("REPLICAOF", "127.0.0.1", master.port)
+        assert await votes(face, master.url, guard, **brief)
+        assert await until(lambda: replica.execute("EXISTS", CONFIG) == 1)
+        replica.execute("REPLICAOF", "NO", "ONE")
+        assert await until(lambda: uptime(replica) >= 2)
+        assert await votes(face, replica.url, guard, **brief) is (guard == "uptime")
+
+
+# --- what all must agree on --------------------------------------------------------------------
 
 
 async def test_what_clients_agree_on_is_written_down(nodes: Servers, face: Face) -> None:

@@ -1,8 +1,8 @@
 """A minority of nodes is faulted at any time: no two hold one lock, and work goes on.
 
 Assumed, as Redlock does: never a majority at once, clocks of equal speed within the bound, and no
-node that forgets a key before its time.  No restart guard exists yet (issue 5), so a node whose
-fault loses memory is kept out of reach for `max_ttl` afterwards by its proxy (see `stage`).
+node that forgets a key before its time.  Where it restarts, the guard sees to that; a node that
+forgets in another way is kept out of reach for `max_ttl` by its proxy (see `stage`).
 """
 
 from __future__ import annotations

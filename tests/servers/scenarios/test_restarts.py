@@ -1,0 +1,60 @@
+"""Nodes are killed again and again, a majority of them within each ttl, and come back empty.
+
+Nothing is assumed of their memory: the restart guard is there for that.  So many kills leave times
+without a lock, but never two holders.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from tests.servers.faults import Site, sites
+from tests.servers.scenarios.stage import MARGIN, RECONNECT, Act, Course, play, staged
+from tests.servers.traffic.records import instant
+from tests.servers.traffic.settings import BLOCKING, Settings
+
+SECONDS = 8.0
+# Few resources, leases that are held to the end: whoever votes too early is seen.
+GREEDY = Settings(
+    (),
+    "",
+    BLOCKING,
+    4,
+    0,
+    resources=("r0", "r1"),
+    ttls=(0.6,),
+    max_ttl=0.6,
+    outage_timeout=0.4,
+    kinds={"hold": 4, "expire": 3, "try": 2},
+)
+
+
+def test_restarts_without_end_and_never_two_holders(tmp_path: Path, seed: int) -> None:
+    """Three nodes, each killed on its own account about once in its quarantine, some twice."""
+    chance = random.Random(seed)
+    with sites(3) as three, staged(three, tmp_path, seed, GREEDY) as stage:
+        kills: list[Act] = []
+        play([killer(site, chance, kills) for site in three])
+        stage.goes_on = False
+        stage.pause(RECONNECT + GREEDY.max_ttl + MARGIN)
+        verdict = stage.finish()
+    grants = sum(stage.history.grants(kills[0].since, instant()).values())
+    print(f"{len(kills)} kills, {grants} locks granted meanwhile and after")
+    assert len(kills) >= 6
+    assert grants
+    assert verdict.judgement.content, str(verdict)
+
+
+def killer(site: Site, chance: random.Random, kills: list[Act]) -> Course:
+    """Kill and start again, after pauses as long as it takes to vote again, or shorter."""
+    over = instant() + round(SECONDS * 1e9)
+    yield chance.uniform(0.0, 1.0)
+    while instant() < over:
+        act = Act("kill", site.server.path, since=instant())
+        site.server.kill()
+        yield chance.uniform(0.0, 0.1)
+        site.server.restart()
+        act.until = instant()
+        kills.append(act)
+        yield chance.uniform(0.2, 3 * GREEDY.max_ttl)
