@@ -513,7 +513,7 @@ def table_of_memory(server: Server, keys: int) -> Table:
     rows = [[f"{keys:,} locks held", "bytes a lock, in all", "MEMORY USAGE of one"]]
     for length in KEY_BYTES:
         say(f"memory, keys of {length} bytes")
-        server.execute("FLUSHALL", "SYNC")
+        server.flush()
         before = int(told_by(server, "memory")["used_memory"])
         with closing(connect(server.tcp_url)) as sock:
             for start in range(0, keys, 1000):
@@ -529,7 +529,7 @@ def table_of_memory(server: Server, keys: int) -> Table:
         used = int(told_by(server, "memory")["used_memory"]) - before
         one = server.execute("MEMORY", "USAGE", b"%0*d" % (length, 0))
         rows.append([f"keys of {length} bytes", f"{used / keys:.0f}", str(one)])
-    server.execute("FLUSHALL", "SYNC")
+    server.flush()
     return rows
 
 

@@ -81,8 +81,8 @@ def test_nothing_is_lost_while_nodes_fail(folder: Path) -> None:
         ("5", "stopped"),
         ("5", "continued"),
     ]
-    killed, back = float(events[0][0]), float(events[1][0])
-    assert back - killed >= TTL
+    back, stopped = float(events[1][0]), float(events[2][0])
+    assert stopped - back > TTL, "the guard kept it out until then"
     assert "\x1b" not in output  # no live picture in a pipe
     assert all(len(line) <= 80 and line == line.rstrip() for line in output.splitlines())
 
@@ -224,8 +224,9 @@ def test_a_quorum_is_always_left(nodes: int, seconds: float) -> None:
         assert 0 < step.at < seconds
     if at:
         assert list(at.values()) == sorted(at.values())
-        assert at[Act.RESTART] - at[Act.KILL] >= RESTART_DELAY > TTL
-        assert at[Act.STOP] - at[Act.RESTART] >= REJOIN_DELAY
+        assert at[Act.RESTART] - at[Act.KILL] >= RESTART_DELAY
+        # It keeps out until then: another one that went before would take the quorum away.
+        assert at[Act.STOP] - at[Act.RESTART] >= REJOIN_DELAY > 1.02 * TTL + 1
 
 
 def test_a_node_that_was_killed_late_comes_back_late() -> None:
@@ -235,7 +236,7 @@ def test_a_node_that_was_killed_late_comes_back_late() -> None:
     assert fates.may(kill, kill.at)
     late = restart.at  # the machine was busy
     fates.record(kill, late)
-    assert not fates.may(restart, late + TTL)
+    assert not fates.may(restart, late + RESTART_DELAY / 2)
     assert fates.may(restart, late + RESTART_DELAY + 0.1)
     fates.record(restart, stop.at)
     assert not fates.may(stop, stop.at)

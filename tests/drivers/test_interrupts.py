@@ -597,7 +597,7 @@ REAL = """
             if not lost and left(servers, name):
                 faults.append(f"{number} {act}: keys left {left(servers, name)}")
                 for server in servers:
-                    server.execute("FLUSHALL")
+                    server.flush()
         won = []
         threads = [
             threading.Thread(

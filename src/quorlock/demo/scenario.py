@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 # One ttl for all, and no client uses a longer one: max_ttl. Short, because a node that comes back
-# empty may not vote before every lease it had granted has ended: max_ttl after its kill.
+# empty does not vote before every lease it had granted has ended: the clients' restart guard.
 TTL = 2.0
-RESTART_DELAY = TTL + 0.2
-# Clients look for a node that is down once a second at the latest. Until all of them have found
-# the one that came back, no other may go: a majority would be out for some.
-REJOIN_DELAY = 1.3
+RESTART_DELAY = 0.3
+# Clients look for a node that is down once a second at the latest, and then keep it out for
+# max_ttl and the drift. Until all of them let it vote, no other may go: a majority would be out.
+REJOIN_DELAY = 1.3 + 1.05 * TTL
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ _WORDS = {
 }
 _SENTENCES = {
     Act.KILL: "{nodes} killed (kill -9): {left} of {all} left, the quorum is {quorum}",
-    Act.RESTART: f"{{nodes}} back, empty, more than max_ttl ({TTL:g} s) after its kill",
+    Act.RESTART: f"{{nodes}} back, empty: keeps out until max_ttl ({TTL:g} s) has passed",
     Act.STOP: "{nodes} stopped (SIGSTOP): {left} of {all} answer",
     Act.CONT: "{nodes} continued (SIGCONT), with what it was sent meanwhile",
 }

@@ -48,5 +48,5 @@ def site(request: pytest.FixtureRequest, binary: str | None, standing: Site) -> 
     revive(standing.server)
     standing.proxy.transparent()
     standing.proxy.cut()
-    standing.server.execute("FLUSHALL")
+    standing.server.flush()
     yield standing

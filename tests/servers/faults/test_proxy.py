@@ -30,7 +30,7 @@ def server() -> Iterator[Server]:
 def site(server: Server) -> Iterator[Site]:
     """The module's server, with a proxy and a relay of the test's own."""
     revive(server)
-    server.execute("FLUSHALL")
+    server.flush()
     with Relay() as relay, Proxy(relay, server.path, f"{server.path}.proxy") as proxy:
         yield Site(server, proxy, home=Path(server.path).parent, spare=server)
 
