@@ -40,9 +40,7 @@ class Fleet:
     def leftovers(self) -> int:
         """How many keys there are on all live servers together."""
         return sum(
-            len(server.keys())
-            for server in self._servers
-            if server.alive and not server.stopped
+            len(server.keys()) for server in self._servers if server.alive and not server.stopped
         )
 
     def __enter__(self) -> Self:

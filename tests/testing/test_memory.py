@@ -342,6 +342,28 @@ def run_id(node: MemoryNode) -> str:
 
 
 @both
+async def test_a_restarted_node_keeps_out(face: Face, nodes: MemoryNodes) -> None:
+    """Whatever it has kept, until somebody says that there was nothing to forget."""
+    mark = "quorlock:born-empty"
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        for node in nodes[:2]:
+            node.restart(memory="kept")
+            node.flush()
+            assert node.execute("GET", mark) is None
+        error = await raises(QuorumUnreachable, redlock.lock("a").acquire(timeout=0))
+        assert str(error).count("restarted 0 s ago, votes again in ") == 2
+    for node in nodes[:2]:
+        node.restart()
+        node.born_empty()
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        lease = await redlock.lock("a").acquire(timeout=0)
+        assert await lease.release() is True
+        nodes[0].flush()
+        assert nodes[0].execute("GET", mark) == run_id(nodes[0]).partition(":")[2].encode()
+        assert nodes[0].keys() == []
+
+
+@both
 async def test_a_majority_that_forgets(face: Face, nodes: MemoryNodes) -> None:
     """Restarted empty, or flushed: the holder learns it when it extends."""
     forgets: list[Callable[[MemoryNode], None]] = [MemoryNode.restart, MemoryNode.flush]

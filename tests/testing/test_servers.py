@@ -743,3 +743,42 @@ input()
     with Parent(script) as parent:
         assert parent.finish() == "0 b'PONG' b'PONG'\n"
         assert parent.left_nothing()
+
+
+# --- what quorlock notes about a server -------------------------------------------------------
+
+BORN_EMPTY = "quorlock:born-empty"
+
+
+def run_id(server: Server) -> bytes:
+    told: bytes = server.execute("INFO", "server")
+    return told.partition(b"run_id:")[2].split()[0]
+
+
+def test_the_first_process_is_born_empty_and_no_other() -> None:
+    """Its run_id is written down, so that a restarted one is guarded."""
+    with Servers(2, password="canary") as servers:
+        server = servers[0]
+        assert [s.execute("GET", BORN_EMPTY) for s in servers] == [run_id(s) for s in servers]
+        assert server.keys() == []
+        server.restart()
+        assert server.execute("GET", BORN_EMPTY) is None
+        server.flush()
+        assert server.execute("GET", BORN_EMPTY) is None
+        server.born_empty()
+        server.execute("SET", "k", "v")
+        server.flush()
+        assert server.execute("GET", BORN_EMPTY) == run_id(server)
+        assert server.keys() == []
+
+
+def test_a_server_that_takes_no_note_is_none_the_worse() -> None:
+    """A replica, a node of a Cluster, one without room: who uses them is told by them."""
+    for options in (
+        ("--replicaof", "127.0.0.1 1"),
+        ("--cluster-enabled", "yes"),
+        ("--maxmemory", "1", "--maxmemory-policy", "noeviction"),
+        ("--user", "default", "off"),
+    ):
+        with Servers(1, options=options) as servers:
+            assert servers[0].alive
