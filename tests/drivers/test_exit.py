@@ -35,11 +35,13 @@ CLEAN_WITHIN = 2.0
 
 # What all programs begin with.
 HEAD = """
-import asyncio, gc, os, signal, sys, threading, time
+import asyncio, gc, logging, os, signal, sys, threading, time
 import quorlock, quorlock.asyncio
 from quorlock import QuorlockError
 
 urls = sys.argv[1:]
+# That a callback took 100 ms is no noise of ours: on a busy machine any may.
+logging.getLogger("asyncio").addFilter(lambda said: not said.msg.startswith("Executing %s took"))
 
 def blocking(**settings):
     return quorlock.Redlock(urls, **settings)

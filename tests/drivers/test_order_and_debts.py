@@ -714,9 +714,12 @@ EXIT = """
         raise SystemExit(0)
 """
 EXIT_ASYNCIO = """
-    import asyncio, sys
+    import asyncio, logging, sys
     from quorlock import QuorlockError
     from quorlock.asyncio import Redlock
+
+    # That a callback took 100 ms is no noise of ours: on a busy machine any may.
+    logging.getLogger("asyncio").addFilter(lambda s: not s.msg.startswith("Executing %s took"))
 
     async def main(how, urls):
         redlock = Redlock(urls, node_timeout=0.02, outage_timeout=0.1)
