@@ -1,6 +1,6 @@
 # The few commands of quorlock. Each sets up what it needs in $(VENV) by itself (tools/setup), once.
 #
-#   make test ARGS="tests/core -k tally"           arguments for pytest
+#   make test ARGS="tests/core -k tally"           arguments for pytest (-n0: in one process)
 #   make sim SEED=7 HTML=out.html                  one simulated world, as a page for a browser
 #   PYTHON=python3.13 make test VENV=.venv313      another Python, beside the first
 
@@ -28,8 +28,8 @@ help: ## print this list
 demo: ready-demo ## eight workers, five nodes, three faults: nothing may be lost (ARGS=--no-lock: the contrast)
 	@$(python) -m quorlock demo $(ARGS)
 
-test: ready-test ## run the tests, in random order (ARGS= goes to pytest)
-	@$(python) -m pytest $(ARGS)
+test: ready-test ## run the tests, in random order, in two processes (ARGS= goes to pytest)
+	@$(python) -m pytest -n 2 --dist worksteal $(ARGS)
 
 sim: ready-demo ## simulated worlds (SEED= RUNS= SCENARIO= HTML= TRACE=; one SEED: that world, drawn)
 	@$(python) -m quorlock.testing.sim --scenario "$(SCENARIO)" $(if $(SEED),--seed $(SEED)) \

@@ -13,10 +13,16 @@ ROOT = Path(__file__).parents[2]
 linux = pytest.mark.skipif(not Path("/proc").exists(), reason="the guard reads /proc")
 
 
-def run_pytest(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
+# As `make test` does it, or in one process.
+IN_WORKERS = ("-p", "xdist", "-n", "1")
+ways = pytest.mark.parametrize("way", [(), IN_WORKERS], ids=["one process", "workers"])
+
+
+def run_pytest(folder: Path, source: str, *way: str) -> subprocess.CompletedProcess[str]:
     """Run a file of tests under the guards alone, in a process of its own."""
     (folder / "test_it.py").write_text(dedent(source))
-    command = [sys.executable, "-m", "pytest", "-p", "tests.guards", "-p", "no:cacheprovider", "."]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.guards", "-p", "no:cacheprovider"]
+    command += [*way, "."]
     environment = os.environ | {
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
@@ -79,27 +85,29 @@ def test_a_leak_fails_its_test(source: str, named: str, tmp_path: Path) -> None:
 
 
 @linux
-def test_a_grandchild_fails_the_session(tmp_path: Path) -> None:
+@ways
+def test_a_grandchild_fails_the_session(way: tuple[str, ...], tmp_path: Path) -> None:
     # Its parent is gone, so no test can be told apart, but the session knows its mark.
     source = """
         import subprocess
         def test_it():
             subprocess.run(["sh", "-c", "sleep 9 & echo $!"], stdout=open("pid", "w"))
     """
-    run = run_pytest(tmp_path, source)
+    run = run_pytest(tmp_path, source, *way)
     os.kill(int((tmp_path / "pid").read_text()), 9)
     assert run.returncode == 1, run.stdout + run.stderr
     assert "left behind by this session" in run.stderr
     assert "sleep 9" in run.stderr
 
 
-def test_a_temporary_file_fails_the_session(tmp_path: Path) -> None:
+@ways
+def test_a_temporary_file_fails_the_session(way: tuple[str, ...], tmp_path: Path) -> None:
     source = """
         import tempfile
         def test_it(tmp_path):
             tempfile.mkdtemp(prefix="forgotten-")
     """
-    run = run_pytest(tmp_path, source)
+    run = run_pytest(tmp_path, source, *way)
     assert run.returncode == 1, run.stdout + run.stderr
     assert "/forgotten-" in run.stderr
 
