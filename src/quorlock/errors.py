@@ -4,7 +4,8 @@
     ├─ AcquireError          .resource .votes .attempts .elapsed
     │  ├─ AcquireTimeout     also TimeoutError: somebody else held it to the end
     │  └─ QuorumUnreachable  too many nodes did not answer; which, and why
-    ├─ LeaseLost             .lease .reason (expired | taken | unreachable)
+    ├─ LeaseLost             .lease .reason (expired | taken | unreachable | evicted)
+    ├─ HoldLimitReached      .resource .max_hold: a lease may not be extended for ever
     ├─ StaleFence            .resource .fence .seen: a later holder has been there
     ├─ NodeError             .resource .votes: nodes answered what they never should
     └─ ConfigError           also ValueError: .argument .value .fix
@@ -203,8 +204,9 @@ class LeaseLost(QuorlockError):
 
     Attributes:
         lease: the lease, or None where the error crossed to another process.
-        reason: "expired" (its time ran out or its keys are gone), "taken" (a node holds
-            another's key), "unreachable" (no quorum confirmed it while it was valid).
+        reason: "expired" (its time ran out), "taken" (a node holds another's key),
+            "unreachable" (no quorum confirmed it while it was valid), "evicted" (its keys are
+            gone before their time: eviction, FLUSHALL, a restart without memory, a DEL).
         resource: its name.
         votes: what the nodes said, where a round found it out.
     """
@@ -213,6 +215,7 @@ class LeaseLost(QuorlockError):
         "expired": "its time ran out or its keys are gone",
         "taken": "somebody else holds it",
         "unreachable": "no quorum of nodes confirmed it before its validity ended",
+        "evicted": "its keys are gone before their time",
     }
 
     def __init__(
@@ -236,6 +239,27 @@ class LeaseLost(QuorlockError):
     def facts(self) -> dict[str, Any]:
         """The attributes, as the constructor takes them."""
         return {"resource": self.resource, "reason": self.reason, "votes": self.votes}
+
+
+class HoldLimitReached(QuorlockError):
+    """The lease may not be extended any more: `max_hold` is spent. It goes on until it ends.
+
+    Attributes:
+        resource: its name.
+        max_hold: how long it may be held in all, in seconds.
+    """
+
+    def __init__(self, resource: str, max_hold: float) -> None:
+        self.resource = resource
+        self.max_hold = max_hold
+        super().__init__(
+            f"lease on {resource!r} may be held for max_hold={max_hold:g} s in all, and this"
+            f" extension would pass that: release it, or give a longer max_hold (math.inf: no end)"
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The attributes, as the constructor takes them."""
+        return {"resource": self.resource, "max_hold": self.max_hold}
 
 
 class StaleFence(QuorlockError):

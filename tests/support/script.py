@@ -24,6 +24,7 @@ from quorlock._core.effects import (
     Receive,
     Replied,
     Send,
+    SendAll,
     Sleep,
 )
 from quorlock._core.outcomes import ABSENT, GRANTED, HELD, Answer, Cause, Vote
@@ -165,7 +166,9 @@ class Script:
             result: T = stop.value
             return result
 
-    def _perform(self, effect: Send | Receive | Sleep) -> Receipt | Replied | Elapsed | Instant:
+    def _perform(self, effect: Send | SendAll | Receive | Sleep) -> Any:
+        if isinstance(effect, SendAll):
+            return tuple([self._send(send) for send in effect.sends])
         if isinstance(effect, Send):
             return self._send(effect)
         if isinstance(effect, Receive) and self._mail and self._mail[0][0] <= effect.until:

@@ -20,7 +20,7 @@ from quorlock._core.outcomes import Answer, Granted
 from quorlock._core.time import FOR_EVER, Duration, Instant
 
 if TYPE_CHECKING:
-    from quorlock._core.quorum import Tally
+    from quorlock._core.quorum import Verdict
 
 T = TypeVar("T")
 
@@ -31,7 +31,8 @@ class Receipt(NamedTuple):
     started: read before the first byte left: validity counts from here.
     sent: read after the last byte left: the nodes' time to answer counts from here.
     asked: bit i is set if anything was sent to node i.
-    path: the driver's own note of the way the bytes took (see `Send.behind`).
+    path: the driver's own note of the way the bytes took (see `Send.behind`); a tuple of such
+    notes where keys were set over several (`joined`).
     """
 
     round: int
@@ -41,6 +42,19 @@ class Receipt(NamedTuple):
     path: object = None
 
 
+def joined(first: Receipt | None, later: Receipt, everywhere: int) -> Receipt:
+    """What must be followed by whoever releases keys that were set by both.
+
+    first: None where another process has set them, on nobody knows which nodes.
+    """
+    if first is None:
+        return later._replace(asked=everywhere)
+    paths = first.path if isinstance(first.path, tuple) else (first.path,)
+    if later.path not in paths:
+        first = first._replace(path=(*paths, later.path))
+    return first._replace(asked=first.asked | later.asked)
+
+
 class Send(NamedTuple):
     """Ask all nodes at once; a round begins. The driver answers with a Receipt.
 
@@ -48,12 +62,30 @@ class Send(NamedTuple):
     asked (rule 3): same connection while the acquire is unanswered there, a debt where the
     connection is gone; nodes that were never asked are left alone.  None: all nodes.
     by: an acquire that has to queue for longer than that, since too many are under way, is not
-    sent at all: every node's answer is CROWDED then.
+    sent at all: every node's answer is CROWDED then.  Of an extension: how long to wait for
+    connections that are being made; it is sent to those that are there then.
     """
 
     command: Command
     behind: Receipt | None = None
     by: Instant = FOR_EVER
+
+
+class SendAll(NamedTuple):
+    """Ask for several things in one go, in one packet to each node; each is a round of its own.
+
+    The driver answers with a tuple of Receipts, in the same order.
+    """
+
+    sends: tuple[Send, ...]
+
+
+class Counts(Protocol):
+    """A tally, or several of them."""
+
+    def count(self, reply: "Replied", /) -> "Verdict":
+        """Count one reply: pending while the flow has nothing to do but wait for more."""
+        ...
 
 
 class Receive(NamedTuple):
@@ -64,7 +96,7 @@ class Receive(NamedTuple):
     """
 
     until: Instant
-    tally: "Tally | None" = None
+    tally: "Counts | None" = None
 
 
 class Sleep(NamedTuple):
@@ -105,7 +137,7 @@ class Elapsed(NamedTuple):
     at: Instant
 
 
-Effect: TypeAlias = Send | Receive | Sleep | Keep
+Effect: TypeAlias = Send | SendAll | Receive | Sleep | Keep
 Flow: TypeAlias = Generator[Effect, Any, T]
 
 

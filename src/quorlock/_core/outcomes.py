@@ -158,6 +158,7 @@ class Loss(Enum):
     EXPIRED = "expired"
     TAKEN = "taken"
     UNREACHABLE = "unreachable"
+    EVICTED = "evicted"  # its keys are gone before their time, and nobody else has them
 
 
 class Granted(NamedTuple):

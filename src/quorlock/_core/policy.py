@@ -25,6 +25,8 @@ RestartGuard: TypeAlias = Literal["uptime", "marker"] | None
 
 # A lease must outlive at least one round to get it, one to extend it and some use between.
 TTL_PER_NODE_TIMEOUT = 3
+# A shorter one is over after a few of renewal's shortest pauses (renewal.PAUSE_MIN).
+RENEWED_TTL_MS_MIN = 30
 # Long enough for any name, short enough that a thousand of them never fill a socket buffer.
 KEY_BYTES_MAX = 512
 # Our own side keys live under this name (DESIGN section 5): a lock may not take their place.

@@ -327,7 +327,8 @@ def _extension(
     holding: Holding, ttl_ms: int, policy: Policy
 ) -> Flow[tuple[Extended | Lost, Instant]]:
     """One extension round: a full re-vote that must end before the old validity does (rule 4)."""
-    receipt = yield Send(Extend(holding.key, holding.token, ttl_ms), holding.receipt)
+    extend = Extend(holding.key, holding.token, ttl_ms)
+    receipt = yield Send(extend, holding.receipt, holding.valid_until)
     tally = Tally(policy.n, receipt.round)
     until = min(receipt.sent + policy.node_timeout, holding.valid_until)
     decided_at = yield from _decide(tally, until)
@@ -335,8 +336,15 @@ def _extension(
     if tally.verdict is WON and decided_at < min(holding.valid_until, valid_until):
         return Extended(valid_until, tally.closed()), decided_at
     ended = yield from _hear_why(tally, until, decided_at)
+    return lost_by(tally, holding), ended
+
+
+def lost_by(tally: Tally, holding: Holding) -> Lost:
+    """What an extension round that was not won says of the lease."""
     answers = tally.closed()
-    return Lost(_loss(answers, policy.quorum) or Loss.UNREACHABLE, answers), ended
+    # Who does not know until when it was valid cannot say that the keys went before their time.
+    gone = Loss.EXPIRED if holding.valid_until == FOR_EVER else Loss.EVICTED
+    return Lost(_loss(answers, tally.quorum, gone) or Loss.UNREACHABLE, answers)
 
 
 def _stop_if_forbidden(
@@ -346,12 +354,12 @@ def _stop_if_forbidden(
         raise NodeError(resource, node_votes(policy.addresses, answers), 1, elapsed)
 
 
-def _loss(answers: tuple[Answer, ...], needed: int) -> Loss | None:
+def _loss(answers: tuple[Answer, ...], needed: int, gone: Loss = Loss.EXPIRED) -> Loss | None:
     """Why the lease is lost for good, or None while the silent nodes could still save it."""
     if len(answers) - sum(map(_is_against, answers)) >= needed:
         return None
     taken = any(answer.cause in (Cause.HELD, Cause.WRONG_TYPE) for answer in answers)
-    return Loss.TAKEN if taken else Loss.EXPIRED
+    return Loss.TAKEN if taken else gone
 
 
 def _is_against(answer: Answer) -> bool:
@@ -440,7 +448,7 @@ def _hear_why(tally: Tally, until: Instant, now: Instant) -> Flow[Instant]:
     Lost may be decided while that is still open: dead nodes count against at once.  So go on
     hearing while the nodes that have not answered could still tell that it is gone.
     """
-    while tally.verdict is LOST and _why_is_open(tally):
+    while why_is_open(tally):
         event: Replied | Elapsed = yield Receive(until)
         now = event.at
         if isinstance(event, Elapsed):
@@ -450,7 +458,10 @@ def _hear_why(tally: Tally, until: Instant, now: Instant) -> Flow[Instant]:
     return now
 
 
-def _why_is_open(tally: Tally) -> bool:
+def why_is_open(tally: Tally) -> bool:
+    """Lost, and nodes that have not answered could still tell that the key is not ours."""
+    if tally.verdict is not LOST:
+        return False
     against = sum(answer is not None and _is_against(answer) for answer in tally.answers)
     enough = tally.n - tally.quorum + 1
     return against < enough <= against + tally.pending

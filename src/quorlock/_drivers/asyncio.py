@@ -13,8 +13,17 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from quorlock._core.commands import Acquire, Release
-from quorlock._core.effects import Abandoned, Elapsed, Receive, Send, Sleep, replied
+from quorlock._core.commands import Acquire, Extend, Release
+from quorlock._core.effects import (
+    Abandoned,
+    Elapsed,
+    Keep,
+    Receive,
+    Send,
+    SendAll,
+    Sleep,
+    replied,
+)
 from quorlock._core.outcomes import GRANTED
 from quorlock._core.quorum import PENDING
 from quorlock._core.time import FOR_EVER
@@ -31,7 +40,6 @@ if TYPE_CHECKING:
     from quorlock._core.effects import Effect, Flow, Receipt, Replied
     from quorlock._core.outcomes import NodeStatus
     from quorlock._core.policy import Policy
-    from quorlock._core.quorum import Tally
     from quorlock._core.time import Instant
     from quorlock._wire.nodes import Node
 
@@ -138,6 +146,7 @@ class Turn(Hears, Generic[T]):
     """One flow on its way, its letter box and its caller's future."""
 
     __slots__ = (
+        "_connecting",
         "_engine",
         "_flow",
         "_place",
@@ -171,8 +180,11 @@ class Turn(Hears, Generic[T]):
         self._sleeping = False
         self._place = False  # it is one of those that may acquire at once
         self._queued: Send | None = None  # what it will send when it is
+        self._connecting: Callable[[], None] | None = None  # and when connections are there
         self._until: Instant | None = None  # set while the flow waits for a reply
-        self._tally: Tally | None = None  # what counts those that do not decide
+        self._tally: Any = (
+            None  # a Tally, or (renewal) several: what counts those that do not decide
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_until: Instant = 0
 
@@ -243,18 +255,22 @@ class Turn(Hears, Generic[T]):
                     value = self._ask(effect)
                     if value is None:
                         return
-                elif isinstance(effect, Sleep):
-                    self._leave_place()
-                    self._sleeping = True
-                    self.set_timer(effect.until)
-                    return
-                else:
-                    self._succeed(effect.granted)
+                elif not isinstance(effect, SendAll) or not (value := self._ask_all(effect)):
+                    self._stay(effect)
                     return
         except StopIteration as stop:
             self._succeed(stop.value)
         except BaseException as error:  # noqa: BLE001 (the caller gets it)
             self._fail(error)
+
+    def _stay(self, effect: Effect) -> None:
+        """It sleeps, or has won, or what it sends has to wait and goes on by itself."""
+        if isinstance(effect, Sleep):
+            self._leave_place()
+            self._sleeping = True
+            self.set_timer(effect.until)
+        elif isinstance(effect, Keep):
+            self._succeed(effect.granted)
 
     def _ask(self, effect: Send) -> Receipt | None:
         """Send it; None: it has to wait, and goes on by itself."""
@@ -269,11 +285,36 @@ class Turn(Hears, Generic[T]):
                     self._queue(effect)
                     return None
         if not engine.ready():
-            engine.when_ready(partial(self._send, effect))
+            # An acquire's `by` is for its place in the queue; to connect it has its own time.
+            by = effect.by if kind is Extend else FOR_EVER
+            self._when_ready(partial(self._send, effect), by)
             return None
         if kind is not Release:
             engine.members.check()
         return engine.send(effect, self)
+
+    def _ask_all(self, effect: SendAll) -> tuple[Receipt, ...] | None:
+        """What renewal sends: it never queues behind those who acquire."""
+        if self._engine.ending:
+            raise QuorlockError(CLOSED)
+        self._wants = True
+        if self._engine.ready():
+            return self._engine.send_all(effect, self)
+        by = min([send.by for send in effect.sends])
+        self._when_ready(lambda: self._go_on(self._engine.send_all(effect, self)), by)
+        return None
+
+    def _when_ready(self, send: Callable[[], None], by: Instant) -> None:
+        """Send when connections are there, or will not be, or the time is up; once."""
+        self._connecting = send
+        self._engine.when_ready(partial(self._connected, send))
+        if by < FOR_EVER and self._connecting is send:
+            self.set_timer(by)
+
+    def _connected(self, send: Callable[[], None]) -> None:
+        if self._connecting is send and not self.over:
+            self._connecting = None
+            send()
 
     def _send(self, effect: Send) -> None:
         """Connections are there now, or will not be."""
@@ -359,6 +400,8 @@ class Turn(Hears, Generic[T]):
         at = now()
         if at < self._timer_until:  # the loop's clock is another one than ours
             self.set_timer(self._timer_until)
+        elif self._connecting is not None:
+            self._connected(self._connecting)
         elif self._queued is not None:
             self._crowded_out()
         elif self._sleeping:

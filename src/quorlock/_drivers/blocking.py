@@ -15,9 +15,18 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from quorlock._core.commands import Acquire, Release
-from quorlock._core.effects import Abandoned, Receipt, Receive, Replied, Send, Sleep
+from quorlock._core.commands import Acquire, Extend, Release
+from quorlock._core.effects import (
+    Abandoned,
+    Receipt,
+    Receive,
+    Replied,
+    Send,
+    SendAll,
+    Sleep,
+)
 from quorlock._core.outcomes import ABSENT
+from quorlock._core.time import FOR_EVER
 from quorlock._drivers import fork
 from quorlock._drivers.bundle import Bundle
 from quorlock._drivers.clock import now
@@ -195,6 +204,8 @@ class _Turn(Exchange, Owner):
                     value = self._send(effect)
                 elif isinstance(effect, Sleep):
                     value = self._sleep(effect.until)
+                elif isinstance(effect, SendAll):
+                    value = self._send_all(effect)
                 else:
                     if self._closed.up:
                         raise QuorlockError(CLOSED_MEANWHILE)
@@ -227,11 +238,22 @@ class _Turn(Exchange, Owner):
         bundle = self._bundle or self._in_hand(effect)
         if bundle is None:
             return self._not_asked(ABSENT if effect.behind else CROWDED)
-        bundle.refresh()
+        # An acquire's `by` is for its place in the queue; to connect it has its own time.
+        bundle.refresh(effect.by if type(effect.command) is Extend else FOR_EVER)
         if bundle.missing and type(effect.command) is not Release:
             self._members.check()
         self._receipt = receipt = bundle.send(effect, self)
         return receipt
+
+    def _send_all(self, effect: SendAll) -> tuple[Receipt, ...]:
+        """What renewal sends: it never queues behind those who acquire."""
+        if self._closed.up:
+            raise QuorlockError(CLOSED)
+        self.urgent = True
+        bundle = self._bundle = self._bundle or self._pool.take(self)
+        assert bundle is not None, "who is urgent gets one"
+        bundle.refresh(min([send.by for send in effect.sends]))
+        return bundle.send_all(effect, self)
 
     def _in_hand(self, effect: Send) -> Bundle | None:
         """A bundle; None: nothing can be sent, or nothing is to be."""

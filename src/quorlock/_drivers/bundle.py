@@ -16,14 +16,14 @@ from quorlock._core.effects import Elapsed, Receipt, replied
 from quorlock._core.guard import VOTES, kept_out
 from quorlock._core.outcomes import ABSENT, Answer
 from quorlock._core.quorum import PENDING
-from quorlock._core.time import NS_PER_MS
+from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._drivers.clock import now
 from quorlock._drivers.members import BACKLOG, Standing
 from quorlock._wire.conversation import ANSWERS_OWED_MAX, Question
 from quorlock._wire.packing import pack
 
 if TYPE_CHECKING:
-    from quorlock._core.effects import Receive, Replied, Send
+    from quorlock._core.effects import Receive, Replied, Send, SendAll
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
     from quorlock._drivers.connection import Connection, Exchange
@@ -65,7 +65,7 @@ class Bundle:
             self._turn_away()
         self._changed.wake_all()
 
-    def refresh(self) -> None:
+    def refresh(self, by: Instant = FOR_EVER) -> None:
         """Before sending: take in what arrived, drop what broke, wait where there is hope."""
         at = now()
         if at - self._used_at > _STALE_AFTER:
@@ -74,7 +74,7 @@ class Bundle:
         if self._arrivals or self.missing:
             self._take_in()
             if self.missing:
-                self._await_quorum(at)
+                self._await_quorum(at, by)
                 self._fresh = False
 
     def _take_in(self) -> None:
@@ -105,10 +105,10 @@ class Bundle:
             connection.close()
             self.connections[index] = None
 
-    def _await_quorum(self, began: Instant) -> None:
+    def _await_quorum(self, began: Instant, by: Instant) -> None:
         """Wait while a quorum is not connected and may be; for the rest, once, a short while."""
         # A little longer than connecting may take, so as to learn why it failed.
-        give_up = began + self._policy.connect_timeout + self._policy.node_timeout
+        give_up = min(by, began + self._policy.connect_timeout + self._policy.node_timeout)
         grace: Instant | None = None
         while self._hopeful():
             if self._connected() >= self._policy.quorum:
@@ -161,6 +161,24 @@ class Bundle:
             index += 1  # noqa: SIM113 (enumerate makes a tuple for each)
         return Receipt(round_, started, now(), asked, self)
 
+    def send_all(self, effect: SendAll, exchange: Exchange) -> tuple[Receipt, ...]:
+        """Several rounds, in one packet to each node."""
+        corked = [connection for connection in self.connections if connection is not None]
+        try:
+            for connection in corked:
+                connection.corked = True
+            receipts: list[Receipt] = []
+            foreign: list[Connection] = []
+            for send in effect.sends:
+                receipts.append(self.send(send, exchange))
+                foreign += self._foreign
+            self._foreign = foreign
+        finally:
+            for connection in corked:
+                connection.uncork()
+        sent = now()
+        return tuple([receipt._replace(sent=sent) for receipt in receipts])
+
     def _ask(self, index: int, data: bytes, question: Question, behind: Receipt | None) -> bool:
         """Ask one node; if it can't be asked, answer in its name."""
         refusal = self._try_ask(index, data, question, behind)
@@ -176,7 +194,7 @@ class Bundle:
         connection = self.connections[index]
         command = question.command
         member = self._keepers[index].member
-        if type(command) is Extend and member.debts.owes(command.token):
+        if type(command) is not Release and member.debts.owes(getattr(command, "token", b"")):
             return ABSENT  # what may be there of ours is about to be deleted
         if behind is not None:
             if not behind.asked >> index & 1:
@@ -213,14 +231,15 @@ class Bundle:
 
     def _behind(self, index: int, command: object, behind: Receipt) -> Connection | None:
         """The other bundle's connection on which the acquire is still unanswered (rule 3)."""
-        other = behind.path
-        assert isinstance(other, Bundle)
-        connection = other.connections[index]
         token: bytes = getattr(command, "token", b"")
-        if connection is None or not connection.conversation.awaits_acquire(token):
-            return None
-        self._foreign.append(connection)
-        return connection
+        for other in behind.path if isinstance(behind.path, tuple) else (behind.path,):
+            assert isinstance(other, Bundle)
+            connection = other.connections[index]
+            if connection is not None and connection.conversation.awaits_acquire(token):
+                if other is not self:
+                    self._foreign.append(connection)
+                return connection
+        return None
 
     def receive(self, exchange: Exchange, wish: Receive) -> Replied | Elapsed:
         """The next letter for this flow that it has to see."""

@@ -62,7 +62,8 @@ class Connection:
         self.conversation = Conversation(secret, member.patience)
         self.questions = self.conversation.questions
         self._fd = sock.fileno()
-        self.unsent: bytes = b""  # what waits for room in the socket
+        self.unsent: bytes = b""  # what waits for room in the socket, or for company
+        self.corked = False
         self._send = sock.send
         self._recv = sock.recv
         self._would_block = would_block
@@ -82,6 +83,9 @@ class Connection:
                 # Into the queue first: if we are interrupted after the bytes left, the acquire
                 # is known to be in flight.
                 data = self.conversation.ask(question, data)
+                if self.corked:
+                    self.unsent += data
+                    return True
                 if self.unsent:
                     data = self.unsent + data  # what went out in part is finished first
                 self.unsent = data[self._send(data) :]
@@ -129,6 +133,13 @@ class Connection:
                 self._broken(error)
                 if not isinstance(error, OSError):
                     raise
+
+    def uncork(self) -> None:
+        """Send what was held back for company, in one packet."""
+        self.corked = False
+        self.flush()
+        if self.unsent and not self.lost:
+            self.member.on_unsent(self)
 
     def close(self) -> None:
         """Close the socket; for the owner only. What is open becomes a debt, and no blame."""

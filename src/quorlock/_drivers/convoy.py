@@ -61,6 +61,7 @@ class Convoy:
         self.links: Sequence[Link] = ()
         self.asked = 0  # bit i: node i is in it
         self.knows_release = False  # all of its nodes have the script
+        self.knows_extend = False
         self.unsent: list[bytes] = []
         self.flush = flush  # sees to it that nothing is unsent
         self._quorum = quorum
@@ -217,5 +218,6 @@ class Convoy:
         self.greet()
 
     def greet(self) -> None:
-        """Look who knows the release script."""
+        """Look who knows the scripts."""
         self.knows_release = all(link.conversation.knows_release for link in self.links)
+        self.knows_extend = all(link.conversation.knows_extend for link in self.links)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._core.commands import Command
-    from quorlock._core.effects import Send
+    from quorlock._core.effects import Send, SendAll
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
     from quorlock._drivers.asyncio import Turn
@@ -119,14 +119,20 @@ class Engine:
     def _is_for_all(self, command: Command, behind: Receipt | None) -> bool:
         """Nearly always there is nothing to look into, and the convoy just gets the bytes."""
         if type(command) is Acquire:
-            return True
+            return behind is None  # else it is for those that lack the key
         if behind is not None and self.convoy.asked & ~behind.asked:
             return False
         if type(command) is Release:
             return self.convoy.knows_release
-        return type(command) is not Extend or not any(
-            way.member.debts.owes(command.token) for way in self.ways
+        return type(command) is not Extend or (
+            self.convoy.knows_extend
+            and not any(way.member.debts.owes(command.token) for way in self.ways)
         )
+
+    def send_all(self, effect: SendAll, turn: Turn[Any]) -> tuple[Receipt, ...]:
+        """Several rounds, in one packet to each node: at the end of this tick."""
+        self._lonely = False
+        return tuple([self.send(send, turn) for send in effect.sends])
 
     def _ask(
         self, index: int, data: bytes, question: Question, behind: Receipt | None
@@ -136,7 +142,7 @@ class Engine:
             return ABSENT  # it never had our key
         way = self.ways[index]
         link, command = way.link, question.command
-        if type(command) is Extend and way.member.debts.owes(command.token):
+        if type(command) is not Release and way.member.debts.owes(getattr(command, "token", b"")):
             return ABSENT  # what may be there of ours is about to be deleted
         if link is not None:
             if isinstance(command, VOTES) and (kept := self._kept_out(link, question)):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from quorlock._core.effects import Receipt
+from quorlock._core.effects import Receipt, joined
+from quorlock._core.outcomes import Loss
 from quorlock._core.redlock import Holding as Facts
-from quorlock._core.time import PAST
+from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
 from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
-    from quorlock._core.outcomes import Answer, Loss
-    from quorlock._core.time import Instant
+    from quorlock._core.outcomes import Answer
+    from quorlock._core.time import Duration, Instant
+
+# A loss is told so long before the validity ends, or a twentieth of the ttl: timers are late, and
+# who is told has to stop in time.
+NOTICE_MAX: Duration = 100 * NS_PER_MS
+NOTICE = 20
 
 
 class Bell(Protocol):
@@ -20,6 +26,14 @@ class Bell(Protocol):
 
     def ended(self) -> None:
         """The holding is over, lost or given up; safe from any thread."""
+        ...
+
+
+class Stops(Protocol):
+    """The renewal of one lease."""
+
+    def stop(self) -> None:
+        """Send nothing more for the lease, which is over here already, and wait for what is."""
         ...
 
 
@@ -32,12 +46,17 @@ class Holding:
         "_over",
         "_path",
         "_valid_until",
+        "against",
         "answers",
         "bell",
+        "hold_until",
         "key",
         "loss",
+        "max_hold",
+        "renewal",
         "resource",
         "token",
+        "trouble",
         "ttl_ms",
     )
 
@@ -50,6 +69,7 @@ class Holding:
         valid_until: Instant,
         answers: tuple[Answer, ...],
         receipt: Receipt | None,
+        max_hold: Duration = FOR_EVER,
     ) -> None:
         self.resource = resource
         self.key = key
@@ -58,6 +78,11 @@ class Holding:
         self.answers = answers
         self.loss: Loss | None = None
         self.bell: Bell | None = None  # tells of a loss; made when somebody asks for it
+        self.max_hold = max_hold  # how long it may be held in all, from before its first byte on
+        self.hold_until = FOR_EVER if receipt is None else receipt.started + max_hold
+        self.renewal: Stops | None = None  # what extends it by itself
+        self.trouble: Loss | None = None  # why renewal failed last, and who was against it
+        self.against: tuple[Answer, ...] = ()
         # Of the receipt what a later command has to follow; the whole of it takes 130 bytes more.
         self._asked = 0 if receipt is None else receipt.asked
         self._path = None if receipt is None else receipt.path
@@ -83,16 +108,43 @@ class Holding:
         return now() < self.valid_until
 
     @property
+    def deadline(self) -> Instant:
+        """When its loss is told, to be told before the end; in the past once it is over."""
+        return self.valid_until - min(self.ttl_ms * NS_PER_MS // NOTICE, NOTICE_MAX)
+
+    def look(self) -> bool:
+        """Whether it goes on, for who tells its loss: at the deadline it is over."""
+        if not self._over and now() >= self.deadline:
+            self.end(self.trouble or Loss.EXPIRED)
+        return self.held
+
+    @property
     def given_up(self) -> bool:
         """Released or handed over: over, but not lost."""
         return self._over and self.loss is None
 
     def end(self, loss: Loss | None = None) -> None:
-        """It is over, before any byte about it is sent. loss: why, unless it was given up."""
-        self.loss = loss
+        """It is over, before any byte about it is sent. loss: why, unless it was given up.
+
+        The first word counts: what was lost is not given up afterwards.
+        """
+        if not self._over:
+            self.loss = loss
         self._over = True
         if self.bell is not None:
             self.bell.ended()
+
+    def stop_renewal(self) -> None:
+        """After the end and before anything is sent: a release overtakes no top-up (rule 13)."""
+        renewal, self.renewal = self.renewal, None
+        if renewal is not None:
+            renewal.stop()
+
+    def follow(self, receipt: Receipt) -> None:
+        """A top-up has set keys of it, or still may: a release goes behind that as well."""
+        everywhere = (1 << len(self.answers)) - 1
+        both = joined(self.receipt, receipt, everywhere)
+        self._asked, self._path = both.asked, both.path
 
     def prolong(self, valid_until: Instant, ttl_ms: int) -> bool:
         """An extension has won: never less than before. False: it had run out meanwhile.

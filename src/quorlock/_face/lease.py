@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from quorlock._core.outcomes import Loss, NodeVote, node_votes
 from quorlock._core.policy import Seconds, non_negative
-from quorlock._core.time import to_seconds
+from quorlock._core.time import NS_PER_MS, to_seconds
 from quorlock._drivers.clock import now
-from quorlock.errors import LeaseLost
+from quorlock.errors import HoldLimitReached, LeaseLost
 
 if TYPE_CHECKING:
-    from quorlock._core.outcomes import Answer
+    from quorlock._core.outcomes import Answer, Released
     from quorlock._face.holding import Holding
     from quorlock._face.session import Session
 
@@ -75,11 +75,27 @@ class LeaseBase(Generic[D]):
         if now() + non_negative("margin", margin) >= self._holding.valid_until:
             self._raise_lost()
 
+    def _ttl_ms(self, ttl: Seconds | None) -> int:
+        """By how much to extend it. Raises ConfigError, HoldLimitReached."""
+        holding, policy = self._holding, self._session.policy
+        ttl_ms = holding.ttl_ms if ttl is None else policy.checked_ttl_ms(ttl)
+        if holding.held and now() + ttl_ms * NS_PER_MS > holding.hold_until:
+            raise HoldLimitReached(self.resource, to_seconds(holding.max_hold))
+        return ttl_ms
+
+    def _reason(self, released: Released, *, was_held: bool) -> Loss:
+        """Why it was lost, of which its release may have told something."""
+        gone = released.gone
+        if was_held and gone is Loss.EXPIRED:
+            gone = Loss.EVICTED  # before its time
+        return self._holding.loss or gone or self._holding.trouble or Loss.EXPIRED
+
     def _raise_lost(self, answers: tuple[Answer, ...] = ()) -> NoReturn:
         raise self._loss(answers)
 
     def _loss(self, answers: tuple[Answer, ...] = ()) -> LeaseLost:
         reason = self._holding.loss or Loss.EXPIRED
+        answers = answers or self._holding.against
         votes = node_votes(self._session.policy.addresses, answers) if answers else ()
         return LeaseLost(self.resource, reason.value, lease=self, votes=votes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from quorlock._core.policy import Seconds, timeout_of
 from quorlock._core.redlock import Request
@@ -11,6 +11,9 @@ from quorlock._face.arguments import OWN_TIMEOUT, Timeout
 from quorlock._face.entered import Entered
 from quorlock._face.session import Session, name_of
 
+if TYPE_CHECKING:
+    from quorlock._face.terms import Terms
+
 D = TypeVar("D")
 L = TypeVar("L")
 
@@ -18,7 +21,16 @@ L = TypeVar("L")
 class LockBase(Generic[D, L]):
     """Immutable; to be shared by threads and tasks."""
 
-    __slots__ = ("_entered", "_key", "_resource", "_session", "_timeout", "_ttl_ms", "_wait")
+    __slots__ = (
+        "_entered",
+        "_key",
+        "_resource",
+        "_session",
+        "_terms",
+        "_timeout",
+        "_ttl_ms",
+        "_wait",
+    )
 
     def __init__(
         self,
@@ -26,12 +38,14 @@ class LockBase(Generic[D, L]):
         resource: str | bytes,
         ttl: Seconds | None,
         timeout: Seconds | None,
+        terms: Terms,
     ) -> None:
         self._wait = timeout_of(timeout)
         self._session = session
         self._key = session.policy.key(resource)
         self._resource = name_of(resource)
         self._ttl_ms = session.policy.checked_ttl_ms(ttl)
+        self._terms = terms.checked(self._ttl_ms)
         self._timeout = timeout
         self._entered: Entered[L] = Entered()
 

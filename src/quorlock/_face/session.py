@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from quorlock._core.outcomes import Lost, node_votes
 from quorlock._core.redlock import Request, fail_unanswered, holder_ttl_ms, is_faulty
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from quorlock._core.effects import Receipt
     from quorlock._core.outcomes import Answer, Extended, Loss, Released
     from quorlock._core.policy import Policy, Seconds
-    from quorlock._core.time import Instant
+    from quorlock._core.time import Duration, Instant
+    from quorlock._face.renewing import Renewer
 
 D = TypeVar("D")
 
@@ -50,6 +51,8 @@ class Session(Generic[D]):
         # meanwhile gives them back as well, and twice does no harm.
         self.ending: dict[bytes, Holding] = {}
         self._adopting: dict[bytes, object] = {}
+        # What renews them, once something does; in a list, for who ends it after us.
+        self.renewers: list[Renewer[Any]] = []
         fork.register(self)
 
     def account(self, lease: L) -> L:
@@ -63,12 +66,7 @@ class Session(Generic[D]):
 
         Of several threads, one takes it out of the account and sends what is to be sent.
         """
-        if self.holdings.get(holding.token) is not holding:
-            return False
-        if self.holdings.pop(holding.token, None) is None:
-            return False
-        holding.end(loss)
-        return True
+        return ended(self.holdings, holding, loss)
 
     def by_token(self, resource: str | bytes, ttl: Seconds | None = None) -> Request:
         """One call about a resource that makes no lease."""
@@ -102,12 +100,17 @@ class Session(Generic[D]):
             if self._adopting.get(token) is mark:
                 del self._adopting[token]
 
-    def adopted(self, request: Request, token: bytes, outcome: Extended | Lost) -> Holding:
-        """The state of a lease that another process handed over. Raises LeaseLost."""
+    def adopted(
+        self, request: Request, token: bytes, outcome: Extended | Lost, max_hold: Duration
+    ) -> Holding:
+        """The state of a lease that another process handed over. Raises LeaseLost.
+
+        max_hold counts anew: clocks of two machines do not compare.
+        """
         if isinstance(outcome, Lost):
             votes = node_votes(self.policy.addresses, outcome.answers)
             raise LeaseLost(request.resource, outcome.loss.value, votes=votes)
-        return Holding(
+        holding = Holding(
             request.resource,
             request.key,
             token,
@@ -115,7 +118,10 @@ class Session(Generic[D]):
             outcome.valid_until,
             outcome.answers,
             None,
+            max_hold,
         )
+        holding.hold_until = request.asked_at + max_hold
+        return holding
 
     def settled(self, holding: Holding, released: Released, asked_at: Instant) -> Released:
         """The outcome of a release, unless the nodes' faults kept it from being carried out."""
@@ -144,12 +150,23 @@ class Session(Generic[D]):
         if holding is None or holding.key != key:
             return None
         self.end(holding)
+        holding.stop_renewal()
         return holding.receipt
 
     def forget(self) -> None:
         """In a forked child: the leases are the parent's."""
         self.holdings.clear()
         self.ending.clear()
+
+
+def ended(holdings: dict[bytes, Holding], holding: Holding, loss: Loss | None) -> bool:
+    """What `Session.end` does, for who must not keep the session alive."""
+    if holdings.get(holding.token) is not holding:
+        return False
+    if holdings.pop(holding.token, None) is None:
+        return False
+    holding.end(loss)
+    return True
 
 
 def name_of(resource: str | bytes) -> str:

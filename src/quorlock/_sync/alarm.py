@@ -31,7 +31,7 @@ class Bell:
         """The holding may be over: lost is told, given up is forgotten."""
         if self.holding.given_up:
             alarm.drop(self)
-        elif self.holding.held:
+        elif self.holding.look():
             alarm.watch(self)
         else:
             alarm.drop(self)
@@ -63,9 +63,9 @@ class Alarm:
             return holding.bell
 
     def watch(self, bell: Bell) -> None:
-        """Ring when the holding's validity has ended."""
+        """Ring when the holding's validity is about to end."""
         with self._lock:
-            heapq.heappush(self._due, (bell.holding.valid_until, next(self._number), bell))
+            heapq.heappush(self._due, (bell.holding.deadline, next(self._number), bell))
             if self._thread is None:
                 name = "quorlock alarm"
                 self._thread = threading.Thread(target=self._work, name=name, daemon=True)

@@ -42,13 +42,14 @@ class Lease(LeaseBase["Driver"]):
 
         Tries again while validity remains.  Raises LeaseLost when the lease is over or a
         quorum no longer has its key; it is over for good then, and given back on all nodes.
+        HoldLimitReached when it would be held for longer than its lock's max_hold in all,
         NodeError when the nodes refuse for good; the lease goes on until it ends then.
         """
         session, holding = self._session, self._holding
         if not holding.held:
             self._slip(Loss.EXPIRED)
             self._raise_lost()
-        ttl_ms = holding.ttl_ms if ttl is None else session.policy.checked_ttl_ms(ttl)
+        ttl_ms = self._ttl_ms(ttl)
         flow = flows.extend(holding.facts(), ttl_ms, now(), session.policy, session.chance)
         outcome = session.driver.run(flow)
         if isinstance(outcome, Lost):
@@ -77,6 +78,7 @@ class Lease(LeaseBase["Driver"]):
         holding = self._holding
         if not self._session.end(holding):
             self._raise_lost()
+        holding.stop_renewal()
         self._session.driver.members.forgive(holding.token, now())
         return Ticket(holding.resource, holding.token.decode(), holding.ttl_ms / 1000)
 
@@ -92,7 +94,7 @@ class Lease(LeaseBase["Driver"]):
             return
         if given_up or (was_held and released.gone is None):
             return
-        self._holding.loss = self._holding.loss or released.gone or Loss.EXPIRED
+        self._holding.loss = self._reason(released, was_held=was_held)
         lost = self._loss(released.answers if released.gone is not None else ())
         if error is None:
             raise lost
@@ -105,6 +107,7 @@ class Lease(LeaseBase["Driver"]):
         try:
             if not session.end(holding):
                 return Released(deleted=False, gone=None, answers=(), ended=0)
+            holding.stop_renewal()
             asked_at = now()
             flow = flows.release(holding.key, holding.token, holding.receipt, session.policy)
             released = session.driver.run(flow)
@@ -121,6 +124,7 @@ class Lease(LeaseBase["Driver"]):
         session.ending[holding.token] = holding
         try:
             if session.end(holding, loss):
+                holding.stop_renewal()
                 session.driver.run(_give_back(holding))
         except BaseException:
             self._give_back_soon()
@@ -152,5 +156,6 @@ def _give_back(holding: Holding) -> Flow[None]:
 
 
 def _give_back_and_forget(session: Session[Driver], holding: Holding) -> Flow[None]:
+    holding.stop_renewal()
     yield from _give_back(holding)
     session.end(holding, holding.loss)

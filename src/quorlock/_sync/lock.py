@@ -60,8 +60,13 @@ class Lock(LockBase["Driver", Lease]):
         return session.locked(request, session.driver.run(flows.inspect(self._key, session.policy)))
 
     def _lease(self, granted: Granted) -> Lease:
-        session, holding = self._session, Holding(self._resource, *granted)
+        session, terms = self._session, self._terms
+        holding = Holding(self._resource, *granted, max_hold=terms.max_hold)
         lease = Lease(session, holding)
+        if terms.renew:
+            from quorlock._sync.renewing import renewer  # here: most locks are not renewed
+
+            renewer(session).add(lease, terms.on_warning)
         session.holdings[holding.token] = holding  # last: interrupted before, the flow gives back
         return lease
 

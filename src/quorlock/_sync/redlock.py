@@ -6,21 +6,28 @@ import atexit
 import contextlib
 import functools
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
 from quorlock._face.redlock import RedlockBase
 from quorlock._face.session import Session, token_bytes
+from quorlock._face.terms import MAX_HOLD, terms_of
 from quorlock._sync.lease import Lease
 from quorlock._sync.lock import Lock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
+    from quorlock._core.outcomes import Extended, Lost
     from quorlock._core.policy import Policy, Seconds
+    from quorlock._core.redlock import Request
     from quorlock._drivers.blocking import Driver
     from quorlock._face.holding import Holding
     from quorlock._face.inspection import Inspection
+    from quorlock._face.renewing import Renewer
+    from quorlock._face.terms import Terms
     from quorlock._face.ticket import Ticket
     from quorlock._wire.nodes import Node
 
@@ -37,34 +44,53 @@ class Redlock(RedlockBase["Driver"]):
 
     def _begin(self, session: Session[Driver]) -> None:
         # When the last lock and lease are garbage, or the interpreter ends, at the latest.
-        weakref.finalize(session, _close, session.driver, session.holdings, session.ending)
+        weakref.finalize(
+            session, _close, session.driver, session.holdings, session.ending, session.renewers
+        )
         _watch_exit()
 
     def lock(
-        self, resource: str | bytes, *, ttl: Seconds | None = None, timeout: Seconds | None = None
+        self,
+        resource: str | bytes,
+        *,
+        ttl: Seconds | None = None,
+        timeout: Seconds | None = None,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        on_warning: Callable[[Lease], object] | None = None,
     ) -> Lock:
         """A lock on the resource; nothing is asked of the nodes yet.
 
         ttl: the lease time, seconds; default is the Redlock's.  timeout: how long to wait for
-        it, seconds; None for ever, 0 for one attempt.  Raises ConfigError.
+        it, seconds; None for ever, 0 for one attempt.  renew: extend the lease by itself, until
+        it is given back.  max_hold: how long it may be held in all, seconds, by extensions of
+        either kind; math.inf for no end.  on_warning: a plain function that is called with the
+        lease when renewal fails and less than half of the ttl is left; all renewal waits until
+        it returns.  Raises ConfigError.
         """
-        return Lock(self._session, resource, ttl, timeout)
+        terms = terms_of(renew, max_hold, on_warning)
+        return Lock(self._session, resource, ttl, timeout, terms)
 
-    def adopt(self, ticket: Ticket) -> Lease:
+    def adopt(
+        self,
+        ticket: Ticket,
+        *,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        on_warning: Callable[[Lease], object] | None = None,
+    ) -> Lease:
         """Go on with a lease that another process handed over; held once an extension has won.
 
-        Raises LeaseLost if a quorum no longer has its key, or did not answer while it could.
+        renew, max_hold, on_warning: as for `lock`; max_hold counts from now.  Raises LeaseLost
+        if a quorum no longer has its key, or did not answer while it could; ConfigError.
         """
         session = self._session
+        terms = terms_of(renew, max_hold, on_warning)
         with session.adopting(ticket) as (request, token):
             session.driver.members.resume(token)
             flow = flows.adopt(request, token, session.policy, session.chance)
-            return session.driver.win(
-                flow,
-                lambda outcome: session.account(
-                    Lease(session, session.adopted(request, token, outcome))
-                ),
-            )
+            terms.checked(request.ttl_ms)
+            return session.driver.win(flow, partial(_adopted, session, request, token, terms))
 
     def extend(self, resource: str | bytes, token: str, *, ttl: Seconds | None = None) -> bool:
         """Extend by bare token, in one round. True: a quorum did; False: gone or another's.
@@ -98,7 +124,8 @@ class Redlock(RedlockBase["Driver"]):
 
         Waits a bounded time for nodes that do not answer.  Closing twice does no harm.
         """
-        _close(self._session.driver, self._session.holdings, self._session.ending)
+        session = self._session
+        _close(session.driver, session.holdings, session.ending, session.renewers)
 
     def __enter__(self) -> Redlock:
         return self
@@ -120,11 +147,31 @@ def _watch_exit() -> None:
     atexit.register(interpreter_ends)
 
 
-def _close(driver: Driver, holdings: dict[bytes, Holding], ending: dict[bytes, Holding]) -> None:
+def _close(
+    driver: Driver,
+    holdings: dict[bytes, Holding],
+    ending: dict[bytes, Holding],
+    renewers: list[Renewer[Driver]],
+) -> None:
     driver.stop()  # first: nobody wins a lock behind our back
-    for holding in [*list(ending.values()), *list(holdings.values())]:
+    held = [*list(ending.values()), *list(holdings.values())]
+    for holding in held:
         holding.end()
+    for renewer in renewers:
+        renewer.close()
+    for holding in held:
         with contextlib.suppress(Exception):
             driver.run(flows.give_back(holding.key, holding.token, holding.receipt))
         holdings.pop(holding.token, None)
     driver.close()
+
+
+def _adopted(
+    session: Session[Driver], request: Request, token: bytes, terms: Terms, outcome: Extended | Lost
+) -> Lease:
+    lease = Lease(session, session.adopted(request, token, outcome, terms.max_hold))
+    if terms.renew:
+        from quorlock._sync.renewing import renewer  # here: most locks are not renewed
+
+        renewer(session).add(lease, terms.on_warning)
+    return session.account(lease)

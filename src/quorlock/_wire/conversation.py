@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hiredis import PushNotification, Reader, ReplyError
 
-from quorlock._core.commands import Acquire, Command, Release
+from quorlock._core.commands import Acquire, Command, Extend, Release
 from quorlock._wire.answers import NONSENSE, READERS, WHOLE, error_answer, redacted
 from quorlock._wire.packing import pack_in_full
 
@@ -80,6 +80,7 @@ class Conversation:
         "_reader",
         "_secret",
         "_unread",
+        "knows_extend",
         "knows_release",
         "midway",
         "nonsense",
@@ -97,6 +98,7 @@ class Conversation:
         self.patience = patience  # how long a node may keep silent with a full queue
         self.silent_since: Instant = 0  # when something came last, or the first was asked
         self.knows_release = False  # the node has been sent the script
+        self.knows_extend = False
         self.unsent = b""  # what the driver must send on our behalf (scripts in full)
         self._reader = Reader(notEnoughData=_NOTHING_YET)
         self._unread = 0
@@ -111,6 +113,10 @@ class Conversation:
             # The first one in full, so that the node knows the script from then on: nobody may
             # be there to hear NOSCRIPT and ask again, and the key would stay.
             self.knows_release = True
+            question, data = question._replace(in_full=True), pack_in_full(question.command)
+        elif not self.knows_extend and isinstance(question.command, Extend):
+            # So that a round of extensions is not one round trip longer than a lease has left.
+            self.knows_extend = True
             question, data = question._replace(in_full=True), pack_in_full(question.command)
         self.questions.append(question)
         return data

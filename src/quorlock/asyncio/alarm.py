@@ -56,8 +56,8 @@ class Alarm:
             self._timer = None
         if self._holding.given_up or self.event.is_set():
             return
-        if self._holding.held:
-            left = self._holding.valid_until - now()
+        if self._holding.look():
+            left = self._holding.deadline - now()
             self._timer = self._loop.call_later(max(0, left) / 1e9, self._look)
             return
         self.event.set()

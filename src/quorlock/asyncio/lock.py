@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from quorlock._core.outcomes import Granted
     from quorlock._core.policy import Seconds
     from quorlock._face.session import Session
+    from quorlock._face.terms import Terms
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,9 +45,10 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
         resource: str | bytes,
         ttl: Seconds | None,
         timeout: Seconds | None,
+        terms: Terms,
         on_lost: OnLost,
     ) -> None:
-        super().__init__(session, resource, ttl, timeout)
+        super().__init__(session, resource, ttl, timeout, terms)
         if on_lost not in ("cancel", "flag"):
             raise ConfigError("on_lost", on_lost, "give 'cancel' (the block) or 'flag' (only tell)")
         self._on_lost = on_lost
@@ -80,8 +82,13 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
         return session.locked(request, await session.driver.run(flow))
 
     def _lease(self, granted: Granted) -> Lease:
-        session, holding = self._session, Holding(self._resource, *granted)
+        session, terms = self._session, self._terms
+        holding = Holding(self._resource, *granted, max_hold=terms.max_hold)
         lease = Lease(session, holding)
+        if terms.renew:
+            from quorlock.asyncio.renewing import renewer  # here: most locks are not renewed
+
+            renewer(session).add(lease, terms.on_warning)
         session.holdings[holding.token] = holding  # last: interrupted before, the flow gives back
         return lease
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
 from quorlock._drivers.asyncio import Driver
 from quorlock._face.redlock import RedlockBase
 from quorlock._face.session import Session, token_bytes
+from quorlock._face.terms import MAX_HOLD, terms_of
 from quorlock.asyncio.lease import Lease
 from quorlock.asyncio.lock import Lock, OnLost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
+    from quorlock._core.outcomes import Extended, Lost
     from quorlock._core.policy import Policy, Seconds
+    from quorlock._core.redlock import Request
     from quorlock._drivers.engine import Engine
     from quorlock._face.inspection import Inspection
+    from quorlock._face.terms import Terms
     from quorlock._face.ticket import Ticket
     from quorlock._wire.nodes import Node
 
@@ -50,32 +56,44 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         *,
         ttl: Seconds | None = None,
         timeout: Seconds | None = None,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        on_warning: Callable[[Lease], object] | None = None,
         on_lost: OnLost = "cancel",
     ) -> Lock:
         """A lock on the resource; nothing is asked of the nodes yet.
 
         ttl: the lease time, seconds; default is the Redlock's.  timeout: how long to wait for
-        it, seconds; None for ever, 0 for one attempt.  on_lost: "cancel" the body of `async
-        with` when the lease is lost (LeaseLost comes out of the block), or only "flag" it
-        (`lease.lost`).  Raises ConfigError.
+        it, seconds; None for ever, 0 for one attempt.  renew: extend the lease by itself, until
+        it is given back.  max_hold: how long it may be held in all, seconds, by extensions of
+        either kind; math.inf for no end.  on_warning: a plain function that is called with the
+        lease when renewal fails and less than half of the ttl is left; all renewal waits until
+        it returns.  on_lost: "cancel" the body of `async with` when the lease is lost (LeaseLost
+        comes out of the block), or only "flag" it (`lease.lost`).  Raises ConfigError.
         """
-        return Lock(self._session, resource, ttl, timeout, on_lost)
+        terms = terms_of(renew, max_hold, on_warning)
+        return Lock(self._session, resource, ttl, timeout, terms, on_lost)
 
-    async def adopt(self, ticket: Ticket) -> Lease:
+    async def adopt(
+        self,
+        ticket: Ticket,
+        *,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        on_warning: Callable[[Lease], object] | None = None,
+    ) -> Lease:
         """Go on with a lease that another process handed over; held once an extension has won.
 
-        Raises LeaseLost if a quorum no longer has its key, or did not answer while it could.
+        renew, max_hold, on_warning: as for `lock`; max_hold counts from now.  Raises LeaseLost
+        if a quorum no longer has its key, or did not answer while it could; ConfigError.
         """
         session = self._session
+        terms = terms_of(renew, max_hold, on_warning)
         with session.adopting(ticket) as (request, token):
             session.driver.members.resume(token)
             flow = flows.adopt(request, token, session.policy, session.chance)
-            return await session.driver.win(
-                flow,
-                lambda outcome: session.account(
-                    Lease(session, session.adopted(request, token, outcome))
-                ),
-            )
+            terms.checked(request.ttl_ms)
+            return await session.driver.win(flow, partial(_adopted, session, request, token, terms))
 
     async def extend(
         self, resource: str | bytes, token: str, *, ttl: Seconds | None = None
@@ -111,7 +129,10 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
 
         Waits a bounded time for nodes that do not answer.  Closing twice does no harm.
         """
-        await self._session.driver.close()
+        session = self._session
+        for renewer in session.renewers:
+            await renewer.close()
+        await session.driver.close()
 
     async def __aenter__(self) -> Redlock:
         return self
@@ -123,3 +144,14 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _adopted(
+    session: Session[Driver], request: Request, token: bytes, terms: Terms, outcome: Extended | Lost
+) -> Lease:
+    lease = Lease(session, session.adopted(request, token, outcome, terms.max_hold))
+    if terms.renew:
+        from quorlock.asyncio.renewing import renewer  # here: most locks are not renewed
+
+        renewer(session).add(lease, terms.on_warning)
+    return session.account(lease)
