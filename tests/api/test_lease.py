@@ -236,13 +236,13 @@ async def test_extending_what_ran_out_creates_nothing(face: Face, nodes: Servers
 
 
 async def test_extending_a_vanished_lease_creates_nothing(face: Face, nodes: Servers) -> None:
-    """Keys deleted on a quorum: LeaseLost, `expired`, over for good, given back on the others."""
+    """Keys deleted on a quorum: LeaseLost, `evicted`, over for good, given back on the others."""
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("a").acquire()
         assert await until(lambda: None not in holders(nodes, "a"))
         wipe(nodes[1:4], "a")
         lost = await raises(LeaseLost, lease.extend())
-        assert lost.reason == "expired"
+        assert lost.reason == "evicted"
         assert sum(vote.cause == "the key is gone" for vote in lost.votes) >= 3
         assert (lease.held, lease.valid_until) == (False, 0.0)
         assert await lease.release() is False
@@ -389,9 +389,10 @@ async def test_lost_follows_an_extension(face: Face, nodes: Servers) -> None:
         lease = await redlock.lock("a", ttl=0.3).acquire()
         event, old_end = lease.lost, lease.valid_until
         await lease.extend(0.6)
-        assert lease.valid_until > old_end
+        new_end = lease.valid_until
+        assert new_end > old_end
         assert await face.rings(event, 10)
-        assert quorlock.now() >= lease.valid_until > old_end
+        assert quorlock.now() >= new_end - 0.6 / 20 > old_end
         assert not lease.held
 
 
@@ -468,7 +469,7 @@ def test_a_lost_lease_is_told_at_the_end_of_a_clean_block(nodes: Servers) -> Non
         assert (lost.value.reason, lost.value.lease) == ("expired", lease)
 
 
-@pytest.mark.parametrize(("thief", "reason"), [(True, "taken"), (False, "expired")])
+@pytest.mark.parametrize(("thief", "reason"), [(True, "taken"), (False, "evicted")])
 async def test_a_loss_seen_only_by_the_release_is_told(
     face: Face, nodes: Servers, thief: bool, reason: str
 ) -> None:
@@ -771,6 +772,6 @@ async def test_what_is_left_behind_on_restarted_nodes(face: Face, mortal_nodes: 
             node.restart()
         assert await sees_all(redlock)
         lost = await raises(LeaseLost, lease.extend())
-        assert lost.reason == "expired"
+        assert lost.reason == "evicted"
         assert await other.release() is False
     assert left_over(mortal_nodes) == {}

@@ -127,8 +127,8 @@ def test_every_combination_of_answers(n: int) -> None:
             assert isinstance(outcome, Extended), plan
         elif n - gone - taken < quorum(n):
             assert isinstance(outcome, Lost), plan
-            possible = {Loss.EXPIRED} if not taken else {Loss.TAKEN, Loss.EXPIRED}
-            possible -= {Loss.EXPIRED} if n - gone >= quorum(n) else set()
+            possible = {Loss.EVICTED} if not taken else {Loss.TAKEN, Loss.EVICTED}
+            possible -= {Loss.EVICTED} if n - gone >= quorum(n) else set()
             assert outcome.loss in possible, plan
             assert len(script.commands) == 1, plan
             assert script.now <= START + ms(50), plan
@@ -141,7 +141,7 @@ def test_every_combination_of_answers(n: int) -> None:
 
 @pytest.mark.parametrize("n", [3, 4, 5, 9])
 @pytest.mark.parametrize("dead", [DOWN, BROKEN, LOADING], ids=cause)
-@pytest.mark.parametrize(("against", "loss"), [(absent, Loss.EXPIRED), (held, Loss.TAKEN)])
+@pytest.mark.parametrize(("against", "loss"), [(absent, Loss.EVICTED), (held, Loss.TAKEN)])
 def test_a_dead_minority_does_not_hide_a_loss(
     n: int, dead: Say, against: Callable[[float], Say], loss: Loss
 ) -> None:

@@ -50,7 +50,7 @@ THIRD_PARTY: dict[str, set[str]] = {
 # No I/O, no clock, no chance: all that the core may use of the standard library.
 CORE_MAY_USE = (
     *("__future__", "collections", "collections.abc", "dataclasses", "datetime.timedelta", "enum"),
-    *("functools", "itertools", "math", "typing"),
+    *("functools", "heapq", "itertools", "math", "typing"),
 )
 
 # Bytes in, bytes out: what the wire leaves to the drivers.

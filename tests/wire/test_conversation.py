@@ -51,10 +51,11 @@ class Talk:
 
     @classmethod
     def that_released(cls) -> Talk:
-        """Its first release, which goes in full, is behind it."""
+        """Its first release and extension, which go in full, are behind it."""
         talk = cls()
         talk.ask(release(b"first"))
-        talk.hear(b":-2\r\n")
+        talk.ask(extend(b"first"))
+        talk.hear(b":-2\r\n:-1\r\n")
         talk.rounds = 0
         return talk
 
@@ -355,14 +356,15 @@ def test_bytes_that_are_no_text() -> None:
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
 
 
-def test_the_first_release_goes_in_full() -> None:
-    """So that the node knows the script from then on, also when nobody stays to hear NOSCRIPT;
-    everything else goes as it was packed.
+def test_the_first_release_and_the_first_extension_go_in_full() -> None:
+    """So that the node knows the script from then on, also when nobody stays to hear NOSCRIPT or
+    has the time for another round trip; everything else goes as it was packed.
     """
     conversation = Conversation(None, PATIENCE)
-    asked: list[Command] = [acquire(), extend(), INSPECT, release(b"1"), release(b"2"), extend()]
+    first: list[Command] = [extend(b"1"), release(b"1")]
+    asked: list[Command] = [acquire(), first[0], INSPECT, first[1], release(b"2"), extend(b"2")]
     sent = [conversation.ask(Question(c, Asker(), 1, 0), pack(c)) for c in asked]
-    assert sent == [pack_in_full(c) if c == release(b"1") else pack(c) for c in asked]
+    assert sent == [pack_in_full(c) if c in first else pack(c) for c in asked]
     assert [question.command for question in conversation.questions] == asked
 
 
@@ -380,7 +382,7 @@ def test_a_release_is_always_sent_again_in_full() -> None:
 def test_an_extension_is_sent_again_only_while_its_asker_waits() -> None:
     """One that comes after its round is over would be an extension that nobody knows of."""
     for command in (extend(), Inspect(b"k")):
-        waited, over = Talk(), Talk()
+        waited, over = Talk.that_released(), Talk.that_released()
         waited.ask(command)
         assert waited.hear(NOSCRIPT) == []
         assert waited.conversation.unsent == pack_in_full(command)
@@ -467,14 +469,15 @@ def test_a_link_keeps_the_order_of_a_resent_script() -> None:
         transport = Recorder()
         link.connection_made(transport)
         link._handshake = None
-        link.ask(pack(release(b"0")), Question(release(b"0"), Sender(link), 1, 0))
+        for first in (release(b"0"), extend(b"0")):  # which go in full
+            link.ask(pack(first), Question(first, Sender(link), 1, 0))
         for command, asker in (
             (extend(b"1"), Sender(link)),
             (acquire(b"2"), Sender(link, then=release(b"2"))),
         ):
             link.ask(pack(command), Question(command, asker, 1, 0))
         transport.written = b""
-        data = b":-3\r\n" + NOSCRIPT + b"$-1\r\n"
+        data = b":-3\r\n:1\r\n" + NOSCRIPT + b"$-1\r\n"
         link.get_buffer(-1)[: len(data)] = data
         link.buffer_updated(len(data))
         return transport.written, [q.command for q in link.conversation.questions]

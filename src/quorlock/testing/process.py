@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from quorlock._core.commands import Acquire, Command, Extend, Release
 from quorlock._core.debts import Debts
-from quorlock._core.effects import Abandoned, Elapsed, Keep, Receipt, Receive, Replied, Send, Sleep
+from quorlock._core.effects import (
+    Abandoned,
+    Elapsed,
+    Keep,
+    Receipt,
+    Receive,
+    Replied,
+    Send,
+    SendAll,
+    Sleep,
+)
 from quorlock._core.guard import VOTES, Guard, kept_out
 from quorlock._core.outcomes import ABSENT, Answer, Cause, Vote
 from quorlock._core.time import NS_PER_MS
@@ -158,10 +168,10 @@ class Process:
             act, what = self._late.pop(0)
             act(what)
 
-    def freeze(self, turn: Turn[Any], receipt: Receipt) -> None:
+    def freeze(self, turn: Turn[Any], sent: Receipt | tuple[Receipt, ...]) -> None:
         """Stand still in the midst of sending."""
         self.stop()
-        self._waiting.append((turn.thawed, receipt))
+        self._waiting.append((turn.thawed, sent))
         self._frozen_until = self.world.now + self.stall
         self.world.at(self._frozen_until, self._thaw, None)
         self.stall = 0
@@ -195,13 +205,17 @@ class Process:
         self.sending_late = 0
         return Receipt(turn.round, started, self.now(), asked, turn.bundle)
 
+    def send_all(self, effect: SendAll, turn: Turn[Any]) -> tuple[Receipt, ...]:
+        """Several rounds, one behind the other."""
+        return tuple([self.send(send, turn) for send in effect.sends])
+
     def _ask(
         self, index: int, data: bytes, question: Question, bundle: int, behind: Receipt | None
     ) -> Answer | None:
         """Ask one node; the answer in its name if it can't be asked."""
         link = self.links[bundle][index]
         command = question.command
-        if type(command) is Extend and self.debts[index].owes(command.token):
+        if type(command) is not Release and self.debts[index].owes(getattr(command, "token", b"")):
             return ABSENT  # what may be there of ours is about to be deleted
         if behind is not None:
             if not behind.asked >> index & 1:
@@ -229,12 +243,13 @@ class Process:
 
     def _behind(self, index: int, command: Command, behind: Receipt) -> Link | None:
         """The connection on which the acquire is still unanswered (rule 3)."""
-        assert isinstance(behind.path, int)
-        link = self.links[behind.path][index]
         token: bytes = getattr(command, "token", b"")
-        if link is None or not link.conversation.awaits_acquire(token):
-            return None
-        return link
+        for path in behind.path if isinstance(behind.path, tuple) else (behind.path,):
+            assert isinstance(path, int)
+            link = self.links[path][index]
+            if link is not None and link.conversation.awaits_acquire(token):
+                return link
+        return None
 
     def hears(self, link: Link, message: Message) -> None:
         """A reply has come."""
@@ -465,13 +480,11 @@ class Turn(Generic[T]):
                         self._listen(effect.until)  # type: ignore[union-attr]
                         return
                     effect = self._flow.send(self.mail.popleft())
-                elif kind is Send:
-                    receipt = self.process.send(effect, self)  # type: ignore[arg-type]
-                    self.receipt = receipt
-                    if self.process.stall:
-                        self.process.freeze(self, receipt)
+                elif kind is Send or kind is SendAll:
+                    sent = self._send(effect)  # type: ignore[arg-type]
+                    if sent is None:
                         return
-                    effect = self._flow.send(receipt)
+                    effect = self._flow.send(sent)
                 elif kind is Sleep:
                     self._sleeping = True
                     self._wait_until(effect.until)  # type: ignore[union-attr]
@@ -493,10 +506,27 @@ class Turn(Generic[T]):
             self._finish()
             self._done(error)
 
-    def thawed(self, receipt: Receipt) -> None:
+    def _send(self, effect: Send | SendAll) -> Receipt | tuple[Receipt, ...] | None:
+        """Send it; None: it froze in the midst of that."""
+        sent: Receipt | tuple[Receipt, ...]
+        if isinstance(effect, Send):
+            sent = self.receipt = self.process.send(effect, self)
+        else:
+            sent = self.process.send_all(effect, self)
+        if self.process.stall:
+            self.process.freeze(self, sent)
+            return None
+        return sent
+
+    def thawed(self, what: Receipt | tuple[Receipt, ...]) -> None:
         """It had frozen in the midst of sending: the time to answer counts from now."""
-        if not self.over:
-            self._go_on(receipt._replace(sent=self.process.now()))
+        at = self.process.now()
+        if self.over:
+            return
+        if isinstance(what, Receipt):
+            self._go_on(what._replace(sent=at))
+        else:
+            self._go_on(tuple([receipt._replace(sent=at) for receipt in what]))
 
     def _finish(self) -> None:
         self.over = True
