@@ -298,6 +298,7 @@ def test_the_last_extension_ends_at_the_limit() -> None:
     agenda.add(renewal)
     sent: list[object] = []
     warnings = 0
+    over: list[Renewal] = []
     at = START
     while len(agenda):
         at = max(at, agenda.next_due() or 0)

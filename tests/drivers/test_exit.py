@@ -194,6 +194,38 @@ QUIET_ENDS = {
         assert not lease.lost.is_set()
         ready(lease)
     """,
+    "renewed": """
+        redlock = blocking(ttl=1.0)
+        leases = [redlock.lock(f"r{n}", renew=True).acquire() for n in range(3)]
+        time.sleep(0.5)
+        ready(*leases)
+    """,
+    "renewed, in the midst of it": """
+        redlock = blocking(ttl=0.4)
+        leases = [redlock.lock(f"r{n}", renew=True).acquire() for n in range(200)]
+        time.sleep(0.1)
+        ready()
+    """,
+    "asyncio.run ends, renewed": """
+        async def main():
+            redlock = for_asyncio(ttl=1.0)
+            leases = [await redlock.lock(f"r{n}", renew=True).acquire() for n in range(3)]
+            await asyncio.sleep(0.5)
+            ready(*leases)
+        asyncio.run(main())
+    """,
+    "a loop closed by hand, renewed": """
+        async def main():
+            redlock = for_asyncio(ttl=1.0)
+            lease = await redlock.lock("r", renew=True).acquire()
+            await asyncio.sleep(0.5)
+            ready(lease)
+            await redlock.close()
+        loop = asyncio.new_event_loop()
+        loop.slow_callback_duration = 10  # it waits for our word in there
+        loop.run_until_complete(main())
+        loop.close()
+    """,
     "leases in module globals and a cycle": """
         class Holder: pass
         holder = Holder()

@@ -129,6 +129,28 @@ def test_the_childs_copy_of_a_lease(nodes: Servers) -> None:
         assert lease.release()
 
 
+def test_a_renewed_lease_is_renewed_by_the_parent_alone(nodes: Servers) -> None:
+    """The child's copy is over and nothing renews it there; its own locks are renewed as ever."""
+    with Redlock(nodes.urls, ttl=1.0) as redlock:
+        lease = redlock.lock(KEY, renew=True).acquire()
+
+        def work() -> None:
+            assert not lease.held
+            assert not any(t.name == "quorlock renewal" for t in threading.enumerate())
+            assert lease.release() is False
+            with redlock.lock(b"childs", renew=True) as own:
+                first = own.valid_until
+                while quorlock.now() < first + 0.2:
+                    time.sleep(0.02)
+                assert own.held
+                assert not lease.held
+
+        in_child(work)
+        assert lease.held
+        assert holders(nodes) == [lease.token.encode()] * len(nodes)
+        assert lease.release() is True
+
+
 def test_block_left_in_the_child(nodes: Servers) -> None:
     """A child that leaves the parent's `with` block releases nothing."""
     with Redlock(nodes.urls) as redlock:

@@ -13,7 +13,7 @@ one is made for every reply, and a frozen dataclass costs three times as much to
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from quorlock._core.commands import Command
 from quorlock._core.outcomes import Answer, Granted
@@ -41,6 +41,12 @@ class Receipt(NamedTuple):
     asked: int
     path: object = None
 
+    @property
+    def paths(self) -> tuple[object, ...]:
+        """One, or all that are joined in it."""
+        path = self.path
+        return cast("tuple[object, ...]", path) if isinstance(path, tuple) else (path,)
+
 
 def joined(first: Receipt | None, later: Receipt, everywhere: int) -> Receipt:
     """What must be followed by whoever releases keys that were set by both.
@@ -49,9 +55,8 @@ def joined(first: Receipt | None, later: Receipt, everywhere: int) -> Receipt:
     """
     if first is None:
         return later._replace(asked=everywhere)
-    paths = first.path if isinstance(first.path, tuple) else (first.path,)
-    if later.path not in paths:
-        first = first._replace(path=(*paths, later.path))
+    if later.path not in first.paths:
+        first = first._replace(path=(*first.paths, later.path))
     return first._replace(asked=first.asked | later.asked)
 
 

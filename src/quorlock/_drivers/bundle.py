@@ -232,7 +232,7 @@ class Bundle:
     def _behind(self, index: int, command: object, behind: Receipt) -> Connection | None:
         """The other bundle's connection on which the acquire is still unanswered (rule 3)."""
         token: bytes = getattr(command, "token", b"")
-        for other in behind.path if isinstance(behind.path, tuple) else (behind.path,):
+        for other in behind.paths:
             assert isinstance(other, Bundle)
             connection = other.connections[index]
             if connection is not None and connection.conversation.awaits_acquire(token):

@@ -40,8 +40,8 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         def give_back(engine: Engine) -> None:
             """Before a loop's connections close: whatever was acquired over them."""
             for holding in list(holdings.values()):
-                path = holding.receipt.path if holding.receipt is not None else engine
-                if path is engine and holdings.pop(holding.token, None) is not None:
+                paths = holding.receipt.paths if holding.receipt is not None else (engine,)
+                if engine in paths and holdings.pop(holding.token, None) is not None:
                     holding.end()
                     flow = flows.give_back(holding.key, holding.token, holding.receipt)
                     driver.send_only(flow, engine)

@@ -244,7 +244,7 @@ class Process:
     def _behind(self, index: int, command: Command, behind: Receipt) -> Link | None:
         """The connection on which the acquire is still unanswered (rule 3)."""
         token: bytes = getattr(command, "token", b"")
-        for path in behind.path if isinstance(behind.path, tuple) else (behind.path,):
+        for path in behind.paths:
             assert isinstance(path, int)
             link = self.links[path][index]
             if link is not None and link.conversation.awaits_acquire(token):
