@@ -195,6 +195,11 @@ class Lost(NamedTuple):
     answers: tuple[Answer, ...]
 
 
+def is_unreachable(outcome: Extended | Lost) -> bool:
+    """Nobody said that it is gone: it was only not confirmed while it was known to be valid."""
+    return isinstance(outcome, Lost) and outcome.loss is Loss.UNREACHABLE
+
+
 class Released(NamedTuple):
     """What the nodes said to a release. `deleted`: a quorum had our key and deleted it."""
 

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
-from quorlock._core.outcomes import Loss, Lost, Released
+from quorlock._core.outcomes import Loss, Lost, Released, is_unreachable
 from quorlock._drivers.clock import now
 from quorlock._face.lease import LeaseBase
 from quorlock._face.ticket import Ticket
@@ -50,8 +50,12 @@ class Lease(LeaseBase["Driver"]):
             self._slip(Loss.EXPIRED)
             self._raise_lost()
         ttl_ms = self._ttl_ms(ttl)
-        flow = flows.extend(holding.facts(), ttl_ms, now(), session.policy, session.chance)
-        outcome = session.driver.run(flow)
+        while True:
+            flow = flows.extend(holding.facts(), ttl_ms, now(), session.policy, session.chance)
+            outcome = session.driver.run(flow)
+            # Renewal (or another caller) may have extended it meanwhile: then it is not over.
+            if not is_unreachable(outcome) or not holding.held:
+                break
         if isinstance(outcome, Lost):
             self._slip(outcome.loss)
         elif not holding.prolong(outcome.valid_until, ttl_ms):

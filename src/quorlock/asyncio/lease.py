@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
-from quorlock._core.outcomes import Loss, Lost, Released
+from quorlock._core.outcomes import Loss, Lost, Released, is_unreachable
 from quorlock._drivers.asyncio import Driver
 from quorlock._drivers.clock import now
 from quorlock._face.lease import LeaseBase
@@ -49,8 +49,12 @@ class Lease(LeaseBase[Driver]):
             await self._slip(Loss.EXPIRED)
             self._raise_lost()
         ttl_ms = self._ttl_ms(ttl)
-        flow = flows.extend(holding.facts(), ttl_ms, now(), session.policy, session.chance)
-        outcome = await session.driver.run(flow)
+        while True:
+            flow = flows.extend(holding.facts(), ttl_ms, now(), session.policy, session.chance)
+            outcome = await session.driver.run(flow)
+            # Renewal (or another caller) may have extended it meanwhile: then it is not over.
+            if not is_unreachable(outcome) or not holding.held:
+                break
         if isinstance(outcome, Lost):
             await self._slip(outcome.loss)
         elif not holding.prolong(outcome.valid_until, ttl_ms):

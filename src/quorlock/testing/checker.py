@@ -27,6 +27,9 @@ RULES = {
     "overlap": "no two leases on one resource are valid at the same instant (assumes the clocks"
     " and the memory)",
     "verdict": "an outcome agrees with what the nodes did and said",
+    "afterlife": "nothing is sent to renew a lease that is over",
+    "limit": "no lease is renewed beyond its max_hold",
+    "silence": "a renewed lease that is lost is told so before it ends (assumes a steady clock)",
     "resurrection": "a lease that is over never comes back",
     "deadline": "every call ends within its deadlines (assumes a steady clock)",
     "exception": "nothing comes out that nobody expects",
@@ -95,7 +98,7 @@ def judge(world: World, *, excuse_memory: bool = True) -> Judgement:
     overlaps = tuple(_overlaps(intervals))
     excused = bool(taken.clocks) or (bool(taken.memory) and excuse_memory)
     counted = () if excused else overlaps
-    found = [*history.found, *counted, *_late(world), *_dead(world)]
+    found = [*history.found, *counted, *_late(world), *_silent(world), *_dead(world)]
     return Judgement(
         violations=tuple(found),
         excused=len(overlaps) if excused else 0,
@@ -228,6 +231,24 @@ def _late(world: World) -> Iterator[Violation]:
             yield _lateness(call, "has never ended")
         elif call.late_by > 0 and call.late_by > _excuse(process, call):
             yield _lateness(call, f"ended {call.late_by / NS_PER_MS:.3f} ms after its deadline")
+
+
+def _silent(world: World) -> Iterator[Violation]:
+    """A lease that ran out under its holder, who was not told before."""
+    for lease in world.history.leases:
+        process = world.processes[lease.client]
+        if not lease.renewed or lease.why not in ("", "lost") or len(process.clock.pieces) > 1:
+            continue
+        since, promise = lease.promises[-1]
+        end = first_reading(process.clock, promise, since)
+        if lease.told is not None and lease.told < end:
+            continue
+        # Who stands still cannot tell: a pause over its last moments, or until the very end.
+        if process.dead or process.delayed(since, end):
+            continue
+        told = "never" if lease.told is None else f"only at {lease.told / NS_PER_MS:.3f} ms"
+        text = f"{lease.token.decode()} was over at {end / NS_PER_MS:.3f} ms, and was told {told}"
+        yield Violation("silence", text, end, {"client": lease.client, "token": lease.token})
 
 
 def _excuse(process: Process, call: Call) -> int:

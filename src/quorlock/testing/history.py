@@ -19,6 +19,8 @@ class Lease:
             acquire, then one for every extension that was counted.
         ended: when it ended locally; None: it was left to run out.
         why: how it ended.
+        renewed: it extends itself; `told`: when its loss was told then, `hold_until`: how far, on
+            its client's clock, it may go.
     """
 
     client: int
@@ -31,6 +33,9 @@ class Lease:
     promises: list[tuple[int, int]]
     ended: int | None = None
     why: str = ""
+    renewed: bool = False
+    told: int | None = None
+    hold_until: int | None = None
 
     @property
     def valid_until(self) -> int:

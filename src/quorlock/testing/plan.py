@@ -30,6 +30,7 @@ class Job:
         ending: "release", "abandon" (let it run out), "by_token" (another process releases it
             by its bare token after an extension by token) or "hand_over" (another adopts it).
         cancel_after: the call for the lock is cancelled after so long; None: it is not.
+        renew: the lease extends itself while it is held; `max_hold`: for so long in all.
     """
 
     after: int
@@ -41,6 +42,8 @@ class Job:
     extensions: tuple[tuple[int, int], ...] = ()
     ending: str = "release"
     cancel_after: int | None = None
+    renew: bool = False
+    max_hold: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from quorlock._wire.conversation import Question
 from quorlock._wire.packing import pack
 from quorlock.testing.clock import Clock
 from quorlock.testing.node import Error
+from quorlock.testing.renewing import Renewer, check_sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +110,7 @@ class Process:
         self._pauses: list[tuple[int, int]] = []
         self._back_off = [BACK_OFF_MIN] * policy.n
         self._paying: list[int | None] = [None] * policy.n
+        self.renewer = Renewer(world, self)
 
     def now(self) -> int:
         """Its own clock."""
@@ -207,6 +209,7 @@ class Process:
 
     def send_all(self, effect: SendAll, turn: Turn[Any]) -> tuple[Receipt, ...]:
         """Several rounds, one behind the other."""
+        check_sent(self.world, turn, effect)
         return tuple([self.send(send, turn) for send in effect.sends])
 
     def _ask(

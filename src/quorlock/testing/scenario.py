@@ -7,7 +7,7 @@ others ("swarm testing": a world with everything at once hides what two faults a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,6 +63,8 @@ RESTARTS: Weights = {
     "partition": 1,
     "pause": 2,
 }
+# Keys of a minority at times, of a majority at others: what renewal repairs, and what it cannot.
+RENEWAL_TROUBLE: Weights = {"crash_lost": 1, "evict": 1, "flush": 1}
 CLOCK_TROUBLE: Weights = {"client_step": 2, "wall_step": 2, "client_drift": 1, "wall_drift": 1}
 
 
@@ -90,6 +92,7 @@ class Scenario:
         drifting: per mille of the worlds whose clocks go at the very bound of the drift.
         once: per mille of the jobs that make one attempt only.
         extending: per mille of the jobs that extend.
+        renewing: per mille of the jobs whose leases extend themselves.
         jobs: at most so many for each client.
         resources: at most so many, mostly one.
         late_tail: per mille of the messages that are late, in one world of four.
@@ -106,6 +109,7 @@ class Scenario:
     drifting: int = 250
     once: int = 200
     extending: int = 350
+    renewing: int = 0
     jobs: int = 4
     resources: int = 2
     late_tail: int = 200
@@ -219,7 +223,7 @@ class _Planner:
         beat = min(ttl_ms * NS_PER_MS, self.beat)
         extensions = self._extensions(settings, ttl_ms) if self.happens(scenario.extending) else ()
         hold = self.one_of((0, beat // 20, beat // 5, beat // 2, beat))
-        return Job(
+        job = Job(
             after=int(self.dice.random() ** 2 * beat),
             resource=self.between(0, resources - 1),
             ttl_ms=ttl_ms,
@@ -229,6 +233,23 @@ class _Planner:
             extensions=extensions,
             ending=self.one_of(("release",) * 6 + ("abandon", "by_token", "hand_over")),
             cancel_after=int(self.dice.random() * beat / 4) if self.happens(100) else None,
+        )
+        return self._renewed(job) if scenario.renewing else job
+
+    def _renewed(self, job: Job) -> Job:
+        """Held for several ttls, or one that is not renewed."""
+        if not self.happens(self.scenario.renewing):
+            return job
+        ttl = job.ttl_ms * NS_PER_MS
+        # By token or by nobody: not while it renews itself.
+        ending = "release" if job.ending == "by_token" else job.ending
+        return replace(
+            job,
+            hold=int(self.dice.random() * 4 * ttl),
+            extensions=job.extensions if self.happens(300) else (),
+            ending=ending,
+            renew=True,
+            max_hold=self.one_of((None, None, ttl, ttl * 3 // 2, 3 * ttl)),
         )
 
     def _extensions(self, settings: Settings, ttl_ms: int) -> tuple[tuple[int, int], ...]:
@@ -315,6 +336,14 @@ SCENARIOS: dict[str, Scenario] = {
             "sound",
             "everything that leaves the assumptions as they are",
             {**CLIENT_TROUBLE, **NODE_TROUBLE, **NETWORK_TROUBLE},
+        ),
+        Scenario(
+            "renewal",
+            "leases that extend themselves, through all that Redlock must survive and lost keys",
+            {**CLIENT_TROUBLE, **NODE_TROUBLE, **NETWORK_TROUBLE, **RENEWAL_TROUBLE},
+            renewing=700,
+            jobs=3,
+            floors=Floors(400, 200, 700),
         ),
         Scenario(
             "memory",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quorlock._core import redlock
-from quorlock._core.outcomes import Extended, Granted
+from quorlock._core.outcomes import Extended, Granted, Lost, is_unreachable
 from quorlock._core.redlock import Holding, Request
 from quorlock._core.time import NS_PER_MS
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from quorlock._core.effects import Flow
+    from quorlock._core.renewal import Renewal
     from quorlock.testing.history import Lease
     from quorlock.testing.plan import Job
     from quorlock.testing.process import Process, Turn
@@ -49,6 +50,7 @@ class Worker:
         self.process = process
         self.turn: Turn[Any] | None = None
         self.lease: Lease | None = None
+        self.renewal: Renewal | None = None
         self.done = False  # with all its work
         self._jobs = jobs
         self._career: Generator[int | Wish, Any, None] = self._work()
@@ -135,6 +137,8 @@ class Worker:
             if lease is None:
                 continue
             self.lease = lease
+            if job.renew:
+                self.renewal = self.process.renewer.add(lease, job.ttl_ms, job.max_hold)
             yield from self._hold(lease, job)
             yield from self._end(lease, job)
 
@@ -171,18 +175,28 @@ class Worker:
         for after, ttl_ms in job.extensions:
             yield after
             left -= after
-            if lease.ended is None and self.process.now() < lease.valid_until:
+            if lease.ended is None and self._may_extend(lease, ttl_ms):
                 yield from self._extend(lease, ttl_ms)
         if left > 0:
             yield left
 
+    def _may_extend(self, lease: Lease, ttl_ms: int) -> bool:
+        """It is held, and would not be held beyond its max_hold."""
+        at, limit = self.process.now(), lease.hold_until
+        return at < lease.valid_until and (limit is None or at + ttl_ms * NS_PER_MS <= limit)
+
     def _extend(self, lease: Lease, ttl_ms: int) -> Generator[int | Wish, Any, None]:
         process, policy = self.process, self.process.policy
-        now, began = process.now(), self.world.now
-        holding = self._holding(lease)
-        flow = redlock.extend(holding, ttl_ms, now, policy, process.chance)
-        allowed = lease.valid_until - now + _SLACK
-        outcome = yield Wish("extend", flow, lease.resource, lease.token, allowed)
+        while True:
+            now, began = process.now(), self.world.now
+            holding = self._holding(lease)
+            flow = redlock.extend(holding, ttl_ms, now, policy, process.chance)
+            allowed = lease.valid_until - now + _SLACK
+            outcome = yield Wish("extend", flow, lease.resource, lease.token, allowed)
+            # Renewal may have extended it meanwhile: then it is not over.
+            again = isinstance(outcome, Lost) and is_unreachable(outcome)
+            if not again or process.now() >= lease.valid_until:
+                break
         if isinstance(outcome, Extended):
             assert self.turn is not None
             self.world.check_extended(self.turn, lease, began)
@@ -195,6 +209,8 @@ class Worker:
 
     def _end(self, lease: Lease, job: Job) -> Generator[int | Wish, Any, None]:
         if job.ending == "abandon" and lease.ended is None:
+            if self.renewal is not None:
+                self.process.renewer.drop(self.renewal)
             lease.why = "abandoned"
         elif job.ending == "by_token" and lease.ended is None:
             yield from self._by_token(lease)
@@ -207,12 +223,21 @@ class Worker:
     def _release(self, lease: Lease) -> Generator[int | Wish, Any, None]:
         policy = self.process.policy
         self.world.end(lease, "released")
+        yield from self._stop_renewal()
         flow = redlock.release(lease.key, lease.token, lease.receipt, policy)
         allowed = policy.node_timeout + _SLACK
         released = yield Wish("release", flow, lease.resource, lease.token, allowed)
         if released != CANCELLED:
             assert self.turn is not None
             self.world.check_released(self.turn, lease.token, released)
+
+    def _stop_renewal(self) -> Generator[int | Wish, Any, None]:
+        """After the end and before anything is sent: nothing is in flight any more (rule 13)."""
+        renewal, self.renewal = self.renewal, None
+        if renewal is not None:
+            self.process.renewer.drop(renewal)
+            while renewal.in_flight:
+                yield NS_PER_MS // 10
 
     def _by_token(self, lease: Lease) -> Generator[int | Wish, Any, None]:
         """Extend, after it may have run out, and release: both by the bare token.
@@ -242,6 +267,7 @@ class Worker:
             yield from self._release(lease)
             return
         self.world.end(lease, "handed over")
+        yield from self._stop_renewal()
         for debts in process.debts:
             debts.forgive(lease.token, process.now())
         self.world.handed_over.add(lease.token)

@@ -68,6 +68,7 @@ class World:
         # of which nobody can know.
         self.unowed: set[tuple[bytes, int]] = set()
         self.leases: dict[bytes, Lease] = {}
+        self.topped_up = 0  # keys that renewal has set anew
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self._serial = 0
         self._links = 0
@@ -273,6 +274,13 @@ class World:
             text = f"{lease.token.decode()} was over, and came back by an extension"
             self.violated("resurrection", text, client=lease.client, token=lease.token)
 
+    def check_renewed(self, lease: Lease, began: int) -> None:
+        """A majority must have extended it since the pass began: a key set anew does not count."""
+        marks = (self.extended_at.get((lease.token, i), -1) for i in range(self.policy.n))
+        if 2 * sum(mark >= began for mark in marks) <= self.policy.n:
+            text = f"{lease.token.decode()} counts as renewed without a majority"
+            self.violated("verdict", text, client=lease.client, token=lease.token)
+
     def check_released(self, turn: Turn[Any], token: bytes, released: Released) -> None:
         """`deleted` must be what a majority said."""
         if released.deleted != self._won(turn.votes):
@@ -342,6 +350,7 @@ class World:
         """A lease ends locally, before any byte about it is sent."""
         if lease.ended is None:
             lease.ended, lease.why = self.now, why
+            lease.told = self.now if why == "lost" else None
             if self.trace is not None:
                 self.trace.ended(lease)
 
