@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from quorlock._core import guard, policy, quorum, redlock
+from quorlock._core import guard, policy, quorum, redlock, renewal
 from quorlock._core.commands import Acquire, Extend, Release
 from quorlock._core.debts import Debts
 from quorlock._core.effects import Elapsed, Flow, Keep, Receipt, Receive, Replied, Send
 from quorlock._core.outcomes import (
+    Cause,
     Extended,
     Granted,
     Loss,
@@ -33,12 +34,14 @@ from quorlock._core.outcomes import (
 from quorlock._core.policy import Policy
 from quorlock._core.quorum import Tally, Verdict
 from quorlock._core.redlock import Holding, Request
-from quorlock._core.time import NS_PER_MS
+from quorlock._core.renewal import Renewal
+from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock.testing import process
 from quorlock.testing.checker import judge
 from quorlock.testing.history import Violation
 from quorlock.testing.node import Entry, Node, Reply
 from quorlock.testing.process import Dicey, Process
+from quorlock.testing.renewing import Kept, Renewer
 from quorlock.testing.scenario import plan_of
 from quorlock.testing.world import World
 
@@ -197,6 +200,80 @@ def wait_on_a_tie(tally: Tally, until: int) -> Flow[int]:
             return event.at
 
 
+# --- variants of renewal -----------------------------------------------------------------------
+
+
+def without_a_cap(self: Renewal, at: int) -> int:
+    """Extends by its ttl for ever."""
+    return self._ttl_ms
+
+
+_won = Renewal.won
+
+
+def won_without_a_cap(self: Renewal, valid_until: int, ttl_ms: int, at: int, chance: Any) -> None:
+    """Nor does the limit cut off what was won."""
+    limit, self.holding.hold_until = self.holding.hold_until, FOR_EVER
+    _won(self, valid_until, ttl_ms, at, chance)
+    self.holding.hold_until = limit
+
+
+def _settle(
+    round_: renewal._Round, at: int, policy: Policy, chance: Any, *, repairs: bool, from_reply: bool
+) -> None:
+    tally, facts = round_.tally, round_.facts
+    decided_at = at if round_.decided_at is None else round_.decided_at
+    began = decided_at if from_reply else round_.receipt.started
+    valid_until = policy.valid_until(began, round_.ttl_ms)
+    absent = sum(answer is not None and answer.cause is Cause.ABSENT for answer in tally.answers)
+    granted = tally.granted + (absent if repairs else 0)
+    round_.won = granted >= tally.quorum and decided_at < min(facts.valid_until, valid_until)
+    if round_.won:
+        round_.renewal.won(valid_until, round_.ttl_ms, at, chance)
+    else:
+        pause = chance.between(*policy.retry_delay)
+        round_.renewal.failed(redlock.lost_by(tally, facts), at, pause)
+    round_.renewal.done()
+
+
+def repaired_nodes_count(round_: renewal._Round, at: int, policy: Policy, chance: Any) -> None:
+    """A node that gets the key back in this round counts as if it had had it."""
+    _settle(round_, at, policy, chance, repairs=True, from_reply=False)
+
+
+def renewed_from_the_reply(round_: renewal._Round, at: int, policy: Policy, chance: Any) -> None:
+    """The new validity begins when the verdict falls."""
+    _settle(round_, at, policy, chance, repairs=False, from_reply=True)
+
+
+_wait_for_all = renewal._Votes.wait_for_all
+
+
+def repairs_what_was_not_won(self: renewal._Votes) -> bool:
+    """Tops up after every round."""
+    won = {number: round_.won for number, round_ in self.rounds.items()}
+    for round_ in self.rounds.values():
+        round_.won = True
+    missing = _wait_for_all(self)
+    for number, round_ in self.rounds.items():
+        round_.won = won[number]
+    return missing
+
+
+def begins_in_any_case(self: Renewal, at: int) -> Holding:
+    """Whoever is under renewal is renewed, whatever became of the lease."""
+    self.in_flight = True
+    return self.holding.facts()
+
+
+def follows_nothing(self: Kept, receipt: Receipt) -> None:
+    """A release does not know of top-ups."""
+
+
+def rings_nowhere(self: Renewer, kept: Kept) -> None:
+    """A loss is told by what renews, and by nothing else."""
+
+
 # --- variants of the driver --------------------------------------------------------------------
 
 
@@ -345,6 +422,42 @@ MUTATIONS = (
         "overlap",
         ((guard, "UPTIME_RESOLUTION", 0),),
         "restarts",
+    ),
+    Mutation(
+        "renewal without a cap",
+        "limit",
+        ((Renewal, "ttl_ms", without_a_cap), (Renewal, "won", won_without_a_cap)),
+        "renewal",
+    ),
+    Mutation(
+        "repaired nodes counted for continuity",
+        "verdict",
+        ((renewal, "_settle", repaired_nodes_count),),
+        "renewal",
+    ),
+    Mutation(
+        "repair after a round that was not won",
+        "verdict",
+        ((renewal._Votes, "wait_for_all", repairs_what_was_not_won),),
+        "renewal",
+    ),
+    Mutation(
+        "renewed validity measured from the reply",
+        "overlap",
+        ((renewal, "_settle", renewed_from_the_reply),),
+        "renewal",
+    ),
+    Mutation(
+        "renewal that outlives its lease",
+        "afterlife",
+        ((Renewal, "begin", begins_in_any_case),),
+        "renewal",
+    ),
+    Mutation(
+        "release overtaking a top-up", "leftover", ((Kept, "follow", follows_nothing),), "renewal"
+    ),
+    Mutation(
+        "loss told by renewal alone", "silence", ((Renewer, "_watch", rings_nowhere),), "renewal"
     ),
 )
 

@@ -177,7 +177,6 @@ class Renewer:
 
 def check_sent(world: World, turn: Turn[Any], effect: SendAll) -> None:
     """What renewal sends: nothing for a lease that is over, no top-up without a majority before."""
-    del turn
     for send in effect.sends:
         token: bytes = getattr(send.command, "token", b"")
         lease = world.leases.get(token)
@@ -188,6 +187,7 @@ def check_sent(world: World, turn: Turn[Any], effect: SendAll) -> None:
             world.violated("afterlife", text, client=lease.client, token=token)
         if type(send.command) is Acquire:
             world.topped_up += 1
+            world.check_renewed(lease, turn.call.began)
 
 
 def _kept(renewal: Renewal) -> Kept:
