@@ -194,7 +194,8 @@ class Bundle:
         connection = self.connections[index]
         command = question.command
         member = self._keepers[index].member
-        if type(command) is not Release and member.debts.owes(getattr(command, "token", b"")):
+        is_kept = type(command) is Extend or (type(command) is Acquire and behind is not None)
+        if is_kept and member.debts.owes(getattr(command, "token", b"")):
             return ABSENT  # what may be there of ours is about to be deleted
         if behind is not None:
             if not behind.asked >> index & 1:

@@ -142,7 +142,8 @@ class Engine:
             return ABSENT  # it never had our key
         way = self.ways[index]
         link, command = way.link, question.command
-        if type(command) is not Release and way.member.debts.owes(getattr(command, "token", b"")):
+        is_kept = type(command) is Extend or (type(command) is Acquire and behind is not None)
+        if is_kept and way.member.debts.owes(getattr(command, "token", b"")):
             return ABSENT  # what may be there of ours is about to be deleted
         if link is not None:
             if isinstance(command, VOTES) and (kept := self._kept_out(link, question)):

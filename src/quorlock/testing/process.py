@@ -218,7 +218,8 @@ class Process:
         """Ask one node; the answer in its name if it can't be asked."""
         link = self.links[bundle][index]
         command = question.command
-        if type(command) is not Release and self.debts[index].owes(getattr(command, "token", b"")):
+        is_kept = type(command) is Extend or (type(command) is Acquire and behind is not None)
+        if is_kept and self.debts[index].owes(getattr(command, "token", b"")):
             return ABSENT  # what may be there of ours is about to be deleted
         if behind is not None:
             if not behind.asked >> index & 1:
