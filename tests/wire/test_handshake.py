@@ -489,7 +489,6 @@ def test_a_marker_is_one_packet_more(born: bytes, durable: bool, worth: bytes) -
     """By the run_id that the node has told, and what another process's marker is worth."""
     made = agreeing(marks=True, node=Node(durable=durable))
     made.hear(told(born=born, agreed=bulk(AGREED)))
-    assert made.greeting is None
     run_id = RUN_ID.encode()
     assert sent(made) == [[b"EVAL", scripts.GUARD.text, b"1", b"quorlock:guard", run_id, worth]]
     made.hear(b":1234\r\n")
