@@ -48,6 +48,8 @@ class QuorlockError(Exception):
 
 # The words of `Cause.UNHEARD` (this module imports nothing): the verdict fell without that node.
 _UNHEARD = "not waited for"
+# And those of `Cause.UNFENCED`.
+_UNFENCED = "granted, but issued another fence"
 _LOOK = "look at these nodes"
 
 
@@ -143,6 +145,8 @@ class AcquireTimeout(AcquireError, TimeoutError):
         granted = sum(vote.vote == "granted" for vote in self.votes)
         if granted > n // 2:
             return f"was granted by {granted} of {n} nodes, but too late to be valid"
+        if any(vote.cause == _UNFENCED for vote in self.votes):
+            return "was granted by a quorum of nodes, but they did not agree on a fence"
         refused = [vote.node for vote in self.votes if vote.vote == "refused"]
         return f"is held by another: {len(refused)} of {n} nodes refused ({', '.join(refused)})"
 

@@ -94,6 +94,8 @@ async def use_all(redlock: Any, nodes: Servers) -> None:
     assert await redlock.inspect("x")
     lease = await lock.acquire(timeout=0)
     assert await redlock.release("x", lease.token) is True
+    async with redlock.lock("x", fencing=True, timeout=0) as lease:
+        assert lease.fence
 
 
 async def shorten(nodes: Servers) -> None:

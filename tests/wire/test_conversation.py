@@ -35,6 +35,7 @@ PATIENCE = 100
 @dataclass
 class Asker:
     over: bool = False
+    round: int = 0
 
 
 @dataclass

@@ -52,10 +52,39 @@ class Release(NamedTuple):
     token: bytes
 
 
+class AcquireByScript(NamedTuple):
+    """The same, where a SET tells too little: with a fence, or with a look at the guard's marker.
+
+    grid_ms: the fence is at least the next multiple of it on the node's clock; 0: none is wanted.
+    marker_ms: for how long the node must have had its marker; 0: it needs none.
+    """
+
+    key: bytes
+    token: bytes
+    ttl_ms: int
+    grid_ms: int = 0
+    marker_ms: int = 0
+
+
+class Raise(NamedTuple):
+    """Issue this fence to us as well, if the key holds the token and the counter is below it.
+
+    ahead_ms: how far it may be ahead of the node's clock.
+    """
+
+    key: bytes
+    token: bytes
+    fence: int
+    ahead_ms: int
+
+
 class Inspect(NamedTuple):
     """Tell which token the key holds and how long it will live."""
 
     key: bytes
 
 
-Command = Acquire | Extend | Release | Inspect
+Command = Acquire | AcquireByScript | Raise | Extend | Release | Inspect
+# What sets keys, and must therefore be followed by a release, or be owed one.
+ACQUIRES = (Acquire, AcquireByScript)
+AnyAcquire = Acquire | AcquireByScript

@@ -8,7 +8,7 @@ drivers (docs/decisions/0013-restart-guard.md).
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from quorlock._core.commands import Acquire, Extend
+from quorlock._core.commands import ACQUIRES, Extend, Raise
 from quorlock._core.outcomes import Answer, Cause, Vote
 from quorlock._core.time import NS_PER_MS, NS_PER_S, Duration, Instant, drift
 
@@ -23,7 +23,7 @@ UPTIME_BELIEVED: Duration = 10 * 365 * 86_400 * NS_PER_S
 
 # What a node is not asked while it is kept out.  Not for extensions either: counted there, it lets
 # a second holder in (found by a model checker, 15 steps).  Releases and reports go on.
-VOTES = (Acquire, Extend)
+VOTES = (*ACQUIRES, Extend, Raise)
 
 
 class Quarantine(NamedTuple):

@@ -27,9 +27,11 @@ class Cause(Enum):
     YES = "granted"
     HELD = "held by another"
     ABSENT = "the key is gone"
+    UNFENCED = "granted, but issued another fence"
     WRONG_TYPE = "the key holds another type of data"
     FORBIDDEN = "refused by the server"  # will not pass by itself: password, permission, replica
     FAILED = "failed in the server"  # may pass: loading, busy, out of memory
+    SKEWED = "its clock differs too much for fences"  # or its counter does from its clock
     NONSENSE = "does not speak the Redis protocol"
     SILENT = "no answer in time"
     UNHEARD = "not waited for"  # the verdict fell without it
@@ -40,8 +42,8 @@ class Cause(Enum):
     RESTARTED = "restarted"  # kept out by the guard, not asked
 
 
-_LOCK_ANSWERS = frozenset({Cause.YES, Cause.HELD, Cause.ABSENT})
-_FAULTS = frozenset({Cause.WRONG_TYPE, Cause.FORBIDDEN, Cause.FAILED, Cause.NONSENSE})
+_LOCK_ANSWERS = frozenset({Cause.YES, Cause.HELD, Cause.ABSENT, Cause.UNFENCED})
+_FAULTS = frozenset({Cause.WRONG_TYPE, Cause.FORBIDDEN, Cause.FAILED, Cause.SKEWED, Cause.NONSENSE})
 _LASTING = frozenset({Cause.WRONG_TYPE, Cause.FORBIDDEN, Cause.NONSENSE})
 
 
@@ -49,7 +51,8 @@ class Answer(NamedTuple):
     """One node's answer in one round, with its reason.
 
     `ttl_left_ms` is how long the key found there will live (-1: for ever, None: not told);
-    `holder` is the token found by an inspection.
+    `holder` is the token found by an inspection.  `fence` is the one issued (0: none), `clock_us`
+    what the node's clock showed then (microseconds since 1970; 0: not told).
     """
 
     vote: Vote
@@ -57,6 +60,8 @@ class Answer(NamedTuple):
     text: str = ""
     ttl_left_ms: int | None = None
     holder: bytes | None = None
+    fence: int = 0
+    clock_us: int = 0
 
     @property
     def is_lock_answer(self) -> bool:
@@ -147,6 +152,7 @@ class Refusal(Enum):
 
     HELD = "held"  # a quorum answered about the lock, and somebody else has it
     LATE = "late"  # a quorum granted, but the validity was over by then
+    UNFENCED = "unfenced"  # a quorum granted, but none issued the same fence
     UNREACHABLE = "unreachable"  # fewer than a quorum answered
     FAULTY = "faulty"  # answers came, too many of them errors that may pass
     FORBIDDEN = "forbidden"  # too many nodes have a fault that will not pass
@@ -162,7 +168,7 @@ class Loss(Enum):
 
 
 class Granted(NamedTuple):
-    """An attempt that won: the facts of a lease."""
+    """An attempt that won: the facts of a lease. fence: 0 where none was asked for."""
 
     key: bytes
     token: bytes
@@ -170,6 +176,7 @@ class Granted(NamedTuple):
     valid_until: Instant
     answers: tuple[Answer, ...]
     receipt: "Receipt"
+    fence: int = 0
 
 
 class Refused(NamedTuple):

@@ -87,6 +87,18 @@ class Policy(NamedTuple):
             return self.ttl_ms
         return _ttl_ms("ttl", ttl, self.node_timeout, self.drift_factor, self.max_ttl_ms)
 
+    def checked_fencing(self, fencing: object) -> bool:
+        """Whether leases get fences. Raises ConfigError where these could not be trusted."""
+        if not isinstance(fencing, bool):
+            raise ConfigError("fencing", fencing, "give True or False")
+        if fencing and self.restart_guard is None:
+            fix = (
+                "needs restart_guard='uptime' or 'marker': a node that forgot what it issued must"
+                " keep out for a while, or it issues the same again"
+            )
+            raise ConfigError("fencing", fencing, fix)
+        return fencing
+
 
 def policy(
     addresses: tuple[str, ...],

@@ -94,6 +94,13 @@ class Tally:
         if self.verdict is PENDING:
             self.verdict = LOST  # a quorum would have been won before
 
+    def overrule(self, answers: list[Answer]) -> None:
+        """A second round has shown more: these are the votes, and they did not win."""
+        self.answers = list(answers)
+        self.granted = sum(answer.vote is _GRANTED for answer in answers)
+        self.pending = 0
+        self.verdict = LOST
+
     def closed(self) -> tuple[Answer, ...]:
         """All answers; nodes that the verdict did not wait for are not accused of silence."""
         if self.granted + self.pending == self.n:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from quorlock._core.commands import Acquire, Extend, Inspect, Release
+from quorlock._core import fencing
+from quorlock._core.commands import Extend, Inspect, Release
 from quorlock._core.effects import Elapsed, Keep, Receipt, Receive, Send, Sleep
 from quorlock._core.outcomes import (
     Answer,
@@ -43,9 +44,13 @@ class Request(NamedTuple):
     ttl_ms: int
     asked_at: Instant
     timeout: Duration | None  # None: for ever; 0: one attempt
+    fencing: bool = False
 
 
 # --- acquire ---------------------------------------------------------------------------------
+
+# Enough nodes told about the lock: whoever asks may get it soon.
+_CONTENDED = (Refusal.HELD, Refusal.LATE, Refusal.UNFENCED)
 
 
 def acquire(request: Request, policy: Policy, chance: Chance) -> Flow[Granted]:
@@ -61,7 +66,7 @@ def acquire(request: Request, policy: Policy, chance: Chance) -> Flow[Granted]:
         if isinstance(outcome, Granted):
             return outcome
         attempts += 1
-        if outcome.refusal in (Refusal.HELD, Refusal.LATE):
+        if outcome.refusal in _CONTENDED:
             outage_since = None
         elif outage_since is None:
             # Connecting came before the first attempt began, and counts.
@@ -77,7 +82,7 @@ def try_acquire(request: Request, policy: Policy, chance: Chance) -> Flow[Grante
     outcome = yield from attempt(request, policy, chance)
     if isinstance(outcome, Granted):
         return outcome
-    if outcome.refusal in (Refusal.HELD, Refusal.LATE):
+    if outcome.refusal in _CONTENDED:
         return None
     _fail(outcome, request, policy, attempts=1)
 
@@ -90,7 +95,9 @@ def attempt(request: Request, policy: Policy, chance: Chance) -> Flow[Granted | 
     behind: Receipt | None = None
     try:
         # Steps 1 and 2: the time first, then all nodes at once; each has little time to answer.
-        acquire = Acquire(request.key, token, request.ttl_ms)
+        acquire = fencing.asking_for(
+            request.key, token, request.ttl_ms, policy, fenced=request.fencing
+        )
         receipt: Receipt = yield Send(acquire, None, _begin_by(request, policy))
         behind = receipt
         tally = Tally(policy.n, receipt.round)
@@ -98,10 +105,18 @@ def attempt(request: Request, policy: Policy, chance: Chance) -> Flow[Granted | 
         # Step 3: a majority, in less than the validity; step 4: what is left of it.
         valid_until = policy.valid_until(receipt.started, request.ttl_ms)
         if tally.verdict is WON and decided_at < valid_until:
-            answers = tally.closed()
-            won = Granted(request.key, token, request.ttl_ms, valid_until, answers, receipt)
-            yield Keep(won)
-            return won
+            fence = 0
+            if request.fencing:
+                fence = yield from fencing.agree(
+                    tally, request.key, token, receipt, valid_until, policy
+                )
+            if fence or not request.fencing:
+                answers = tally.closed()
+                won = Granted(
+                    request.key, token, request.ttl_ms, valid_until, answers, receipt, fence
+                )
+                yield Keep(won)
+                return won
         # Step 5: unlock all nodes, also those that refused or did not answer (rule 5).
         return (yield from _give_back(request.key, token, tally, receipt, policy))
     except GeneratorExit:
@@ -110,6 +125,11 @@ def attempt(request: Request, policy: Policy, chance: Chance) -> Flow[Granted | 
         # Cancelled or interrupted anywhere above: give back, wait for nothing, come out.
         yield Send(Release(request.key, token), behind)
         raise
+
+
+def rounds(request: Request) -> int:
+    """How many rounds an attempt may take: acquire and give-back, and raising a fence between."""
+    return 3 if request.fencing else 2
 
 
 def _begin_by(request: Request, policy: Policy) -> Instant:
@@ -173,7 +193,8 @@ def _refusal(answers: tuple[Answer, ...], tally: Tally) -> Refusal:
         return Refusal.FORBIDDEN
     about_the_lock = sum(answer.is_lock_answer for answer in answers)
     if about_the_lock >= needed:
-        return Refusal.HELD
+        unfenced = sum(answer.cause is Cause.UNFENCED for answer in answers)
+        return Refusal.UNFENCED if tally.granted + unfenced >= needed else Refusal.HELD
     if about_the_lock + sum(answer.is_fault for answer in answers) >= needed:
         return Refusal.FAULTY
     return Refusal.UNREACHABLE
@@ -196,9 +217,10 @@ def _next_attempt(
     wake = last.ended + chance.between(shortest, max(longest, 2 * shortest))
     give_up = [] if request.timeout is None else [request.asked_at + request.timeout]
     if outage_since is not None:
-        # The last attempt must *end* within the outage, and each of its two rounds may take
+        # The last attempt must *end* within the outage, and each of its rounds may take
         # node_timeout.
-        give_up.append(outage_since + policy.outage_timeout - 2 * policy.node_timeout)
+        longest_attempt = rounds(request) * policy.node_timeout
+        give_up.append(outage_since + policy.outage_timeout - longest_attempt)
     if not give_up:
         return wake
     # The last sleep is clamped, so that one attempt is made when the time is up, none after.
@@ -209,7 +231,7 @@ def _next_attempt(
 def _fail(last: Refused, request: Request, policy: Policy, attempts: int) -> NoReturn:
     votes = node_votes(policy.addresses, last.answers)
     elapsed = to_seconds(last.ended - request.asked_at)
-    if last.refusal in (Refusal.HELD, Refusal.LATE):
+    if last.refusal in _CONTENDED:
         left = holder_ttl_ms(last.answers, policy.quorum)
         holder_ttl = None if left is None else left / 1000
         raise AcquireTimeout(request.resource, votes, attempts, elapsed, holder_ttl)

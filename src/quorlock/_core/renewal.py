@@ -10,8 +10,9 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Protocol
 
-from quorlock._core.commands import Acquire, Extend
+from quorlock._core.commands import Extend
 from quorlock._core.effects import Elapsed, Receipt, Receive, Send, SendAll
+from quorlock._core.fencing import asking_for
 from quorlock._core.outcomes import Cause, Loss
 from quorlock._core.quorum import PENDING, WON, Tally
 from quorlock._core.redlock import lost_by, why_is_open
@@ -370,7 +371,8 @@ def _top_up(rounds: Sequence[_Round], at: Instant, policy: Policy) -> Flow[Insta
         spent_ms = -(-(at - round_.receipt.started) // NS_PER_MS)
         facts = round_.renewal.begin(at) if spent_ms < round_.ttl_ms else None
         if facts is not None:
-            acquire = Acquire(facts.key, facts.token, round_.ttl_ms - spent_ms)
+            left_ms = round_.ttl_ms - spent_ms
+            acquire = asking_for(facts.key, facts.token, left_ms, policy)
             lacking = Receipt(0, PAST, PAST, _lacks(round_.tally), round_.receipt.path)
             asked.append((round_.renewal, Send(acquire, lacking, facts.valid_until)))
     if not asked:

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from quorlock._core.commands import Acquire, Extend, Release
+from quorlock._core.commands import ACQUIRES, Extend, Release
 from quorlock._core.effects import (
     Abandoned,
     Elapsed,
@@ -279,7 +279,7 @@ class Turn(Hears, Generic[T]):
             if engine.ending:
                 raise QuorlockError(CLOSED)
             self._wants = True
-            if kind is Acquire and not self._place:
+            if kind in ACQUIRES and not self._place:
                 self._place = engine.has_place()
                 if not self._place:
                     self._queue(effect)

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from quorlock._core.commands import Acquire, Extend, Release
+from quorlock._core.commands import ACQUIRES, Extend, Release
 from quorlock._core.effects import (
     Abandoned,
     Receipt,
@@ -262,7 +262,7 @@ class _Turn(Exchange, Owner):
             if not behind.asked:
                 return None
             path = behind.path
-        self.urgent = type(effect.command) is not Acquire
+        self.urgent = type(effect.command) not in ACQUIRES
         self._bundle = self._pool.take(self, effect.by, path)
         if self._closed.up and not self.urgent:
             raise QuorlockError(CLOSED_MEANWHILE)  # while it queued

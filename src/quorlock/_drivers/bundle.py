@@ -11,7 +11,7 @@ import select
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import Acquire, Extend, Release
+from quorlock._core.commands import ACQUIRES, Extend, Release
 from quorlock._core.effects import Elapsed, Receipt, replied
 from quorlock._core.guard import VOTES, kept_out
 from quorlock._core.outcomes import ABSENT, Answer
@@ -143,7 +143,7 @@ class Bundle:
         started = now()
         question = Question(command, exchange, round_, started)
         # Nearly always there is nothing to look into, and every connection just gets the bytes.
-        is_acquire = type(command) is Acquire
+        is_acquire = type(command) in ACQUIRES
         is_plain = (
             type(command) is not Extend
             and (behind is None or (behind.path is self and behind.asked == self._everywhere))
@@ -194,7 +194,7 @@ class Bundle:
         connection = self.connections[index]
         command = question.command
         member = self._keepers[index].member
-        is_kept = type(command) is Extend or (type(command) is Acquire and behind is not None)
+        is_kept = type(command) is Extend or (type(command) in ACQUIRES and behind is not None)
         if is_kept and member.debts.owes(getattr(command, "token", b"")):
             return ABSENT  # what may be there of ours is about to be deleted
         if behind is not None:
@@ -205,7 +205,7 @@ class Bundle:
         if connection is not None:
             if isinstance(command, VOTES) and (kept := self._kept_out(connection, question)):
                 return kept
-            if type(command) is Acquire and self._backlogged(connection, question.asked_at):
+            if type(command) in ACQUIRES and self._backlogged(connection, question.asked_at):
                 return BACKLOG
             if connection.ask(data, question):
                 # An answer that the loss of the connection gave is in the mail already.

@@ -221,3 +221,8 @@ class Convoy:
         """Look who knows the scripts."""
         self.knows_release = all(link.conversation.knows_release for link in self.links)
         self.knows_extend = all(link.conversation.knows_extend for link in self.links)
+
+    def knows(self, command: Command) -> bool:
+        """All of its nodes have been sent the script of such a command."""
+        name = type(command).__name__
+        return all(name in link.conversation.known for link in self.links)

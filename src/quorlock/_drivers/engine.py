@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import Acquire, Extend, Release
+from quorlock._core.commands import ACQUIRES, Acquire, AcquireByScript, Extend, Raise, Release
 from quorlock._core.effects import Receipt, receipt_of, replied
 from quorlock._core.guard import VOTES, kept_out
 from quorlock._core.outcomes import ABSENT, Answer
@@ -124,6 +124,8 @@ class Engine:
             return False
         if type(command) is Release:
             return self.convoy.knows_release
+        if isinstance(command, (AcquireByScript, Raise)):
+            return self.convoy.knows(command)
         return type(command) is not Extend or (
             self.convoy.knows_extend
             and not any(way.member.debts.owes(command.token) for way in self.ways)
@@ -142,13 +144,13 @@ class Engine:
             return ABSENT  # it never had our key
         way = self.ways[index]
         link, command = way.link, question.command
-        is_kept = type(command) is Extend or (type(command) is Acquire and behind is not None)
+        is_kept = type(command) is Extend or (type(command) in ACQUIRES and behind is not None)
         if is_kept and way.member.debts.owes(getattr(command, "token", b"")):
             return ABSENT  # what may be there of ours is about to be deleted
         if link is not None:
             if isinstance(command, VOTES) and (kept := self._kept_out(link, question)):
                 return kept
-            if type(command) is Acquire and link.conversation.backlogged(question.asked_at):
+            if type(command) in ACQUIRES and link.conversation.backlogged(question.asked_at):
                 return BACKLOG
             if link.ask(data, question):
                 return None

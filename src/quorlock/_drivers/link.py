@@ -38,6 +38,7 @@ class Hears(Protocol):
     """Who waits for answers in this loop."""
 
     over: bool
+    round: int = 0
 
     def hear(self, reply: Replied) -> None:
         """Take one answer."""

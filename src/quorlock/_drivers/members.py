@@ -23,7 +23,7 @@ from quorlock.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.commands import Acquire, Command
+    from quorlock._core.commands import AnyAcquire, Command
     from quorlock._core.guard import Quarantine
     from quorlock._core.policy import Policy
     from quorlock._core.time import Duration, Instant
@@ -149,7 +149,7 @@ class Member:
         else:
             self._unanswered = _down(_os_words(error))
 
-    def owe(self, command: Acquire | Release, run_id: str, at: Instant) -> None:
+    def owe(self, command: AnyAcquire | Release, run_id: str, at: Instant) -> None:
         """A release must reach this node some other way (rule 3)."""
         self.debts.owe(command.key, command.token, run_id, at)
         self.on_debt()

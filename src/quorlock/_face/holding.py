@@ -49,6 +49,7 @@ class Holding:
         "against",
         "answers",
         "bell",
+        "fence",
         "hold_until",
         "key",
         "loss",
@@ -69,6 +70,7 @@ class Holding:
         valid_until: Instant,
         answers: tuple[Answer, ...],
         receipt: Receipt | None,
+        fence: int = 0,
         max_hold: Duration = FOR_EVER,
     ) -> None:
         self.resource = resource
@@ -76,6 +78,7 @@ class Holding:
         self.token = token
         self.ttl_ms = ttl_ms
         self.answers = answers
+        self.fence = fence  # 0: none was asked for
         self.loss: Loss | None = None
         self.bell: Bell | None = None  # tells of a loss; made when somebody asks for it
         self.max_hold = max_hold  # how long it may be held in all, from before its first byte on

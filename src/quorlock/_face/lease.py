@@ -43,6 +43,15 @@ class LeaseBase(Generic[D]):
         return self._holding.token.decode()
 
     @property
+    def fence(self) -> int | None:
+        """The fencing token: larger than that of every lease before; None without `fencing=True`.
+
+        Unique for the resource, also if two hold it at once by a pause or a clock; so what the lock
+        protects can refuse the one that comes late (docs/decisions/0014-fences.md).
+        """
+        return self._holding.fence or None
+
+    @property
     def ttl(self) -> float:
         """The lease time that was last asked of the nodes, in seconds."""
         return self._holding.ttl_ms / 1000

@@ -23,6 +23,7 @@ class LockBase(Generic[D, L]):
 
     __slots__ = (
         "_entered",
+        "_fencing",
         "_key",
         "_resource",
         "_session",
@@ -38,8 +39,10 @@ class LockBase(Generic[D, L]):
         resource: str | bytes,
         ttl: Seconds | None,
         timeout: Seconds | None,
+        fencing: bool,  # noqa: FBT001 (not public: `Redlock.lock` takes it by name)
         terms: Terms,
     ) -> None:
+        self._fencing = session.policy.checked_fencing(fencing)
         self._wait = timeout_of(timeout)
         self._session = session
         self._key = session.policy.key(resource)
@@ -60,13 +63,18 @@ class LockBase(Generic[D, L]):
         return self._ttl_ms / 1000
 
     @property
+    def fencing(self) -> bool:
+        """Whether its leases have a `fence`."""
+        return self._fencing
+
+    @property
     def timeout(self) -> Seconds | None:
         """How long to wait for the lock: seconds, None for ever, 0 for one attempt."""
         return self._timeout
 
     def _request(self, timeout: Timeout) -> Request:
         wait = self._wait if timeout is OWN_TIMEOUT else timeout_of(timeout)
-        return Request(self._resource, self._key, self._ttl_ms, now(), wait)
+        return Request(self._resource, self._key, self._ttl_ms, now(), wait, self._fencing)
 
     def __repr__(self) -> str:
         return f"<Lock on {self._resource!r}, ttl {self.ttl:g} s>"

@@ -101,7 +101,12 @@ class Session(Generic[D]):
                 del self._adopting[token]
 
     def adopted(
-        self, request: Request, token: bytes, outcome: Extended | Lost, max_hold: Duration
+        self,
+        request: Request,
+        token: bytes,
+        outcome: Extended | Lost,
+        fence: int | None,
+        max_hold: Duration,
     ) -> Holding:
         """The state of a lease that another process handed over. Raises LeaseLost.
 
@@ -118,6 +123,7 @@ class Session(Generic[D]):
             outcome.valid_until,
             outcome.answers,
             None,
+            fence or 0,
             max_hold,
         )
         holding.hold_until = request.asked_at + max_hold

@@ -19,23 +19,25 @@ class Ticket(Value):
         resource: its name.
         token: the proof of ownership.
         ttl: the lease time in seconds.
+        fence: its fencing token, which goes with it; None if it has none.
     """
 
-    __slots__ = __match_args__ = ("resource", "token", "ttl")
+    __slots__ = __match_args__ = ("resource", "token", "ttl", "fence")
     HIDDEN: ClassVar = frozenset({"token"})
 
     resource: str
     token: str
     ttl: float
+    fence: int | None
 
-    def __init__(self, resource: str, token: str, ttl: float) -> None:
-        self._fill(resource=resource, token=token, ttl=ttl)
+    def __init__(self, resource: str, token: str, ttl: float, fence: int | None = None) -> None:
+        self._fill(resource=resource, token=token, ttl=ttl, fence=fence)
 
     def to_json(self) -> str:
         """As text, for a queue or an argument."""
         import json  # here and below: few hand leases over
 
-        return json.dumps({"resource": self.resource, "token": self.token, "ttl": self.ttl})
+        return json.dumps(dict(zip(self.__match_args__, self.__getstate__(), strict=True)))
 
     @classmethod
     def from_json(cls, text: str) -> Ticket:
@@ -53,6 +55,9 @@ def _parsed(text: str) -> Ticket | None:
 
     try:
         facts = json.loads(text)
-        return Ticket(str(facts["resource"]), str(facts["token"]), float(facts["ttl"]))
+        resource, token, ttl = str(facts["resource"]), str(facts["token"]), float(facts["ttl"])
+        fence = facts.get("fence")  # not there in texts from before there were fences
+        whole = fence is None or type(fence) is int
+        return Ticket(resource, token, ttl, fence) if whole else None
     except (ValueError, TypeError, KeyError):
         return None

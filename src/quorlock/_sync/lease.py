@@ -84,7 +84,7 @@ class Lease(LeaseBase["Driver"]):
             self._raise_lost()
         holding.stop_renewal()
         self._session.driver.members.forgive(holding.token, now())
-        return Ticket(holding.resource, holding.token.decode(), holding.ttl_ms / 1000)
+        return Ticket(holding.resource, holding.token.decode(), holding.ttl_ms / 1000, self.fence)
 
     def leave(self, error: BaseException | None) -> None:
         """Leave a `with` block: release, and tell of a loss without masking the body's error."""

@@ -57,6 +57,7 @@ class Redlock(RedlockBase["Driver"]):
         timeout: Seconds | None = None,
         renew: bool = False,
         max_hold: Seconds = MAX_HOLD,
+        fencing: bool = False,
         on_warning: Callable[[Lease], object] | None = None,
     ) -> Lock:
         """A lock on the resource; nothing is asked of the nodes yet.
@@ -64,12 +65,12 @@ class Redlock(RedlockBase["Driver"]):
         ttl: the lease time, seconds; default is the Redlock's.  timeout: how long to wait for
         it, seconds; None for ever, 0 for one attempt.  renew: extend the lease by itself, until
         it is given back.  max_hold: how long it may be held in all, seconds, by extensions of
-        either kind; math.inf for no end.  on_warning: a plain function that is called with the
-        lease when renewal fails and less than half of the ttl is left; all renewal waits until
-        it returns.  Raises ConfigError.
+        either kind; math.inf for no end.  fencing: give every lease a `fence`, a number that only
+        rises.  on_warning: a plain function that is called with the lease when renewal fails and
+        less than half of the ttl is left; all renewal waits until it returns.  Raises ConfigError.
         """
         terms = terms_of(renew, max_hold, on_warning)
-        return Lock(self._session, resource, ttl, timeout, terms)
+        return Lock(self._session, resource, ttl, timeout, fencing, terms)
 
     def adopt(
         self,
@@ -90,7 +91,7 @@ class Redlock(RedlockBase["Driver"]):
             session.driver.members.resume(token)
             flow = flows.adopt(request, token, session.policy, session.chance)
             terms.checked(request.ttl_ms)
-            return session.driver.win(flow, partial(_adopted, session, request, token, terms))
+            return session.driver.win(flow, partial(_adopted, session, request, ticket, terms))
 
     def extend(self, resource: str | bytes, token: str, *, ttl: Seconds | None = None) -> bool:
         """Extend by bare token, in one round. True: a quorum did; False: gone or another's.
@@ -167,9 +168,14 @@ def _close(
 
 
 def _adopted(
-    session: Session[Driver], request: Request, token: bytes, terms: Terms, outcome: Extended | Lost
+    session: Session[Driver],
+    request: Request,
+    ticket: Ticket,
+    terms: Terms,
+    outcome: Extended | Lost,
 ) -> Lease:
-    lease = Lease(session, session.adopted(request, token, outcome, terms.max_hold))
+    token, fence = token_bytes(ticket.token), ticket.fence
+    lease = Lease(session, session.adopted(request, token, outcome, fence, terms.max_hold))
     if terms.renew:
         from quorlock._sync.renewing import renewer  # here: most locks are not renewed
 

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
+from quorlock._core.commands import (
+    Acquire,
+    AcquireByScript,
+    Command,
+    Extend,
+    Inspect,
+    Raise,
+    Release,
+)
 from quorlock._core.outcomes import ABSENT, GRANTED, HELD, Answer, Cause, Vote
 
 if TYPE_CHECKING:
@@ -78,6 +86,55 @@ def _acquired(reply: Any) -> Answer:
     return HELD if reply is None else NONSENSE
 
 
+def _acquired_by_script(reply: Any) -> Answer:
+    told = _told(reply)
+    if told is None:
+        return NONSENSE
+    what, clock_us, number = told
+    if what == 1 and number >= 0:
+        return Answer(Vote.GRANTED, Cause.YES, fence=number, clock_us=clock_us)
+    if what == 0:
+        return _holds(number, clock_us)
+    if what == -1 and number > 0:
+        text = f"restarted, emptied or first used; votes again in {-(-number // 1000)} s"
+        return Answer(Vote.UNKNOWN, Cause.RESTARTED, text, clock_us=clock_us)
+    return _COUNTER_OFF._replace(clock_us=clock_us) if (what, number) == (-2, 0) else NONSENSE
+
+
+def _raised(reply: Any) -> Answer:
+    told = _told(reply)
+    if told is None:
+        return NONSENSE
+    what, clock_us, number = told
+    if what == 1 and number > 0:
+        return Answer(Vote.GRANTED, Cause.YES, fence=number, clock_us=clock_us)
+    if what == 0:
+        return _holds(number, clock_us)
+    cause = _NOT_RAISED.get(what) if number == 0 else None
+    return NONSENSE if cause is None else Answer(Vote.REFUSED, cause, clock_us=clock_us)
+
+
+def _holds(ttl_left_ms: int, clock_us: int) -> Answer:
+    found = _found(ttl_left_ms, None)
+    return found if found is NONSENSE else found._replace(clock_us=clock_us)
+
+
+def _told(reply: Any) -> tuple[int, int, int] | None:
+    """What the scripts about fences return: three whole numbers, of which one is a clock."""
+    if not isinstance(reply, list) or len(reply) != 3 or not all(map(_whole, reply)):  # noqa: PLR2004
+        return None
+    what, clock_us, number = reply
+    return (what, clock_us, number) if clock_us > 0 else None
+
+
+_COUNTER_OFF = Answer(
+    Vote.REFUSED,
+    Cause.SKEWED,
+    "its fence counter is no number, or more than a day ahead of its clock",
+)
+_NOT_RAISED = {-1: Cause.ABSENT, -2: Cause.UNFENCED, -3: Cause.SKEWED}
+
+
 def _extended(reply: Any) -> Answer:
     return {1: GRANTED, 0: HELD, -1: ABSENT}.get(reply, NONSENSE) if _whole(reply) else NONSENSE
 
@@ -115,6 +172,8 @@ def _whole(reply: Any) -> bool:
 # Whole answers as they nearly always come, by the kind of command (both of RESP's ways to say nil).
 WHOLE: dict[type, dict[bytes, Answer]] = {
     Acquire: {b"+OK\r\n": GRANTED, b"_\r\n": HELD, b"$-1\r\n": HELD},
+    AcquireByScript: {},
+    Raise: {},
     Extend: {b":1\r\n": GRANTED, b":0\r\n": HELD, b":-1\r\n": ABSENT},
     Release: {b":-3\r\n": GRANTED},
     Inspect: {},
@@ -122,6 +181,8 @@ WHOLE: dict[type, dict[bytes, Answer]] = {
 # By the kind of command, for who reads many.
 READERS: dict[type, Callable[[Any], Answer]] = {
     Acquire: _acquired,
+    AcquireByScript: _acquired_by_script,
+    Raise: _raised,
     Extend: _extended,
     Release: _released,
     Inspect: _inspected,

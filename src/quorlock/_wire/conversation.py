@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hiredis import PushNotification, Reader, ReplyError
 
-from quorlock._core.commands import Acquire, Command, Extend, Release
+from quorlock._core.commands import (
+    ACQUIRES,
+    AcquireByScript,
+    AnyAcquire,
+    Command,
+    Extend,
+    Raise,
+    Release,
+)
 from quorlock._wire.answers import NONSENSE, READERS, WHOLE, error_answer, redacted
 from quorlock._wire.packing import pack_in_full
 
@@ -28,8 +36,10 @@ REPLY_BYTES_MAX = 1 << 20
 # A node that owes so many answers, and has given none for a while, gets no new acquires: what
 # it is owed is then bounded.  Releases of acquires that were sent always go out.
 ANSWERS_OWED_MAX = 64
+# The first of each on a connection is sent in full: to hear NOSCRIPT takes another round trip.
+_FENCING = (AcquireByScript, Raise)
 # An acquire may have been granted; a release may not have been carried out.
-_LEAVES_A_KEY = (Acquire, Release)
+_LEAVES_A_KEY = (*ACQUIRES, Release)
 # Not hiredis' own False, which is a reply as well (RESP3's #f).
 _NOTHING_YET = object()
 
@@ -39,9 +49,10 @@ class Nonsense(Exception):
 
 
 class Asker(Protocol):
-    """Who waits for an answer. `over`: nobody does any more."""
+    """Who waits for an answer. `over`: nobody does any more. `round`: its last."""
 
     over: bool
+    round: int
 
 
 class Shared(Protocol):
@@ -80,6 +91,7 @@ class Conversation:
         "_reader",
         "_secret",
         "_unread",
+        "known",
         "knows_extend",
         "knows_release",
         "midway",
@@ -99,6 +111,7 @@ class Conversation:
         self.silent_since: Instant = 0  # when something came last, or the first was asked
         self.knows_release = False  # the node has been sent the script
         self.knows_extend = False
+        self.known: set[str] = set()  # and those of these kinds of commands
         self.unsent = b""  # what the driver must send on our behalf (scripts in full)
         self._reader = Reader(notEnoughData=_NOTHING_YET)
         self._unread = 0
@@ -117,6 +130,8 @@ class Conversation:
         elif not self.knows_extend and isinstance(question.command, Extend):
             # So that a round of extensions is not one round trip longer than a lease has left.
             self.knows_extend = True
+            question, data = question._replace(in_full=True), pack_in_full(question.command)
+        elif type(question.command) in _FENCING and self._is_new(question.command):
             question, data = question._replace(in_full=True), pack_in_full(question.command)
         self.questions.append(question)
         return data
@@ -190,28 +205,43 @@ class Conversation:
             self.nonsense = Nonsense("does not speak the Redis protocol")
         return found
 
-    def owed_releases(self) -> Iterator[Acquire | Release]:
+    def owed_releases(self) -> Iterator[AnyAcquire | Release]:
         """The questions without an answer after which a key of ours may be left on the node."""
         return (q.command for q in tuple(self.questions) if isinstance(q.command, _LEAVES_A_KEY))
 
     def awaits_acquire(self, token: bytes) -> bool:
         """Whether the acquire with this token is still unanswered here."""
         commands = (question.command for question in tuple(self.questions))
-        return any(type(c) is Acquire and c.token == token for c in commands)
+        return any(isinstance(c, ACQUIRES) and c.token == token for c in commands)
+
+    def _is_new(self, command: Command) -> bool:
+        """Its script was not sent on this connection yet; from now on it was."""
+        name = type(command).__name__
+        is_new = name not in self.known
+        self.known.add(name)
+        return is_new
 
     def _asks_again(self, question: Question, error: str) -> bool:
         """Send a script in full that the node has forgotten, at the end of the queue; once.
 
         Releases always; anything else only while somebody waits for it: an acquire whose round
-        is over would be a key that nobody gives back.
+        is over would be a key that nobody gives back.  While it is not, the release of its token is
+        still to come, behind it.
         """
         command = question.command
-        if not error.startswith("NOSCRIPT") or question.in_full or isinstance(command, Acquire):
+        if not error.startswith("NOSCRIPT") or question.in_full:
             return False
-        if question.asker.over and not isinstance(command, Release):
+        if not isinstance(command, Release) and _is_over(question):
+            self.known.discard(type(command).__name__)
             return False
         if self.shared is not None:
             self.shared.settle()
         self.unsent += pack_in_full(command)
         self.questions.append(question._replace(in_full=True))
         return True
+
+
+def _is_over(question: Question) -> bool:
+    """Nobody waits for its answer any more; an acquire's round must not be over either."""
+    asker = question.asker
+    return asker.over or (isinstance(question.command, ACQUIRES) and asker.round != question.round)

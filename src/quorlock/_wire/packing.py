@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorlock import scripts
-from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
+from quorlock._core.commands import (
+    Acquire,
+    AcquireByScript,
+    Command,
+    Extend,
+    Inspect,
+    Raise,
+    Release,
+)
 
 if TYPE_CHECKING:
     from quorlock.scripts import Script
@@ -45,10 +53,22 @@ _RELEASE = (
 )
 
 
+# Which script carries a command out.
+SCRIPTS: dict[type, Script] = {
+    AcquireByScript: scripts.ACQUIRE,
+    Raise: scripts.RAISE,
+    Extend: scripts.EXTEND,
+    Release: scripts.RELEASE,
+    Inspect: scripts.INSPECT,
+}
+# Side keys (DESIGN section 5): a counter for each lock, under its key with this in front of it, and
+# one marker for the node.
+COUNTER = b"quorlock:fence:"
+MARKER = b"quorlock:guard"
+
+
 def _script(command: Command) -> Script:
-    if type(command) is Release:
-        return scripts.RELEASE
-    return scripts.EXTEND if type(command) is Extend else scripts.INSPECT
+    return SCRIPTS[type(command)]
 
 
 def _arguments(command: Command) -> tuple[bytes, ...]:
@@ -56,4 +76,11 @@ def _arguments(command: Command) -> tuple[bytes, ...]:
         return (b"1", command.key)
     if isinstance(command, Release):
         return (b"1", command.key, command.token)
+    if isinstance(command, Raise):
+        keys = (b"2", command.key, COUNTER + command.key)
+        return (*keys, command.token, b"%d" % command.fence, b"%d" % command.ahead_ms)
+    if isinstance(command, AcquireByScript):
+        numbers = (command.ttl_ms, command.grid_ms, command.marker_ms)
+        said = (command.token, *[b"%d" % number for number in numbers])
+        return (b"3", command.key, COUNTER + command.key, MARKER, *said)
     return (b"1", command.key, command.token, b"%d" % command.ttl_ms)

@@ -83,7 +83,7 @@ class Lease(LeaseBase[Driver]):
             self._raise_lost()
         holding.stop_renewal()
         self._session.driver.members.forgive(holding.token, now())
-        return Ticket(holding.resource, holding.token.decode(), holding.ttl_ms / 1000)
+        return Ticket(holding.resource, holding.token.decode(), holding.ttl_ms / 1000, self.fence)
 
     async def leave(self, error: BaseException | None, *, slipped: bool) -> None:
         """Leave an `async with` block: release, tell of a loss, mask no error of the body.

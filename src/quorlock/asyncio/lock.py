@@ -45,10 +45,11 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
         resource: str | bytes,
         ttl: Seconds | None,
         timeout: Seconds | None,
+        fencing: bool,  # noqa: FBT001 (see LockBase)
         terms: Terms,
         on_lost: OnLost,
     ) -> None:
-        super().__init__(session, resource, ttl, timeout, terms)
+        super().__init__(session, resource, ttl, timeout, fencing, terms)
         if on_lost not in ("cancel", "flag"):
             raise ConfigError("on_lost", on_lost, "give 'cancel' (the block) or 'flag' (only tell)")
         self._on_lost = on_lost

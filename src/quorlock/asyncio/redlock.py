@@ -58,6 +58,7 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         timeout: Seconds | None = None,
         renew: bool = False,
         max_hold: Seconds = MAX_HOLD,
+        fencing: bool = False,
         on_warning: Callable[[Lease], object] | None = None,
         on_lost: OnLost = "cancel",
     ) -> Lock:
@@ -66,13 +67,13 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         ttl: the lease time, seconds; default is the Redlock's.  timeout: how long to wait for
         it, seconds; None for ever, 0 for one attempt.  renew: extend the lease by itself, until
         it is given back.  max_hold: how long it may be held in all, seconds, by extensions of
-        either kind; math.inf for no end.  on_warning: a plain function that is called with the
-        lease when renewal fails and less than half of the ttl is left; all renewal waits until
-        it returns.  on_lost: "cancel" the body of `async with` when the lease is lost (LeaseLost
+        either kind; math.inf for no end.  fencing: give every lease a `fence`, a number that only
+        rises.  on_warning: a plain function that is called with the lease when renewal fails and
+        less than half of the ttl is left; all renewal waits until it returns.  on_lost: "cancel" the body of `async with` when the lease is lost (LeaseLost
         comes out of the block), or only "flag" it (`lease.lost`).  Raises ConfigError.
         """
         terms = terms_of(renew, max_hold, on_warning)
-        return Lock(self._session, resource, ttl, timeout, terms, on_lost)
+        return Lock(self._session, resource, ttl, timeout, fencing, terms, on_lost)
 
     async def adopt(
         self,
@@ -93,7 +94,9 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
             session.driver.members.resume(token)
             flow = flows.adopt(request, token, session.policy, session.chance)
             terms.checked(request.ttl_ms)
-            return await session.driver.win(flow, partial(_adopted, session, request, token, terms))
+            return await session.driver.win(
+                flow, partial(_adopted, session, request, ticket, terms)
+            )
 
     async def extend(
         self, resource: str | bytes, token: str, *, ttl: Seconds | None = None
@@ -147,9 +150,14 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
 
 
 def _adopted(
-    session: Session[Driver], request: Request, token: bytes, terms: Terms, outcome: Extended | Lost
+    session: Session[Driver],
+    request: Request,
+    ticket: Ticket,
+    terms: Terms,
+    outcome: Extended | Lost,
 ) -> Lease:
-    lease = Lease(session, session.adopted(request, token, outcome, terms.max_hold))
+    token, fence = token_bytes(ticket.token), ticket.fence
+    lease = Lease(session, session.adopted(request, token, outcome, fence, terms.max_hold))
     if terms.renew:
         from quorlock.asyncio.renewing import renewer  # here: most locks are not renewed
 

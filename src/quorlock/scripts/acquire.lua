@@ -1,0 +1,47 @@
+-- Acquire where a plain SET tells too little: sets the lock if nobody holds it, and issues a fence.
+-- KEYS[1] lock key  KEYS[2] fence counter  KEYS[3] marker of the restart guard
+-- ARGV[1] token  ARGV[2] ttl in ms
+-- ARGV[3] fences are at least the next multiple of so many ms of the clock; 0: none is wanted
+-- ARGV[4] the marker must have been there for so many ms; 0: no marker is wanted
+-- returns {what, TIME in us, number}:
+--   1 granted, and the fence (0: none was wanted); 0 held by another, and its PTTL;
+--   -1 kept out by the marker, and the ms left;
+--   -2 the counter is no number or more than a day ahead of the clock, and 0
+-- errors  WRONGTYPE: a key holds another type of data; nothing is changed then
+local time = redis.call('TIME')
+local ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local us = time[1] * 1000000 + time[2]
+if ARGV[4] ~= '0' then
+  local marker = redis.call('GET', KEYS[3])
+  local since = marker and tonumber(string.match(marker, ':(%d+)$'))
+  if not since or since > ms then
+    -- Forgotten with everything else (FLUSHALL), or written before the clock was set back.
+    local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+    redis.call('SET', KEYS[3], run_id .. ':' .. string.format('%.0f', ms))
+    since = ms
+  end
+  if ms - since < tonumber(ARGV[4]) then
+    return { -1, us, since + ARGV[4] - ms }
+  end
+end
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then
+  return { 0, us, redis.call('PTTL', KEYS[1]) }
+end
+local fence = 0
+if ARGV[3] ~= '0' then
+  local last = redis.call('GET', KEYS[2]) or '0'
+  if not string.find(last, '^%d+$') or tonumber(last) > (ms + 86400000) * 1000 then
+    return { -2, us, 0 }
+  end
+  -- At least the clock: a counter may be lost, or an old one be back from the disk.
+  fence = math.max(last + 1, (math.floor(ms / ARGV[3]) + 1) * ARGV[3] * 1000)
+end
+if not holder then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+end
+if fence > 0 then
+  -- Forgotten after a day without use. No tostring: it loses digits beyond the 14th.
+  redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', 86400000)
+end
+return { 1, us, fence }
