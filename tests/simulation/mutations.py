@@ -18,11 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from quorlock._core import guard, policy, quorum, redlock, renewal
-from quorlock._core.commands import Acquire, Extend, Release
+from quorlock._core import fencing, guard, policy, quorum, redlock, renewal
+from quorlock._core.commands import Acquire, Extend, Raise, Release
 from quorlock._core.debts import Debts
 from quorlock._core.effects import Elapsed, Flow, Keep, Receipt, Receive, Replied, Send
 from quorlock._core.outcomes import (
+    SILENT,
     Cause,
     Extended,
     Granted,
@@ -36,6 +37,7 @@ from quorlock._core.quorum import Tally, Verdict
 from quorlock._core.redlock import Holding, Request
 from quorlock._core.renewal import Renewal
 from quorlock._core.time import FOR_EVER, NS_PER_MS
+from quorlock._wire.packing import COUNTER
 from quorlock.testing import process
 from quorlock.testing.checker import judge
 from quorlock.testing.history import Violation
@@ -200,6 +202,40 @@ def wait_on_a_tie(tally: Tally, until: int) -> Flow[int]:
             return event.at
 
 
+# --- variants of fencing -----------------------------------------------------------------------
+
+
+def _issued(tally: Tally) -> list[int]:
+    """By those that have granted the lock so far, the largest first."""
+    return sorted((answer.fence for answer in tally.answers if answer is not None), reverse=True)
+
+
+def largest_issued(tally: Tally, *_: Any) -> Flow[int]:
+    """The naive rule: the largest of what a quorum issued, which nobody else is told of."""
+    yield from ()
+    return _issued(tally)[0]
+
+
+def quorum_th_largest(tally: Tally, *_: Any) -> Flow[int]:
+    """A quorum has issued as much, or more."""
+    yield from ()
+    return _issued(tally)[tally.quorum - 1]
+
+
+def one_above_all(
+    tally: Tally, key: bytes, token: bytes, receipt: Receipt, valid_until: int, policy: Policy
+) -> Flow[int]:
+    """One more than the largest, written to the others whatever they hold."""
+    fence = _issued(tally)[0] + 1
+    raised = yield Send(Raise(key, token, fence, fencing.ahead_ms(policy)), behind=receipt)
+    raises = Tally(policy.n, raised.round)
+    decided_at = yield from redlock._decide(raises, raised.sent + policy.node_timeout)
+    if raises.verdict is Verdict.WON and decided_at < valid_until:
+        return fence
+    tally.overrule([SILENT] * policy.n)
+    return 0
+
+
 # --- variants of renewal -----------------------------------------------------------------------
 
 
@@ -345,6 +381,27 @@ def steals(self: Node, key: bytes, value: bytes, ttl_ms: int, at: int) -> Reply:
     return b"OK"
 
 
+def raises_blindly(self: Node, command: Raise, at: int) -> Reply:
+    """Sets the counter, whatever it holds, and whosever the lock is."""
+    self.keys[COUNTER + command.key] = Entry(b"%d" % command.fence, None)
+    return [1, at * 1_000, command.fence]
+
+
+def begins_at_zero(self: Node, key: bytes, grid_ms: int, at: int) -> Reply:
+    """An absent counter is none."""
+    entry = self.alive(COUNTER + key, at)
+    return 1 if entry is None or entry.value is None else int(entry.value) + 1
+
+
+_next_fence = Node._next_fence
+
+
+def goes_on_from_an_old_one(self: Node, key: bytes, grid_ms: int, at: int) -> Reply:
+    """By the clock if it is absent, else one more: also if it is an old one from the disk."""
+    absent = self.alive(COUNTER + key, at) is None
+    return (_next_fence if absent else begins_at_zero)(self, key, grid_ms, at)
+
+
 # --- variants of the guard ---------------------------------------------------------------------
 
 _quarantine = guard.quarantine
@@ -458,6 +515,33 @@ MUTATIONS = (
     ),
     Mutation(
         "loss told by renewal alone", "silence", ((Renewer, "_watch", rings_nowhere),), "renewal"
+    ),
+    # Fences: each of these rules has been somebody's.
+    Mutation(
+        "fence = max without write-back",
+        "fence",
+        ((fencing, "agree", largest_issued),),
+        "fences",
+    ),
+    Mutation(
+        "fence = the quorum-th largest",
+        "fence",
+        ((fencing, "agree", quorum_th_largest),),
+        "fences",
+    ),
+    Mutation(
+        "fence = max + 1, written blindly",
+        "fence",
+        ((fencing, "agree", one_above_all), (Node, "raise_fence", raises_blindly)),
+        "fences",
+    ),
+    Mutation("blind write-back", "fence", ((Node, "raise_fence", raises_blindly),), "fences"),
+    Mutation("fence counter from 0", "fence", ((Node, "_next_fence", begins_at_zero),), "fences"),
+    Mutation(
+        "old fence counter goes on",
+        "fence",
+        ((Node, "_next_fence", goes_on_from_an_old_one),),
+        "fences",
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from quorlock._core.outcomes import Extended, Granted, Released, Vote
 from quorlock._core.quorum import Tally
 from quorlock.testing import world as world_module
 from quorlock.testing.checker import RULES, judge
+from quorlock.testing.fences import Issue, Loss
 from quorlock.testing.history import Call, Lease
 from quorlock.testing.node import Entry
 from quorlock.testing.world import World
@@ -657,6 +659,97 @@ def test_a_debt_whose_next_payment_is_to_come_may_still_be_open() -> None:
     world.at(1_550 * MS, lambda _: world.processes[1].owe(1, release, "n1.0"), None)
     world.at(1_590 * MS, leave, world)  # just before the judge looks, at 1,600 ms
     assert judged(world).violations == ()
+
+
+# --- fences -------------------------------------------------------------------------------------
+
+
+def fenced(*leases: tuple[int, int, int]) -> World:
+    """Leases with a fence each: when their attempt began, when they were won, the fence."""
+    world = nothing_happened(clients=4)
+    for client, (asked_at, since, fence) in enumerate(leases):
+        one = lease(world, client, since, since + MS)
+        one.fence, one.asked_at = fence, asked_at
+        world.history.issues += [Issue(since, n, one.key, one.token, fence) for n in (0, 1)]
+    return world
+
+
+def of_fences(world: World) -> list[str]:
+    return [one.rule for one in judge(world).violations if one.rule in ("fence", "verdict")]
+
+
+def test_fences_rise_in_the_order_of_asking() -> None:
+    assert of_fences(fenced((0, 10, 5), (20, 30, 6), (40, 50, 60))) == []
+
+
+def test_two_with_the_same_fence() -> None:
+    """Whatever overlaps."""
+    assert of_fences(fenced((0, 10, 5), (5, 30, 5))) == ["fence"]
+
+
+def test_who_asks_after_another_was_granted_needs_the_larger_one() -> None:
+    assert of_fences(fenced((0, 10, 6), (11, 30, 5))) == ["fence"]
+    assert of_fences(fenced((0, 10, 6), (20, 30, 7), (31, 40, 5), (50, 60, 8))) == ["fence"]
+
+
+def test_attempts_that_overlap_may_get_theirs_either_way_round() -> None:
+    assert of_fences(fenced((0, 10, 6), (9, 30, 5))) == []
+
+
+def test_fences_of_two_resources_have_nothing_to_do_with_each_other() -> None:
+    world = fenced((0, 10, 6), (20, 30, 5))
+    world.history.leases[1].resource = "r1"
+    assert of_fences(world) == []
+
+
+def test_leases_without_a_fence_are_left_out() -> None:
+    assert of_fences(fenced((0, 10, 6), (20, 30, 0))) == []
+
+
+def test_a_fence_that_no_majority_issued() -> None:
+    """To that very token, and that very value."""
+    for facts in ({"node": 0}, {"fence": 7}, {"token": b"c9.9"}):
+        world = fenced((0, 10, 6))
+        world.history.issues[1] = world.history.issues[1]._replace(**facts)
+        assert of_fences(world) == ["verdict"]
+
+
+def test_nodes_that_forget_and_go_on_at_once_are_an_excuse() -> None:
+    """Not if they keep out for max_ttl, nor for the counter of another lock."""
+    broken = (0, 10, 6), (1_100 * MS, 1_200 * MS, 5)
+    assert of_fences(fenced(*broken)) == ["fence"]
+    for at, key, excused in ((300 * MS, b"r0", True), (150 * MS, b"r0", False), (MS, b"r9", False)):
+        world = fenced(*broken)
+        world.history.losses.append(Loss(at, 0, key))
+        assert of_fences(world) == ([] if excused else ["fence"])
+
+
+def test_so_is_a_clock_that_is_set_back_on_a_node_that_forgot() -> None:
+    for by, forgot, excused in ((-600, True, True), (-400, True, False), (-600, False, False)):
+        world = fenced((0, 10, 6), (1_100 * MS, 1_200 * MS, 5))
+        world.servers[0].wall.step(by * MS, 0)
+        if forgot:
+            world.history.losses.append(Loss(20, 0, b"r0"))
+        assert of_fences(world) == ([] if excused else ["fence"])
+
+
+def test_the_world_notes_what_nodes_issue_and_lose() -> None:
+    """A restart without memory, and one with an old one, which is a lower counter."""
+    for memory in ("crash_lost", "crash_saved"):
+        faults = [fault("save", 2 * MS, node=0), fault(memory, 12 * MS, node=0, lasts=MS)]
+        work = [job(fencing=True), job(after=5 * MS, fencing=True)]
+        seen = see(replace(plan(work, [], faults=faults), node_offsets=(3_600_000 * MS,) * 3))
+        history = seen.world.history
+        assert seen.rules == set()
+        first, second, *_ = (one for one in history.leases if one.fence)
+        assert first.fence < second.fence
+        for one in (first, second):
+            issuers = {
+                i.node for i in history.issues if (i.token, i.fence) == (one.token, one.fence)
+            }
+            assert issuers == {0, 1, 2}
+            assert 0 < one.asked_at < one.since or one is first
+        assert history.losses == [Loss(12 * MS, 0, b"r0")]
 
 
 # --- every rule ---------------------------------------------------------------------------------

@@ -20,8 +20,16 @@ from typing import NamedTuple
 import pytest
 
 from quorlock import scripts
-from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
-from quorlock._wire.packing import pack
+from quorlock._core.commands import (
+    Acquire,
+    AcquireByScript,
+    Command,
+    Extend,
+    Inspect,
+    Raise,
+    Release,
+)
+from quorlock._wire.packing import COUNTER, pack
 from quorlock.testing.node import FULL, OK, Entry, Error, Node, Reply, Status
 from quorlock.testing.servers import Servers, find_binary
 from quorlock.testing.words import COMMANDS, Session
@@ -132,7 +140,7 @@ def as_command(words: Words, node: Node) -> Command | None:
     match words:
         case (b"SET", key, token, b"NX", b"PX", ttl) if is_ttl(ttl):
             return Acquire(key, token, int(ttl))
-        case (b"EVALSHA", sha, b"1", *_) if sha not in node.known:
+        case (b"EVALSHA", sha, *_) if sha not in node.known:
             return None
         case (b"EVALSHA", scripts.RELEASE.sha, b"1", key, token):
             return Release(key, token)
@@ -140,6 +148,16 @@ def as_command(words: Words, node: Node) -> Command | None:
             return Extend(key, token, int(ttl))
         case (b"EVALSHA", scripts.INSPECT.sha, b"1", key):
             return Inspect(key)
+        case _:
+            return as_fencing(words)
+
+
+def as_fencing(words: Words) -> Command | None:
+    match words:
+        case (b"EVALSHA", scripts.ACQUIRE.sha, b"3", key, _, _, token, ttl, grid, marker):
+            return AcquireByScript(key, token, int(ttl), int(grid), int(marker))
+        case (b"EVALSHA", scripts.RAISE.sha, b"2", key, _, token, fence, ahead):
+            return Raise(key, token, int(fence), int(ahead))
         case _:
             return None
 
@@ -328,6 +346,45 @@ class ReplicaReleases(Twin):
         return reply
 
 
+class BeginsAtZero(Twin):
+    def acquire(self, command: AcquireByScript, at: int) -> Reply:
+        self.keys.setdefault(COUNTER + command.key, Entry(b"0", None))
+        return super().acquire(command, at)
+
+
+class IssuesTheSameAgain(Twin):
+    def acquire(self, command: AcquireByScript, at: int) -> Reply:
+        entry = self.alive(command.key, at)
+        again = entry is not None and entry.value == command.token
+        before, reply = self.keys.get(COUNTER + command.key), super().acquire(command, at)
+        if again and before is not None and isinstance(reply, list) and reply[0] == 1:
+            self.keys[COUNTER + command.key] = before
+        return reply
+
+
+class LooksAtNoMarker(Twin):
+    def acquire(self, command: AcquireByScript, at: int) -> Reply:
+        return super().acquire(command._replace(marker_ms=0), at)
+
+
+class RaisesAlways(Twin):
+    def raise_fence(self, command: Raise, at: int) -> Reply:
+        reply = super().raise_fence(command, at)
+        return [1, at * 1_000, command.fence] if isinstance(reply, list) else reply
+
+
+class RaisesWhatIsAnothers(Twin):
+    def raise_fence(self, command: Raise, at: int) -> Reply:
+        entry = self.alive(command.key, at)
+        token = command.token if entry is None or entry.value is None else entry.value
+        return super().raise_fence(command._replace(token=token), at)
+
+
+class RaisesAnyDistance(Twin):
+    def raise_fence(self, command: Raise, at: int) -> Reply:
+        return super().raise_fence(command._replace(ahead_ms=2**53), at)
+
+
 class InspectIsOffByOne(Twin):
     def inspect(self, key: bytes, at: int) -> Reply:
         reply = super().inspect(key, at)
@@ -436,6 +493,8 @@ NODES: list[type[Twin]] = [
     *(ReleasesAnothers, ReleasesNothing, ReleaseHidesTheTtl, ReleasesOtherTypes),
     *(ExtendShortens, ExtendCreates, ExtendsAnothers, ExtendsByOneMore),
     *(ReplicaDeletesExpired, ReplicaReleases),
+    *(BeginsAtZero, IssuesTheSameAgain, LooksAtNoMarker),
+    *(RaisesAlways, RaisesWhatIsAnothers, RaisesAnyDistance),
 ]
 SESSIONS: list[type[Session]] = [
     *(PttlIsOffByOne, TtlIsRoundedDown, SetIgnoresNx, AskTakesWhatIsHeld, SetKeepsTheTtl),

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from quorlock import scripts
+from quorlock._wire.packing import COUNTER, MARKER
 from quorlock.testing.node import Entry, Error, Node, Reply, Status
 from quorlock.testing.servers import Server
 from quorlock.testing.words import Session, Text
@@ -129,7 +130,8 @@ SCAN_ALL: Words = (b"SCAN", b"0", b"COUNT", b"1000")
 def content() -> list[Step]:
     """All that a node holds, with its type, value and remaining life."""
     asked = [(name, key) for key in (*KEYS, b"") for name in (b"TYPE", b"GET", b"PTTL")]
-    return [Ask(words) for words in (SCAN_ALL, (b"DBSIZE",), *asked)]
+    sides = [(name, COUNTER + key) for key in KEYS for name in (b"GET", b"PTTL")]
+    return [Ask(words) for words in (SCAN_ALL, (b"DBSIZE",), *asked, *sides, (b"TYPE", MARKER))]
 
 
 def _step(rng: Random) -> list[Step]:
@@ -146,9 +148,11 @@ def _step(rng: Random) -> list[Step]:
 def _watched(rng: Random, key: bytes) -> Words:
     plain: list[Words] = [(name, key) for name in (b"GET", b"PTTL", b"EXISTS", b"TYPE")]
     acquire = (b"SET", key, rng.choice(TOKENS), b"NX", b"PX", rng.choice(SHORT))
-    return rng.choice([*plain, acquire, *(_script(rng, s, key) for s in SCRIPTS)])
+    scripted = (*(_script(rng, s, key) for s in SCRIPTS), _fencing(rng, key))
+    return rng.choice([*plain, acquire, *scripted])
 
 
+NAMES = ("ACQUIRE", "RAISE", "RELEASE", "EXTEND", "INSPECT")
 SCRIPTS = (scripts.RELEASE, scripts.EXTEND, scripts.INSPECT)
 GUARD = scripts.GUARD
 MARKERS = (b"r1:0", b"r1:5", b"r2:5", b"r1:99999999999999", b"r1:", b":5", b"r1", b"r-1:5", b"")
@@ -171,6 +175,44 @@ def _script(rng: Random, script: scripts.Script, key: bytes) -> Words:
     return (b"EVALSHA", script.sha, b"1", key, *arguments)
 
 
+FENCING = (scripts.ACQUIRE, scripts.RAISE)
+# Small enough for any clock, unlike those that nodes begin with, which depend on theirs.
+FENCES = (b"5", b"6", b"7", b"1000", b"1001", b"9007199254740991")
+
+
+def _fencing(rng: Random, key: bytes) -> Words:
+    """As quorlock says it: the twin takes these scripts in no other way."""
+    script, token = rng.choice(FENCING), rng.choice(TOKENS[:2])
+    keys: Words = (key, COUNTER + key)
+    if script is scripts.RAISE:
+        numbers: Words = (rng.choice(FENCES), rng.choice((b"1", b"15000")))
+    else:
+        keys = (*keys, MARKER)
+        grid, marker = rng.choice((b"0", b"1", b"7", b"1000")), rng.choice((b"0", b"0", *SHORT))
+        numbers = (rng.choice((*SHORT, *LONG)), grid, marker)
+    said = (b"%d" % len(keys), *keys, token, *numbers)
+    if rng.random() < 0.5:
+        return (b"EVAL", script.text, *said)
+    return (b"EVALSHA", script.sha, *said)
+
+
+def _side_keys(rng: Random, key: bytes) -> Words:
+    """What may befall a counter and the marker; of the marker's own value nothing is asked."""
+    side = rng.choice((COUNTER + key, MARKER))
+    number = rng.choice((*FENCES, *ODD))
+    return rng.choice(
+        (
+            (b"SET", side, number if side != MARKER else b"run:" + number),
+            (b"SET", side, rng.choice(FENCES) if side != MARKER else b"run:1000"),
+            (b"DEL", side),
+            (b"PTTL", side),
+            (b"PEXPIRE", side, rng.choice(SHORT)),
+            (b"GET", COUNTER + key),
+            (b"RPUSH", side, b"x"),
+        )
+    )
+
+
 def _ttl(rng: Random) -> bytes:
     return rng.choice(rng.choices((SHORT, LONG, ODD), (8, 4, 1))[0])
 
@@ -179,7 +221,8 @@ def _commands(rng: Random) -> list[Words]:
     """One command, or two that belong together."""
     (make,) = rng.choices(MAKERS, WEIGHTS)
     made = make(rng, rng.choice(KEYS))
-    if rng.random() < 0.08 and made[0] not in UNMANGLED and GUARD.text not in made:
+    others = [(s.text,) for s in (*FENCING, GUARD)] + [(s.sha,) for s in FENCING]
+    if rng.random() < 0.08 and made[0] not in UNMANGLED and made[1:2] not in others:
         made = _mangled(rng, made)
     return [SCAN_ALL, made] if made[0].upper() == b"DBSIZE" else [made]
 
@@ -304,6 +347,8 @@ WEIGHED: tuple[tuple[int, Maker], ...] = (
     (8, lambda rng, key: _script(rng, scripts.INSPECT, key)),
     (3, lambda rng, key: (b"SET", key, rng.choice(MARKERS))),
     (6, _guard),
+    (16, _fencing),
+    (8, _side_keys),
     (8, _set),
     (12, _expire),
     (5, lambda rng, key: (b"GET", key)),
@@ -579,7 +624,7 @@ def same(one: Any, other: Any) -> bool:
 
 # Redis 7.0 in the words of Valkey 9.
 TONGUE = {
-    **{f" script: {script.sha.decode()}, on @": " script: on @" for script in (*SCRIPTS, GUARD)},
+    **{f" script: {s.sha.decode()}, on @": " script: on @" for s in (*SCRIPTS, GUARD, *FENCING)},
     "No matching script. Please use EVAL.": "No matching script.",
     "Lua redis lib command arguments must": "Command arguments must",
 }
@@ -589,6 +634,8 @@ def comparable(words: Words, reply: Any) -> Any:
     """The reply without what may differ: order, who is who, and the servers' tongues."""
     if isinstance(reply, Error):
         return in_valkeys_words(reply)
+    if words[0].upper() in (b"EVAL", b"EVALSHA") and isinstance(reply, list) and len(reply) == 3:
+        return [reply[0], reply[2]]  # its clock may be of the ms before, on servers before 7.2
     essence = _ESSENCES.get(words[0].upper())
     return essence(reply) if essence else reply
 
@@ -648,5 +695,5 @@ def shown(step: Step | Words) -> str:
 
 
 def _shown_word(word: bytes) -> str:
-    names = {s.text: n for s, n in zip(SCRIPTS, ("release", "extend", "inspect"), strict=True)}
+    names = {getattr(scripts, name).text: name.lower() for name in NAMES}
     return f"<{names[word]}.lua>" if word in names else repr(word)[1:]

@@ -69,8 +69,9 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         it is given back.  max_hold: how long it may be held in all, seconds, by extensions of
         either kind; math.inf for no end.  fencing: give every lease a `fence`, a number that only
         rises.  on_warning: a plain function that is called with the lease when renewal fails and
-        less than half of the ttl is left; all renewal waits until it returns.  on_lost: "cancel" the body of `async with` when the lease is lost (LeaseLost
-        comes out of the block), or only "flag" it (`lease.lost`).  Raises ConfigError.
+        less than half of the ttl is left; all renewal waits until it returns.  on_lost: "cancel"
+        the body of `async with` when the lease is lost (LeaseLost comes out of the block), or only
+        "flag" it (`lease.lost`).  Raises ConfigError.
         """
         terms = terms_of(renew, max_hold, on_warning)
         return Lock(self._session, resource, ttl, timeout, fencing, terms, on_lost)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock._core.time import NS_PER_MS
+from quorlock.testing import fences as fences_of
 from quorlock.testing.clock import PPM
 from quorlock.testing.history import Violation
 
@@ -35,6 +36,8 @@ RULES = {
     "exception": "nothing comes out that nobody expects",
     "endless": "nobody goes round in circles",
     "leftover": "nothing of a finished attempt or lease is left on a node that lives",
+    "fence": "no two leases have the same fence, and who asks after another was granted has the"
+    " larger one (assumes that nodes that forgot keep out)",
     "liveness": "when all is well again, somebody gets the lock",
 }
 
@@ -98,7 +101,8 @@ def judge(world: World, *, excuse_memory: bool = True) -> Judgement:
     overlaps = tuple(_overlaps(intervals))
     excused = bool(taken.clocks) or (bool(taken.memory) and excuse_memory)
     counted = () if excused else overlaps
-    found = [*history.found, *counted, *_late(world), *_silent(world), *_dead(world)]
+    fences = fences_of.violations(world)
+    found = [*history.found, *counted, *fences, *_late(world), *_silent(world), *_dead(world)]
     return Judgement(
         violations=tuple(found),
         excused=len(overlaps) if excused else 0,

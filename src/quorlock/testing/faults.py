@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from quorlock.testing.node import is_side_key
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -258,6 +260,19 @@ def _evict(world: World, fault: Fault) -> bool:
     return True
 
 
+def _unlock(world: World, fault: Fault) -> bool:
+    """Somebody deletes all locks on all nodes: from then on nothing keeps two from holding one."""
+    del fault
+    keys = {key for server in world.servers for key in server.node.keys if not is_side_key(key)}
+    for server in world.servers:
+        before = dict(server.node.keys)
+        for key in sorted(keys & before.keys()):
+            server.node.evict(key)
+            world.tell("evict", node=server.index, key=key.decode())
+        world.forgot(server, before, "DEL")
+    return bool(keys)
+
+
 def _script_flush(world: World, fault: Fault) -> bool:
     """SCRIPT FLUSH: the node forgets our scripts."""
     world.servers[fault.node].node.known.clear()
@@ -399,6 +414,7 @@ KINDS: dict[str, Strike] = {
     "full": _full,
     "flush": _flush,
     "evict": _evict,
+    "unlock": _unlock,
     "script_flush": _script_flush,
     "wall_step": _wall_step,
     "wall_drift": _wall_drift,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quorlock._core.effects import Receipt
+    from quorlock.testing.fences import Issue, Loss
 
 
 @dataclass(slots=True)
@@ -21,6 +22,7 @@ class Lease:
         why: how it ended.
         renewed: it extends itself; `told`: when its loss was told then, `hold_until`: how far, on
             its client's clock, it may go.
+        fence: 0 if it has none. asked_at: when the attempt that won it began.
     """
 
     client: int
@@ -36,6 +38,8 @@ class Lease:
     renewed: bool = False
     told: int | None = None
     hold_until: int | None = None
+    fence: int = 0
+    asked_at: int = 0
 
     @property
     def valid_until(self) -> int:
@@ -93,6 +97,9 @@ class History:
     found: list[Violation] = field(default_factory=list[Violation])
     # At, node, how:
     forgotten: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
+    # Fences that nodes issued, and counters that they lost.
+    issues: list[Issue] = field(default_factory=list["Issue"])
+    losses: list[Loss] = field(default_factory=list["Loss"])
     # Fault and phase: how often.
     phases: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     faults_during_an_attempt: int = 0

@@ -13,7 +13,8 @@ import re
 from typing import Final, NamedTuple, TypeAlias, Union
 
 from quorlock import scripts
-from quorlock._core.commands import Acquire, Command, Extend, Release
+from quorlock._core.commands import Acquire, AcquireByScript, Command, Extend, Raise, Release
+from quorlock._wire.packing import COUNTER, MARKER
 
 
 class Error(str):
@@ -30,6 +31,8 @@ class Status(bytes):
 
 Reply: TypeAlias = Union[int, bytes, Error, "list[Reply]", "dict[bytes, Reply]", None]
 
+# A counter is forgotten after a day without use, and one that is a day ahead is not followed.
+DAY_MS: Final = 86_400_000
 OK: Final = Status(b"OK")
 WRONG_TYPE: Final = Error("WRONGTYPE Operation against a key holding the wrong kind of value")
 READ_ONLY: Final = Error("READONLY You can't write against a read only replica.")
@@ -46,7 +49,14 @@ _WRONG_TYPE_RELEASE: Final = in_script(WRONG_TYPE, scripts.RELEASE, b"redis.call
 _WRONG_TYPE_EXTEND: Final = in_script(WRONG_TYPE, scripts.EXTEND, b"redis.call('GET'")
 _WRONG_TYPE_INSPECT: Final = in_script(WRONG_TYPE, scripts.INSPECT, b"redis.call('GET'")
 _WRONG_TYPE_GUARD: Final = in_script(WRONG_TYPE, scripts.GUARD, b"redis.call('GET'")
+_WRONG_TYPE_ACQUIRE: Final = in_script(WRONG_TYPE, scripts.ACQUIRE, b"local holder = redis")
+_WRONG_TYPE_COUNTER: Final = in_script(WRONG_TYPE, scripts.ACQUIRE, b"local last = redis")
+_WRONG_TYPE_MARKER: Final = in_script(WRONG_TYPE, scripts.ACQUIRE, b"local marker = redis")
+_WRONG_TYPE_RAISE: Final = in_script(WRONG_TYPE, scripts.RAISE, b"local holder = redis")
+_WRONG_TYPE_RAISED: Final = in_script(WRONG_TYPE, scripts.RAISE, b"local last = redis")
 _READ_ONLY_RELEASE: Final = in_script(READ_ONLY, scripts.RELEASE, b"redis.call('DEL'")
+_SETS_MARKER, _SETS_LOCK = b"redis.call('SET', KEYS[3]", b"redis.call('SET', KEYS[1]"
+_SETS_COUNTER = b"redis.call('SET', KEYS[2]"
 READ_ONLY_EXTEND: Final = in_script(READ_ONLY, scripts.EXTEND, b"redis.call('PEXPIRE'")
 
 
@@ -93,6 +103,10 @@ class Node:
             return self.set_nx_px(command.key, command.token, command.ttl_ms, at)  # type: ignore[union-attr]
         if kind is Release:
             return self.release(command.key, command.token, at)  # type: ignore[union-attr]
+        if kind is AcquireByScript:
+            return self.acquire(command, at)  # type: ignore[arg-type]
+        if kind is Raise:
+            return self.raise_fence(command, at)  # type: ignore[arg-type]
         if kind is Extend:
             return self.extend(command.key, command.token, command.ttl_ms, at)  # type: ignore[union-attr]
         return self.inspect(command.key, at)
@@ -107,6 +121,83 @@ class Node:
             return None
         self.keys[key] = Entry(value, at + ttl_ms)
         return OK
+
+    def acquire(self, command: AcquireByScript, at: int) -> Reply:
+        """scripts/acquire.lua."""
+        key, token, ttl_ms, grid_ms, marker_ms = command
+        if marker_ms and (kept_out := self._kept_out(marker_ms, at)) is not None:
+            return kept_out
+        entry = self.alive(key, at)
+        if entry is not None and entry.value is None:
+            return _WRONG_TYPE_ACQUIRE
+        if entry is not None and entry.value != token:
+            return [0, at * 1_000, ttl_left(entry, at)]
+        fence = self._next_fence(key, grid_ms, at) if grid_ms else 0
+        if not isinstance(fence, int):
+            return fence
+        if (entry is None or fence) and (refusal := self._refusal()):
+            first = _SETS_LOCK if entry is None else _SETS_COUNTER
+            return in_script(refusal, scripts.ACQUIRE, first)
+        if entry is None:
+            self.expire_at(key, Entry(token, None), at + ttl_ms, at)
+        if fence:
+            self.expire_at(COUNTER + key, Entry(b"%d" % fence, None), at + DAY_MS, at)
+        return [1, at * 1_000, fence]
+
+    def _kept_out(self, marker_ms: int, at: int) -> Reply:
+        """None: the marker is old enough."""
+        entry = self.alive(MARKER, at)
+        if entry is not None and entry.value is None:
+            return _WRONG_TYPE_MARKER
+        found = re.search(rb":([0-9]+)\Z", (entry and entry.value) or b"")
+        since = int(found[1]) if found else None
+        if since is None or since > at:
+            if refusal := self._refusal():
+                return in_script(refusal, scripts.ACQUIRE, _SETS_MARKER)
+            self.keys[MARKER] = Entry(b"%b:%d" % (self.run_id.encode(), at), None)
+            since = at
+        left = since + marker_ms - at
+        return [-1, at * 1_000, left] if left > 0 else None
+
+    def _next_fence(self, key: bytes, grid_ms: int, at: int) -> Reply:
+        """An int: what it may issue."""
+        entry = self.alive(COUNTER + key, at) or Entry(b"0", None)
+        if entry.value is None:
+            return _WRONG_TYPE_COUNTER
+        last = _whole(entry.value)
+        if last is None or last > (at + DAY_MS) * 1_000:
+            return [-2, at * 1_000, 0]
+        return max(last + 1, (at // grid_ms + 1) * grid_ms * 1_000)
+
+    def raise_fence(self, command: Raise, at: int) -> Reply:
+        """scripts/raise.lua."""
+        key, token, fence, ahead_ms = command
+        entry = self.alive(key, at)
+        if entry is None:
+            return [-1, at * 1_000, 0]
+        if entry.value is None:
+            return _WRONG_TYPE_RAISE
+        if entry.value != token:
+            return [0, at * 1_000, ttl_left(entry, at)]
+        if fence > (at + ahead_ms) * 1_000:
+            return [-3, at * 1_000, 0]
+        return self._raise_to(key, fence, at)
+
+    def _raise_to(self, key: bytes, fence: int, at: int) -> Reply:
+        counter = self.alive(COUNTER + key, at)
+        if counter is not None and counter.value is None:
+            return _WRONG_TYPE_RAISED
+        last = None if counter is None else _whole(counter.value or b"")
+        if last is None or last >= fence:
+            return [-2, at * 1_000, 0]
+        if refusal := self._refusal():
+            return in_script(refusal, scripts.RAISE, _SETS_COUNTER)
+        self.expire_at(COUNTER + key, Entry(b"%d" % fence, None), at + DAY_MS, at)
+        return [1, at * 1_000, fence]
+
+    def _refusal(self) -> Error | None:
+        """Of a write that needs room."""
+        return READ_ONLY if self.read_only else FULL if self.full else None
 
     def release(self, key: bytes, token: bytes | None, at: int) -> Reply:
         """scripts/release.lua."""
@@ -209,6 +300,15 @@ class Node:
     def evict(self, key: bytes) -> None:
         """No memory is left, and the key goes, whatever its ttl."""
         self.keys.pop(key, None)
+
+
+def _whole(text: bytes) -> int | None:
+    return int(text) if re.fullmatch(rb"[0-9]+", text) else None
+
+
+def is_side_key(key: bytes) -> bool:
+    """It is no lock, but something of quorlock's own."""
+    return key.startswith(b"quorlock:")
 
 
 def ttl_left(entry: Entry, at: int) -> int:

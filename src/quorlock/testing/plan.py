@@ -31,6 +31,7 @@ class Job:
             by its bare token after an extension by token) or "hand_over" (another adopts it).
         cancel_after: the call for the lock is cancelled after so long; None: it is not.
         renew: the lease extends itself while it is held; `max_hold`: for so long in all.
+        fencing: its lease has a fence.
     """
 
     after: int
@@ -44,6 +45,7 @@ class Job:
     cancel_after: int | None = None
     renew: bool = False
     max_hold: int | None = None
+    fencing: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from quorlock._core.commands import Acquire, Command, Extend, Release
+from quorlock._core.commands import ACQUIRES, AnyAcquire, Command, Extend, Raise, Release
 from quorlock._core.debts import Debts
 from quorlock._core.effects import (
     Abandoned,
@@ -190,6 +190,7 @@ class Process:
         data = pack(command)
         turn.round += 1
         turn.began(command)
+        self.world.asks(command)
         started = self.now()
         question = Question(command, turn, turn.round, started)
         asked = 0
@@ -218,7 +219,7 @@ class Process:
         """Ask one node; the answer in its name if it can't be asked."""
         link = self.links[bundle][index]
         command = question.command
-        is_kept = type(command) is Extend or (type(command) is Acquire and behind is not None)
+        is_kept = type(command) is Extend or (type(command) in ACQUIRES and behind is not None)
         if is_kept and self.debts[index].owes(getattr(command, "token", b"")):
             return ABSENT  # what may be there of ours is about to be deleted
         if behind is not None:
@@ -337,7 +338,7 @@ class Process:
 
     # --- debts -------------------------------------------------------------------------------
 
-    def owe(self, index: int, command: Acquire | Release, run_id: str) -> None:
+    def owe(self, index: int, command: AnyAcquire | Release, run_id: str) -> None:
         """A release must reach this node some other way."""
         self.debts[index].owe(command.key, command.token, run_id, self.now())
         self.world.at(self.world.now, self._act, (self.pay, index))
@@ -384,6 +385,7 @@ class Payment:
     """Hears what became of a release that was owed."""
 
     over = False
+    round = 0
 
     def __init__(self, process: Process, link: Link, token: bytes) -> None:
         self._process = process
@@ -448,7 +450,8 @@ class Turn(Generic[T]):
         if self.command is not None:
             self.process.world.round_ended(self)
         self.command = command
-        self.votes.clear()
+        if type(command) is not Raise:  # the second round of an acquire adds to its first
+            self.votes.clear()
 
     def hear(self, reply: Replied) -> None:
         """A connection brings an answer."""

@@ -65,6 +65,15 @@ RESTARTS: Weights = {
 }
 # Keys of a minority at times, of a majority at others: what renewal repairs, and what it cannot.
 RENEWAL_TROUBLE: Weights = {"crash_lost": 1, "evict": 1, "flush": 1}
+# What breaks mutual exclusion and must not break fences: besides, nodes that forget and keep out.
+FENCE_TROUBLE: Weights = {
+    "client_step": 6,
+    "client_drift": 3,
+    "unlock": 12,
+    "crash_lost": 3,
+    "crash_saved": 2,
+    "save": 2,
+}
 CLOCK_TROUBLE: Weights = {"client_step": 2, "wall_step": 2, "client_drift": 1, "wall_drift": 1}
 
 
@@ -96,6 +105,7 @@ class Scenario:
         jobs: at most so many for each client.
         resources: at most so many, mostly one.
         late_tail: per mille of the messages that are late, in one world of four.
+        fenced: per mille of the worlds whose leases have fences.
         shaped: a last word on the plan, for directed scenarios.
     """
 
@@ -113,6 +123,7 @@ class Scenario:
     jobs: int = 4
     resources: int = 2
     late_tail: int = 200
+    fenced: int = 0
     floors: Floors = FLOORS
     shaped: Callable[[Plan, Random], Plan] | None = field(default=None, compare=False)
 
@@ -172,7 +183,22 @@ class _Planner:
             lasts=lasts,
             resources=tuple(f"r{number}" for number in range(resources)),
         )
+        if self.happens(scenario.fenced):
+            plan = self._fenced(plan)
         return scenario.shaped(plan, self.dice) if scenario.shaped is not None else plan
+
+    def _fenced(self, plan: Plan) -> Plan:
+        """The same work with fences: on nodes whose clocks agree, or one of them does not."""
+        max_ttl = plan.settings.max_ttl_ms * NS_PER_MS
+        apart = self.one_of((0, NS_PER_MS // 10, 5 * NS_PER_MS, max_ttl // 4))
+        clock = plan.node_offsets[0] + 3_600_000 * NS_PER_MS
+        offsets = [clock + self.between(0, apart) for _ in plan.node_offsets]
+        if self.happens(200):
+            offsets[self.between(0, len(offsets) - 1)] += self.between(-3, 3) * max_ttl
+        careers = tuple(
+            tuple(replace(job, fencing=True) for job in career) for career in plan.careers
+        )
+        return replace(plan, careers=careers, node_offsets=tuple(offsets))
 
     def _settings(self, n: int) -> Settings:
         beat_ms = self.beat // NS_PER_MS
@@ -306,7 +332,7 @@ class _Planner:
         return self.one_of((0, 500, 1000, self.between(0, 1000)))
 
 
-_OF_NODE = frozenset({*NODE_TROUBLE, *MEMORY_TROUBLE, "wall_step", "wall_drift"})
+_OF_NODE = frozenset({*NODE_TROUBLE, *MEMORY_TROUBLE, "unlock", "wall_step", "wall_drift"})
 
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
@@ -360,6 +386,14 @@ SCENARIOS: dict[str, Scenario] = {
             floors=Floors(990, 250, 650),
         ),
         Scenario(
+            "fences",
+            "fences, whatever breaks the lock: clients' clocks that jump, locks that are deleted",
+            {**CLIENT_TROUBLE, **NODE_TROUBLE, **NETWORK_TROUBLE, **FENCE_TROUBLE},
+            nodes=(1, 2, 3, 3, 3, 3, 4, 5),
+            fenced=1000,
+            floors=Floors(150, 200, 800),
+        ),
+        Scenario(
             "clocks",
             "clocks drift beyond the bound and jump",
             CLOCK_TROUBLE,
@@ -373,6 +407,7 @@ ALL = "all"
 _TURNS = (
     *("sound", "mixed", "sound", "network", "sound", "mixed", "nodes", "clients", "sound"),
     *("mixed", "calm", "sound", "memory", "sound", "mixed", "clocks", "network", "sound"),
+    *("restarts", "fences"),
 )
 
 

@@ -57,6 +57,8 @@ def reply_words(event: Event) -> str:
         return f"error: {reply.partition(' ')[0]}"
     if command == "release":
         return _release_words(reply)
+    if isinstance(reply, list):
+        return _fence_words(command, *reply)
     if event["vote"] == "granted":
         return "granted"
     return _REFUSALS.get((command, reply), str(event["vote"]))
@@ -67,6 +69,21 @@ _REFUSALS: dict[tuple[str, Any], str] = {
     ("extend", 0): "refused (held by another)",
     ("extend", -1): "refused (the key is gone)",
 }
+
+
+def _fence_words(command: str, what: int, _clock: int, number: int) -> str:
+    """See scripts/acquire.lua and raise.lua."""
+    if what == 1:
+        return f"granted, fence {number}"
+    words = {
+        -1: "the key is gone" if command == "raise" else f"kept out for {number:,} ms",
+        0: "held by another",
+        -2: "its counter is in the way",
+        -3: "too far ahead of its clock",
+    }
+    return f"refused ({words[what]})"
+
+
 _DELETED, _ABSENT = -3, -2  # see scripts/release.lua
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock import scripts
-from quorlock._core.commands import Extend, Inspect, Release
 from quorlock._core.time import NS_PER_MS
-from quorlock.testing.node import Error, Node
+from quorlock._wire.packing import SCRIPTS
+from quorlock.testing.node import Error, Node, is_side_key
 
 if TYPE_CHECKING:
     from quorlock.testing.clock import Clock
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 
 _LONG_MS = 30 * 86_400_000
 NO_SCRIPT = Error("NOSCRIPT No matching script.")
-_SCRIPTS: dict[type, bytes] = {
-    Release: scripts.RELEASE.sha,
-    Extend: scripts.EXTEND.sha,
-    Inspect: scripts.INSPECT.sha,
-}
 
 
 class Server:
@@ -33,12 +27,14 @@ class Server:
 
     Attributes:
         up: it runs. epoch: how often it has been started; connections belong to one epoch.
+        died_at: when it ended last.
         hung: it runs, answers nothing and forgets nothing, as after SIGSTOP.
         slow_by: how much longer everything takes to reach it (ns).
     """
 
     __slots__ = (
         "_door",
+        "died_at",
         "epoch",
         "hung",
         "index",
@@ -59,6 +55,7 @@ class Server:
         self.up = True
         self.memory = "kept"
         self.epoch = 0
+        self.died_at = 0
         self.hung = False
         self.slow_by = 0
         self._door: list[Message] = []  # what came while it hung
@@ -69,7 +66,8 @@ class Server:
 
     def empty_at(self) -> int:
         """The true instant from which on nothing that it holds now is alive."""
-        untils = (entry.until for entry in self.node.keys.values() if entry.until is not None)
+        locks = (entry for key, entry in self.node.keys.items() if not is_side_key(key))
+        untils = (entry.until for entry in locks if entry.until is not None)
         last = (max(untils, default=0) + 1) * NS_PER_MS
         return self.wall.when(last) or 0
 
@@ -93,11 +91,11 @@ class Server:
 
     def _reply(self, message: Message) -> Reply:
         command = message.command
-        sha = _SCRIPTS.get(type(command))
-        if sha is not None:
+        script = SCRIPTS.get(type(command))
+        if script is not None:
             if message.in_full:
-                self.node.known.add(sha)
-            elif sha not in self.node.known:
+                self.node.known.add(script.sha)
+            elif script.sha not in self.node.known:
                 return NO_SCRIPT
         return self.node.ask(command, self.at_ms())
 
@@ -106,6 +104,7 @@ class Server:
     def crash(self, memory: str) -> None:
         """It ends as by SIGKILL; what a restart will find of its `memory` is known then."""
         self.up = False
+        self.died_at = self.world.now
         self.memory = memory
         self.epoch += 1
         self.hung = False

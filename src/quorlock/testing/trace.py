@@ -10,7 +10,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import Acquire, Extend, Inspect, Release
+from quorlock._core.commands import (
+    ACQUIRES,
+    Acquire,
+    AcquireByScript,
+    Extend,
+    Inspect,
+    Raise,
+    Release,
+)
 from quorlock._core.outcomes import Extended, Granted, Lost, Released
 from quorlock._core.time import EXPIRY_RESOLUTION
 
@@ -30,6 +38,8 @@ Line = dict[str, Any]
 
 # What a node replies when it has done what it was asked.
 _YES: dict[type, object] = {Acquire: "OK", Extend: 1, Release: -3}
+# Names of commands, where they are not their class's.
+_NAMES: dict[type, str] = {AcquireByScript: "acquire"}
 
 
 class Trace:
@@ -87,7 +97,8 @@ class Trace:
     def executed(self, server: Server, message: Message) -> None:
         """A node carries a command out."""
         reply = _shown(message.reply)
-        granted = reply == _YES.get(type(message.command))
+        # What scripts about fences say begins with 1, then comes the node's clock, then the fence.
+        granted = (reply[0] if isinstance(reply, list) else reply) == _yes(message.command)
         self._write(
             "execute",
             **_about(message),
@@ -206,12 +217,16 @@ def _about(message: Message) -> Line:
         "command": _name(command),
         "key": command.key.decode(),
         "token": token,
-        "ttl_ms": command.ttl_ms if isinstance(command, (Acquire, Extend)) else 0,
+        "ttl_ms": command.ttl_ms if isinstance(command, (*ACQUIRES, Extend)) else 0,
     }
 
 
 def _name(command: Command) -> str:
-    return type(command).__name__.lower()
+    return _NAMES.get(type(command)) or type(command).__name__.lower()
+
+
+def _yes(command: Command) -> object:
+    return 1 if isinstance(command, (AcquireByScript, Raise)) else _YES.get(type(command))
 
 
 def _shown(reply: Reply) -> Any:

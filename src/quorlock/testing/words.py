@@ -12,6 +12,8 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quorlock import scripts
+from quorlock._core.commands import AcquireByScript, Raise
+from quorlock._wire.packing import COUNTER, MARKER
 from quorlock.testing.node import (
     FULL,
     OK,
@@ -404,6 +406,8 @@ def _run(call: Call, script: Script, keys: Sequence[bytes], arguments: Sequence[
     if not keys:
         return in_script(_NO_STRING, script, b"redis.call('GET'")
     token = arguments[0] if arguments else None
+    if script in (scripts.ACQUIRE, scripts.RAISE):
+        return _run_with_numbers(call, script, keys, arguments)
     if script is scripts.RELEASE:
         return call.node.release(keys[0], token, call.at)
     if script is scripts.INSPECT:
@@ -412,6 +416,19 @@ def _run(call: Call, script: Script, keys: Sequence[bytes], arguments: Sequence[
         run_id, worth = arguments
         return call.node.guard(keys[0], run_id, worth, call.at)
     return _extend(call.node, keys[0], token, b"".join(arguments[1:2]), call.at)
+
+
+def _run_with_numbers(
+    call: Call, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes]
+) -> Reply:
+    """The scripts about fences: with the keys and numbers that quorlock gives them, no others."""
+    key, numbers = keys[0], [_integer(word) for word in arguments[1:]]
+    ours = [key, COUNTER + key, *([MARKER] if script is scripts.ACQUIRE else [])]
+    if [*keys] != ours or len(numbers) != len(ours) or None in numbers:
+        return _STRANGE
+    made = AcquireByScript if script is scripts.ACQUIRE else Raise
+    command = made(key, arguments[0], *[number or 0 for number in numbers])
+    return call.node.ask(command, call.at)
 
 
 def _extend(node: Node, key: bytes, token: bytes | None, ttl: bytes, at: int) -> Reply:
@@ -451,7 +468,10 @@ def _lua_number(word: bytes) -> float | None:
 _NO_SCRIPT: Final = Error("NOSCRIPT No matching script.")
 _NO_STRING: Final = Error("ERR Command arguments must be strings or integers")
 _STRANGE: Final = Error("ERR a node in memory runs quorlock's own scripts only, not this one")
-_SCRIPTS: Final = (scripts.EXTEND, scripts.GUARD, scripts.INSPECT, scripts.RELEASE)
+_SCRIPTS: Final = (
+    *(scripts.ACQUIRE, scripts.RAISE, scripts.GUARD),
+    *(scripts.EXTEND, scripts.INSPECT, scripts.RELEASE),
+)
 _TEXTS: Final = {script.text: script for script in _SCRIPTS}
 _SHAS: Final = {script.sha: script for script in _SCRIPTS}
 

@@ -150,13 +150,25 @@ class Worker:
         if isinstance(won, Granted):
             lease = self.world.lease(self.process, won, resource)
             yield from self._release(lease)
+        if any(job.fencing for job in self._jobs):
+            # When every node has been long enough out: what is issued now must be the largest.
+            yield from self._take_fence(resource)
+
+    def _take_fence(self, resource: str) -> Generator[int | Wish, Any, None]:
+        process = self.process
+        request = self._request(resource, process.policy.max_ttl_ms, 0)._replace(fencing=True)
+        flow = redlock.try_acquire(request, process.policy, process.chance)
+        won = yield Wish("fence", flow, resource)
+        if isinstance(won, Granted):
+            yield from self._release(self.world.lease(process, won, resource))
 
     def _acquire(self, job: Job) -> Generator[int | Wish, Any, Lease | None]:
         process, policy = self.process, self.process.policy
         resource = self.world.resources[job.resource]
         request = self._request(resource, job.ttl_ms, 0 if job.once else job.timeout)
+        request = request._replace(fencing=job.fencing)
         ask = redlock.try_acquire if job.once else redlock.acquire
-        rounds = 2 * policy.node_timeout + _SLACK
+        rounds = redlock.rounds(request) * policy.node_timeout + _SLACK
         won = yield Wish(
             "try_acquire" if job.once else "acquire",
             ask(request, policy, process.chance),

@@ -11,14 +11,16 @@ from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import Acquire, Extend, Release
+from quorlock._core.commands import ACQUIRES, Acquire, AcquireByScript, Extend, Raise, Release
 from quorlock._core.outcomes import Extended, Granted, Lost, Released, Vote
 from quorlock._core.quorum import quorum
 from quorlock._core.time import EXPIRY_RESOLUTION, NS_PER_MS
 from quorlock.testing import faults
 from quorlock.testing.clock import PPM, Clock
+from quorlock.testing.fences import Issue, losses
 from quorlock.testing.history import Call, History, Lease, Violation
 from quorlock.testing.network import Link
+from quorlock.testing.node import is_side_key
 from quorlock.testing.process import Process, Turn
 from quorlock.testing.server import Server
 from quorlock.testing.worker import Worker
@@ -26,11 +28,12 @@ from quorlock.testing.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from quorlock._core.commands import Command
     from quorlock._core.effects import Flow
     from quorlock._core.outcomes import Answer
     from quorlock._wire.conversation import Question
     from quorlock.testing.network import Message
-    from quorlock.testing.node import Entry
+    from quorlock.testing.node import Entry, Reply
     from quorlock.testing.plan import Fault, Plan
     from quorlock.testing.trace import Trace
 
@@ -63,6 +66,7 @@ class World:
         self.resources = plan.resources
         self.executed_on: dict[bytes, int] = {}  # by token: nodes that carried out its SET
         self.extended_at: dict[tuple[bytes, int], int] = {}  # by token and node: when last
+        self.asked_at: dict[bytes, int] = {}  # by token: when its attempt began, if it is fenced
         self.handed_over: set[bytes] = set()  # their old owner owes them to nobody any more
         # Keys that may stay until their ttl: a duplicate set them or a restart brought them back,
         # of which nobody can know.
@@ -169,14 +173,19 @@ class World:
     def forgot(self, server: Server, before: dict[bytes, Entry], how: str) -> None:
         """Compare what a node holds with what it held: nothing alive may be gone or shorter."""
         at = server.at_ms()
+        # What a restart has not brought back was lost when the process before it ended.
+        since = server.died_at if how.startswith("restart") else self.now
+        self.history.losses += losses(since, server.index, server.node, before)
         for key, entry in before.items():
-            if entry.until is not None and entry.until < at:
+            if is_side_key(key) or (entry.until is not None and entry.until < at):
                 continue
             after = server.node.alive(key, at)
             if after is None or after.value != entry.value or _shorter(after, entry):
                 self.history.forgotten.append((self.now, server.index, how))
         for key, entry in server.node.keys.items():
             old = before.get(key)
+            if is_side_key(key):
+                continue
             if entry.value is not None and (old is None or old.value != entry.value):
                 self.unowed.add((entry.value, server.index))  # deleted, and back from the disk
 
@@ -203,14 +212,18 @@ class World:
     def executed(self, server: Server, message: Message) -> None:
         """A node has carried out a command."""
         command, reply = message.command, message.reply
-        if type(command) is Acquire:
-            if reply == b"OK":
+        if isinstance(command, ACQUIRES):
+            if has_granted(reply):
                 if message.copy:
                     self.unowed.add((command.token, server.index))
                 mask = self.executed_on.get(command.token, 0)
                 self.executed_on[command.token] = mask | 1 << server.index
         elif type(command) is Extend and reply == 1:
             self.extended_at[command.token, server.index] = self.now
+        if isinstance(command, (AcquireByScript, Raise)) and has_granted(reply):
+            assert isinstance(reply, list)
+            issue = Issue(self.now, server.index, command.key, command.token, reply[2])  # type: ignore[arg-type] # its fence
+            self.history.issues.append(issue)
         if self.trace is not None:
             self.trace.executed(server, message)
 
@@ -218,6 +231,11 @@ class World:
         """A client has read a reply."""
         if self.trace is not None:
             self.trace.heard(message, question, answer)
+
+    def asks(self, command: Command) -> None:
+        """A client begins a round."""
+        if isinstance(command, AcquireByScript):
+            self.asked_at[command.token] = self.now
 
     def elapsed(self, turn: Turn[Any]) -> None:
         """A deadline has passed in a flow."""
@@ -334,7 +352,9 @@ class World:
         """A client has won a lock."""
         promise = (self.now, granted.valid_until)
         who, what = process.index, (granted.token, resource, granted.key, granted.ttl_ms)
-        return self._keep(Lease(who, *what, self.now, granted.receipt, [promise]))
+        lease = Lease(who, *what, self.now, granted.receipt, [promise])
+        lease.fence, lease.asked_at = granted.fence, self.asked_at.get(granted.token, 0)
+        return self._keep(lease)
 
     def lease_again(self, old: Lease, process: Process, valid_until: int) -> Lease:
         """A token that is extended without its lease: adopted, or by a caller who knows it."""
@@ -362,7 +382,7 @@ class World:
             at = server.at_ms()
             for key in list(server.node.keys):
                 entry = server.node.alive(key, at)
-                if entry is not None and entry.value is not None:
+                if entry is not None and entry.value is not None and not is_side_key(key):
                     self._judge_leftover(server, entry.value)
 
     def _judge_leftover(self, server: Server, token: bytes) -> None:
@@ -401,7 +421,12 @@ def _shorter(after: Entry, before: Entry) -> bool:
 
 
 def _is_at(command: object, token: bytes) -> bool:
-    return isinstance(command, (Acquire, Extend, Release)) and command.token == token
+    return isinstance(command, (*ACQUIRES, Extend, Release)) and command.token == token
+
+
+def has_granted(reply: Reply) -> bool:
+    """What a node said to an acquire, or to a raise."""
+    return reply == b"OK" or (isinstance(reply, list) and reply[0] == 1)
 
 
 def _word(outcome: object) -> str:
