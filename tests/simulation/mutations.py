@@ -500,7 +500,7 @@ MUTATIONS = (
     ),
     Mutation(
         "renewed validity measured from the reply",
-        "overlap",
+        "cover",
         ((renewal, "_settle", renewed_from_the_reply),),
         "renewal",
     ),

@@ -28,6 +28,8 @@ RULES = {
     "overlap": "no two leases on one resource are valid at the same instant (assumes the clocks"
     " and the memory)",
     "verdict": "an outcome agrees with what the nodes did and said",
+    "cover": "the keys of a renewed lease last as long as it may be trusted, on a majority"
+    " (assumes the clocks and the memory)",
     "afterlife": "nothing is sent to renew a lease that is over",
     "limit": "no lease is renewed beyond its max_hold",
     "silence": "a renewed lease that is lost is told so before it ends (assumes a steady clock)",
@@ -100,7 +102,7 @@ def judge(world: World, *, excuse_memory: bool = True) -> Judgement:
     intervals = tuple(interval(lease, world) for lease in history.leases)
     overlaps = tuple(_overlaps(intervals))
     excused = bool(taken.clocks) or (bool(taken.memory) and excuse_memory)
-    counted = () if excused else overlaps
+    counted = () if excused else (*overlaps, *history.uncovered)
     fences = fences_of.violations(world)
     found = [*history.found, *counted, *fences, *_late(world), *_silent(world), *_dead(world)]
     return Judgement(

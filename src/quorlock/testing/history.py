@@ -95,6 +95,8 @@ class History:
     calls: list[Call] = field(default_factory=list[Call])
     # Found by the world itself, on the spot:
     found: list[Violation] = field(default_factory=list[Violation])
+    # And what is one only where clocks and memory were as they must be:
+    uncovered: list[Violation] = field(default_factory=list[Violation])
     # At, node, how:
     forgotten: list[tuple[int, int, str]] = field(default_factory=list[tuple[int, int, str]])
     # Fences that nodes issued, and counters that they lost.

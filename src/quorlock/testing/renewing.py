@@ -69,6 +69,7 @@ class Kept:
             return False
         world.check_renewed(lease, self.began)
         promise = max(lease.valid_until, valid_until)
+        world.check_covered(lease, promise)
         lease.promises.append((world.now, promise))
         if lease.hold_until is not None and promise > lease.hold_until:
             text = f"{lease.token.decode()} was renewed beyond its max_hold"

@@ -71,6 +71,13 @@ class Server:
         last = (max(untils, default=0) + 1) * NS_PER_MS
         return self.wall.when(last) or 0
 
+    def holds_until(self, key: bytes, token: bytes) -> int:
+        """The true instant from which on the key does not hold the token any more, as it is now."""
+        entry = self.node.keys.get(key)
+        if entry is None or entry.value != token:
+            return 0
+        return (self.wall.when((entry.until + 1) * NS_PER_MS) or 0) if entry.until else 1 << 62
+
     def arrive(self, message: Message) -> None:
         """A request has reached the door."""
         link = message.link

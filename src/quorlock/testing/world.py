@@ -299,6 +299,17 @@ class World:
             text = f"{lease.token.decode()} counts as renewed without a majority"
             self.violated("verdict", text, client=lease.client, token=lease.token)
 
+    def check_covered(self, lease: Lease, promise: int) -> None:
+        """What is promised must not outlast the keys on a majority of the nodes."""
+        end = self.processes[lease.client].clock.when(promise)
+        lasting = sum(
+            server.holds_until(lease.key, lease.token) >= (end or 0) for server in self.servers
+        )
+        if 2 * lasting <= self.policy.n:
+            text = f"{lease.token.decode()} is promised to last longer than its keys on a majority"
+            facts = {"client": lease.client, "token": lease.token}
+            self.history.uncovered.append(Violation("cover", text, self.now, facts))
+
     def check_released(self, turn: Turn[Any], token: bytes, released: Released) -> None:
         """`deleted` must be what a majority said."""
         if released.deleted != self._won(turn.votes):
