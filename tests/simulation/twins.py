@@ -494,6 +494,16 @@ class Twin(Node):
     def expire_at(self, key: bytes, entry: Entry, until: int, at: int) -> None:
         super().expire_at(key, entry, until + self.late, at)
 
+    def guard(self, key: bytes, run_id: bytes, worth: bytes, at: int) -> Reply:
+        # Before 7.2 TIME goes on within a script, expiry does not.
+        found = self.alive(key, at)
+        if found is not None:
+            self.keys[key] = found._replace(until=None)
+        reply = super().guard(key, run_id, worth, at + self.late)
+        if found is not None and self.keys[key].value == found.value:
+            self.keys[key] = found
+        return reply
+
 
 @dataclass
 class Course:

@@ -8,7 +8,7 @@
 local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local marker = redis.call('GET', KEYS[1])
-local run_id, since = string.match(marker or '', '^(%w+):(%d+)$')
+local run_id, since = string.match(marker or '', '^(.+):(%d+)$')
 since = tonumber(since)
 if run_id ~= ARGV[1] then
   if ARGV[2] == 'all' then

@@ -243,7 +243,7 @@ class Node:
         if entry is not None and entry.value is None:
             return _WRONG_TYPE_GUARD
         marker = entry.value if entry is not None else None
-        found = re.fullmatch(rb"([0-9A-Za-z]+):([0-9]+)", marker or b"")
+        found = re.fullmatch(rb"(.+):([0-9]+)", marker or b"", re.DOTALL)
         since = int(found[2]) if found else None
         if found is None or found[1] != run_id:
             since = {b"all": 0, b"nothing": None}.get(worth, since)

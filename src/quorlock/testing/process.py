@@ -27,6 +27,7 @@ from quorlock._core.guard import VOTES, Guard, kept_out
 from quorlock._core.outcomes import ABSENT, Answer, Cause, Vote
 from quorlock._core.time import NS_PER_MS
 from quorlock._wire.conversation import Question
+from quorlock._wire.handshake import MARKER
 from quorlock._wire.packing import pack
 from quorlock.testing.clock import Clock
 from quorlock.testing.node import Error
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from quorlock._core.effects import Effect, Flow
+    from quorlock._core.guard import Quarantine
     from quorlock._core.policy import Policy
     from quorlock.testing.history import Call
     from quorlock.testing.network import Link, Message
@@ -286,12 +288,19 @@ class Process:
 
     def connect(self, bundle: int, index: int) -> None:
         """Be connected from now on; debts are paid first thing (rule 3)."""
-        node, at = self.world.servers[index].node, self.world.servers[index].at_ms()
-        kept = self.guards[index].met(node.run_id, node.uptime_s(at), self.now())
         link = self.links[bundle][index] = self.world.link(self, bundle, index)
-        link.quarantine = kept
+        link.quarantine = self._greet(index)
         self._back_off[index] = BACK_OFF_MIN
         self.pay(index)
+
+    def _greet(self, index: int) -> Quarantine | None:
+        """What the first words on a connection tell of a restart (`_wire/handshake.py`)."""
+        node, at, marked = self.world.servers[index].node, self.world.servers[index].at_ms(), None
+        if self.policy.restart_guard == "marker":
+            marked = node.guard(MARKER, node.run_id.encode(), b"nothing", at)
+        marked_ms = marked if isinstance(marked, int) else 0  # it refuses: it is full, a replica
+        guard = self.guards[index]
+        return guard.met(node.run_id, node.uptime_s(at), self.now(), marked_ms=marked_ms)
 
     def loses(self, link: Link, survivors: int = 1000, late_by: int = 0) -> None:
         """A connection is gone: what it leaves open becomes debts, and the way is sought again."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorlock._core.time import NS_PER_MS
+from quorlock._wire.handshake import MARKER
 from quorlock._wire.packing import SCRIPTS
 from quorlock.testing.node import Error, Node, is_side_key
 
@@ -52,6 +53,8 @@ class Server:
         self.wall = wall
         # When the world begins it has been up for long.
         self.node = Node(f"n{index}.0", self.at_ms() - _LONG_MS)
+        if world.policy.restart_guard == "marker":
+            self.node.guard(MARKER, self.node.run_id.encode(), b"all", self.at_ms())
         self.up = True
         self.memory = "kept"
         self.epoch = 0
