@@ -46,11 +46,11 @@ def has(site: Site, key: str) -> bool:
 
 def hears_nothing(talk: Talk) -> bool:
     """Whether nothing comes, not even the end of the connection."""
-    talk.timeout = QUIET
+    patience, talk.timeout = talk.timeout, QUIET
     with suppress(TimeoutError):
         talk.read()
         return False
-    talk.timeout = 5.0
+    talk.timeout = patience
     return True
 
 
@@ -164,7 +164,7 @@ def test_what_waits_on_a_thin_line_comes_at_once_when_it_is_healed(
 ) -> None:
     """Also for a caller that has left."""
     proxy.throttle(1000)
-    with Talk(proxy.path) as talk, Talk(proxy.path) as leaver:
+    with Talk(proxy.path, timeout=100) as talk, Talk(proxy.path, timeout=100) as leaver:
         leaver.send("SET", "a", "x" * 500_000)
         leaver.close()
         talk.send("ECHO", "x" * 500_000)
