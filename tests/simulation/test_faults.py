@@ -205,6 +205,14 @@ def an_eviction(seen: Seen) -> None:
     assert seen.judgement.assumptions.memory == ("n1 lost keys by eviction",)
 
 
+def an_unlock(seen: Seen) -> None:
+    """The lock is gone from every node; its holder learns that when it gives it back."""
+    assert [line["node"] for line in seen.all("fault", what="evict")] == [0, 1, 2]
+    releases = seen.all("execute", token="c0.1", command="release")
+    assert [line["reply"] for line in releases] == [-2] * 3
+    assert not seen.judgement.assumptions.intact
+
+
 def a_script_flush(seen: Seen) -> None:
     """Known by both connections, forgotten, and sent again in full."""
     assert seen.one("fault", what="script_flush")["node"] == 1
@@ -341,6 +349,7 @@ EFFECTS: dict[str, tuple[Callable[[Seen], None], tuple[Fault, ...]]] = {
     "full": (a_full_node, (fault("full", MS, node=1, lasts=60 * MS),)),
     "flush": (a_flush, (fault("flush", MS, node=1),)),
     "evict": (an_eviction, (fault("evict", MS, node=1, amount=5),)),
+    "unlock": (an_unlock, (fault("unlock", MS),)),
     "script_flush": (a_script_flush, (fault("script_flush", 20 * MS, node=1),)),
     "wall_step": (a_wall_step, (fault("wall_step", MS, node=1, amount=1500 * MS),)),
     "wall_drift": (a_wall_drift, (fault("wall_drift", MS, node=1, amount=1_100_000),)),
