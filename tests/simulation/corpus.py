@@ -43,6 +43,12 @@ SEEDS = {
     "SET without NX": 0,
     "quarantine shorter than the ttl": 211,
     "uptime taken at its word": 1_664,
+    "fence = max without write-back": 4,
+    "fence = the quorum-th largest": 3,
+    "fence = max + 1, written blindly": 335,
+    "blind write-back": 929,
+    "fence counter from 0": 2,
+    "old fence counter goes on": 1_239,
 }
 
 

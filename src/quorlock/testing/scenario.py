@@ -407,7 +407,7 @@ ALL = "all"
 _TURNS = (
     *("sound", "mixed", "sound", "network", "sound", "mixed", "nodes", "clients", "sound"),
     *("mixed", "calm", "sound", "memory", "sound", "mixed", "clocks", "network", "sound"),
-    *("restarts", "fences"),
+    *("restarts", "renewal", "fences"),
 )
 
 
