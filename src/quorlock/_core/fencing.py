@@ -60,6 +60,9 @@ def agree(
     tally: of its acquire round, in which stragglers are still counted.  Without a fence it is lost,
     with the reasons; unless it is only that the validity is over.
     """
+    issued = [answer.fence for answer in tally.answers if answer is not None and answer.fence]
+    if issued and issued.count(issued[0]) >= tally.quorum:
+        return issued[0]  # nearly always
     until = min(receipt.sent + policy.node_timeout, valid_until)
     fence, at = yield from _highest(tally, until, policy)
     sought, raises = 0, Tally(policy.n, 0)
@@ -81,8 +84,8 @@ def agree(
 def _highest(tally: Tally, until: Instant, policy: Policy) -> Flow[tuple[int, Instant]]:
     """The value that a quorum has issued, or the highest that one would; 0: there is none.
 
-    Nearly always the answers that granted the lock tell.  Where clocks are far apart, those that
-    its verdict did not wait for may.
+    The answers that granted the lock tell, unless clocks are far apart: then those may for which
+    its verdict did not wait.
     """
     at: Instant = 0
     while True:

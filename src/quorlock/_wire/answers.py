@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 NONSENSE = Answer(Vote.UNKNOWN, Cause.NONSENSE)
 
 _TEXT_MAX = 160
+# Read at every answer (see _core/quorum.py).
+_GRANTED, _YES = Vote.GRANTED, Cause.YES
 
 # First words (or texts) of errors that the same question will meet again.  Source: the error
 # texts of Redis 7.0 and Valkey 9 (shared/faults.md, rows 21-24).
@@ -92,7 +94,7 @@ def _acquired_by_script(reply: Any) -> Answer:
         return NONSENSE
     what, clock_us, number = told
     if what == 1 and number >= 0:
-        return Answer(Vote.GRANTED, Cause.YES, fence=number, clock_us=clock_us)
+        return Answer(_GRANTED, _YES, "", None, None, number, clock_us)
     if what == 0:
         return _holds(number, clock_us)
     if what == -1 and number > 0:
@@ -121,10 +123,12 @@ def _holds(ttl_left_ms: int, clock_us: int) -> Answer:
 
 def _told(reply: Any) -> tuple[int, int, int] | None:
     """What the scripts about fences return: three whole numbers, of which one is a clock."""
-    if not isinstance(reply, list) or len(reply) != 3 or not all(map(_whole, reply)):  # noqa: PLR2004
+    try:
+        what, clock_us, number = reply
+    except (TypeError, ValueError):
         return None
-    what, clock_us, number = reply
-    return (what, clock_us, number) if clock_us > 0 else None
+    whole = type(what) is int and type(clock_us) is int and type(number) is int
+    return (what, clock_us, number) if whole and clock_us > 0 else None
 
 
 _COUNTER_OFF = Answer(

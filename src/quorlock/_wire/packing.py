@@ -33,6 +33,13 @@ def pack(command: Command) -> bytes:
     if type(command) is Release:
         key, token = command.key, command.token
         return _RELEASE % (len(key), key, len(token), token)
+    if type(command) is AcquireByScript:
+        key, token, ttl = command.key, command.token, b"%d" % command.ttl_ms
+        grid, marker = b"%d" % command.grid_ms, b"%d" % command.marker_ms
+        return _ACQUIRE % (
+            *(len(key), key, len(COUNTER) + len(key), key, len(token), token),
+            *(len(ttl), ttl, len(grid), grid, len(marker), marker),
+        )
     return pack_words(b"EVALSHA", _script(command).sha, *_arguments(command))
 
 
@@ -65,6 +72,13 @@ SCRIPTS: dict[type, Script] = {
 # one marker for the node.
 COUNTER = b"quorlock:fence:"
 MARKER = b"quorlock:guard"
+
+
+_ACQUIRE = (
+    b"*10\r\n$7\r\nEVALSHA\r\n$40\r\n" + scripts.ACQUIRE.sha + b"\r\n$1\r\n3\r\n$%d\r\n%b\r\n"
+    b"$%d\r\n" + COUNTER + b"%b\r\n$14\r\n" + MARKER + b"\r\n"
+    b"$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
+)
 
 
 def _script(command: Command) -> Script:
