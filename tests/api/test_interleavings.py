@@ -46,7 +46,7 @@ class Scene:
             self.cancelling_after = task.cancelling()
 
     def strike(self, event: str, task: asyncio.Task[None]) -> None:
-        block = self.blocks.get(event)
+        block: Any = self.blocks.get(event)
         if event == "cancel":
             task.cancel()
         elif isinstance(block, aio.Lease):
