@@ -57,8 +57,9 @@ def reply_words(event: Event) -> str:
         return f"error: {reply.partition(' ')[0]}"
     if command == "release":
         return _release_words(reply)
-    if isinstance(reply, list):
-        return _fence_words(command, *reply)
+    told: Any = reply
+    if type(reply) is list:
+        return _fence_words(command, *told)
     if event["vote"] == "granted":
         return "granted"
     return _REFUSALS.get((command, reply), str(event["vote"]))

@@ -98,14 +98,16 @@ class Trace:
         """A node carries a command out."""
         reply = _shown(message.reply)
         # What scripts about fences say begins with 1, then comes the node's clock, then the fence.
-        granted = (reply[0] if isinstance(reply, list) else reply) == _yes(message.command)
+        verdict: Any = reply
+        if type(reply) is list:
+            verdict = verdict[0]
         self._write(
             "execute",
             **_about(message),
             node=server.index,
             wall_ms=server.at_ms(),
             reply=reply,
-            vote="granted" if granted else "refused",
+            vote="granted" if verdict == _yes(message.command) else "refused",
             copy=message.copy,
         )
 
