@@ -356,6 +356,20 @@ CASES = (
         only_full=True,
     ),
     Case(
+        "debts, paid, topped up",
+        "counted again when the key is there again",
+        HOLDS,
+        {**EXTEND, **OWING, **QUICK, "LATE": 0, "TOP_UP": 1, "LONE": 1, "PAID": 1},
+        only_full=True,
+    ),
+    Case(
+        "debts, a copy under way, topped up",
+        "of the release, over a connection that broke",
+        FAILS,
+        {**EXTEND, **OWING, **QUICK, "LATE": 0, "TOP_UP": 1, "LONE": 1, "PAID": 1, "COPIES": 1},
+        only_full=True,
+    ),
+    Case(
         "extend by token",
         "by anybody, at any time",
         HOLDS,

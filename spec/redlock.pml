@@ -115,6 +115,15 @@
 #ifndef DEBTS
 #define DEBTS 0         /* 1: a connection may break with a SET unanswered; its release is paid at once */
 #endif
+#ifndef PAID
+#define PAID 0          /* 1: with the release that deletes the key nothing is owed any more */
+#endif
+#ifndef COPIES
+#define COPIES 0        /* 1: another copy of that release may still be under way then */
+#endif
+#ifndef LONE
+#define LONE 0          /* 1: only A extends, tops up, and loses connections */
+#endif
 #ifndef EXTEND_COUNTS_OWED
 #define EXTEND_COUNTS_OWED 0 /* 1: an extension counts nodes that such a release is owed to */
 #endif
@@ -227,6 +236,9 @@ SETS(trusted, N);       /* node: clients whose acquire had counted its vote */
 #endif
 #if DEBTS
 SETS(owed, N);          /* node: slots whose release may arrive although the lease goes on */
+#endif
+#if COPIES
+SETS(copies, N);        /* node: slots of which another copy of such a release may arrive */
 #endif
 #if ORPHANS
 SETS(freed, N);         /* node: slots whose release was there */
@@ -344,6 +356,14 @@ COUNT i; COUNT swapped; /* for loops; back to 0 when an action is over */
 	ON_EACH(action, 0) ON_EACH(action, 1) ON_EACH(action, 2) ON_EACH(action, 3) \
 	ON_EACH(action, 4) ON_EACH(action, 5)
 #endif
+#endif
+
+#if LONE
+#define EACH_HOLDER(action) :: action(0)
+#define EACH_DEBT(action) ON_EACH(action, 0)
+#else
+#define EACH_HOLDER(action) EACH_CLIENT(action)
+#define EACH_DEBT(action) EACH_MESSAGE(action)
 #endif
 
 /* --- words for the traces: clients are A, B, C; nodes 1 to N --- */
@@ -474,6 +494,9 @@ inline canonical() {
 #if DEBTS
 		SWAP(owed, i, i + 1);
 #endif
+#if COPIES
+		SWAP(copies, i, i + 1);
+#endif
 #if ORPHANS
 		SWAP(freed, i, i + 1);
 #endif
@@ -502,6 +525,9 @@ inline begin(c, s) {    /* a fresh token; the SETs leave for all nodes, after th
 #endif
 #if DEBTS
 			DROP(owed, i, s);
+#endif
+#if COPIES
+			DROP(copies, i, s);
 #endif
 			i++
 		od;
@@ -732,7 +758,9 @@ inline set_lost(n, s) { /* only of an attempt that is over: before, not arriving
 		DROP(flying, n, s)
 	}
 }
-#if FRESH
+#if COPIES
+#define RELEASED(n, s) (!CURRENT(s) || OWED(n, s) || HAS(copies, n, s))
+#elif FRESH
 #define RELEASED(n, s) (!CURRENT(s) || OWED(n, s))
 #else
 #define RELEASED(n, s) (!CURRENT(s) || ended[OWNER(s)])
@@ -742,6 +770,12 @@ inline key_released(n, s) {
 		MAY(RELEASE, GRANTED) && HOLDS(n, s) && RELEASED(n, s) && !(IN_ORDER && HAS(flying, n, s)) ->
 		printf("%c: release on node %d -> deletes the key\n", NAME(OWNER(s)), (n) + 1);
 		holder[AT(n)] = 0; life[AT(n)] = 0;
+#if PAID
+		DROP(owed, n, s);
+#endif
+#if COPIES
+		ADD(copies, n, s);
+#endif
 #if ORPHANS
 		ADD(freed, n, s);
 #endif
@@ -988,13 +1022,13 @@ active proctype world() {
 	EACH_MESSAGE(nothing_released)
 #endif
 #if EXTEND
-	EACH_CLIENT(extend)
-	EACH_CLIENT(extended)
-	EACH_CLIENT(not_extended)
+	EACH_HOLDER(extend)
+	EACH_HOLDER(extended)
+	EACH_HOLDER(not_extended)
 	EACH_MESSAGE(key_extended)
 #endif
 #if DEBTS
-	EACH_MESSAGE(connection_lost)
+	EACH_DEBT(connection_lost)
 #endif
 #if BY_TOKEN
 	EACH_TOKEN(extend_by_token)
@@ -1035,7 +1069,7 @@ active proctype world() {
 	EACH_NODE(marker_written)
 #endif
 #if TOP_UP
-	EACH_CLIENT(top_up)
+	EACH_HOLDER(top_up)
 #endif
 #if TOP_UP_COUNTS
 	EACH_MESSAGE(key_set_again)
