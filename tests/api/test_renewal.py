@@ -97,6 +97,24 @@ async def test_max_hold_ends_it(face: Face, nodes: Servers) -> None:
         assert [real(warned[0])] == [real(lease)]
 
 
+async def test_an_extension_that_has_to_try_again_does_not_pass_it(
+    face: Face, mortal_nodes: Servers
+) -> None:
+    """Within the limit when it was asked for; beyond it by the time that nodes answer again."""
+    async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+        began = quorlock.now()
+        lease = await redlock.lock("a", ttl=4, max_hold=6).acquire()
+        limit = quorlock.now() + 6
+        for node in mortal_nodes[:3]:
+            node.stop()
+        goes_on = threading.Timer(1.5, lambda: [node.cont() for node in mortal_nodes[:3]])
+        goes_on.start()
+        await lease.extend(began + 6 - quorlock.now() - 0.5)  # half a second of room
+        goes_on.join()
+        assert lease.valid_until <= limit
+        assert lease.validity > 2
+
+
 async def test_extensions_by_hand_count_too(face: Face, nodes: Servers) -> None:
     """HoldLimitReached, before anything is sent; the lease goes on until it ends."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:

@@ -156,7 +156,8 @@ class Holding:
         """
         if not self.held:
             return False
-        self._valid_until = max(self._valid_until, valid_until)
+        # Capped: an extension by hand that had to try again was longer than it asked for.
+        self._valid_until = max(self._valid_until, min(valid_until, self.hold_until))
         self.ttl_ms = ttl_ms
         return True
 

@@ -212,7 +212,8 @@ class Worker:
         if isinstance(outcome, Extended):
             assert self.turn is not None
             self.world.check_extended(self.turn, lease, began)
-            promise = max(lease.valid_until, outcome.valid_until)
+            limit = outcome.valid_until if lease.hold_until is None else lease.hold_until
+            promise = max(lease.valid_until, min(outcome.valid_until, limit))
             lease.promises.append((self.world.now, promise))
         elif outcome != CANCELLED and not isinstance(outcome, Exception):
             self.world.end(lease, "lost")
