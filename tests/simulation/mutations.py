@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorlock._core import fencing, guard, policy, quorum, redlock, renewal
-from quorlock._core.commands import Acquire, Extend, Raise, Release
+from quorlock._core.commands import ACQUIRES, Acquire, Extend, Raise, Release
 from quorlock._core.debts import Debts
 from quorlock._core.effects import Elapsed, Flow, Keep, Receipt, Receive, Replied, Send
 from quorlock._core.outcomes import (
@@ -416,6 +416,18 @@ def half_as_long(uptime_s: int | None, told_at: int, max_ttl: int, factor: float
     return _quarantine(uptime_s, told_at, max_ttl // 2, factor)
 
 
+def sees_no_marker(self: Node, marker_ms: int, at: int) -> None:
+    """The acquire script does not look whether it is there."""
+
+
+_guard = Node.guard
+
+
+def anybodys_marker(self: Node, key: bytes, run_id: bytes, worth: bytes, at: int) -> Reply:
+    """An old marker that came back from the disk is as good as a new one."""
+    return _guard(self, key, run_id, b"the same", at)
+
+
 MUTATIONS = (
     Mutation("replies not tied to rounds", "overlap", ((redlock, "Tally", AnyRound),)),
     Mutation("token reused between attempts", "overlap", ((Dicey, "token", one_token),)),
@@ -478,6 +490,24 @@ MUTATIONS = (
         "uptime taken at its word",
         "overlap",
         ((guard, "UPTIME_RESOLUTION", 0),),
+        "restarts",
+    ),
+    Mutation(
+        "guarded nodes counted in extensions",
+        "overlap",
+        ((process, "VOTES", ACQUIRES),),
+        "restarts",
+    ),
+    Mutation(
+        "acquires do not look at the marker",
+        "overlap",
+        ((Node, "_kept_out", sees_no_marker),),
+        "restarts",
+    ),
+    Mutation(
+        "marker of the process before is good",
+        "overlap",
+        ((Node, "guard", anybodys_marker),),
         "restarts",
     ),
     Mutation(

@@ -15,7 +15,7 @@ from hiredis import PushNotification, Reader, ReplyError
 from quorlock._core.outcomes import Cause
 from quorlock._wire.answers import error_answer, printable, redacted
 from quorlock._wire.conversation import REPLY_BYTES_MAX
-from quorlock._wire.packing import pack_words
+from quorlock._wire.packing import MARKER, pack_words
 from quorlock.scripts import GUARD
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ CLIENT_NAME = b"quorlock"
 # of the server's first start, where whoever started it knows that it was empty.
 CONFIG = b"quorlock:config"
 BORN_EMPTY = b"quorlock:born-empty"
-# And one for the restart guard, where it goes by a marker.
-MARKER = b"quorlock:guard"
 HANGS_UP = "closes the connection at once"
 _NOTHING_YET = object()  # not hiredis' own False, which is a reply as well (RESP3's #f)
 

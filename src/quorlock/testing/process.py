@@ -27,8 +27,7 @@ from quorlock._core.guard import VOTES, Guard, kept_out
 from quorlock._core.outcomes import ABSENT, Answer, Cause, Vote
 from quorlock._core.time import NS_PER_MS
 from quorlock._wire.conversation import Question
-from quorlock._wire.handshake import MARKER
-from quorlock._wire.packing import pack
+from quorlock._wire.packing import MARKER, pack
 from quorlock.testing.clock import Clock
 from quorlock.testing.node import Error
 from quorlock.testing.renewing import Renewer, check_sent

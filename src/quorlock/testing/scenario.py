@@ -332,6 +332,21 @@ class _Planner:
         return self.one_of((0, 500, 1000, self.between(0, 1000)))
 
 
+def _guarded(plan: Plan, dice: Random) -> Plan:
+    """In every third world the guard goes by the marker, and nodes are flushed as well."""
+    if dice.random() * 3 >= 1:
+        return plan
+    faults = tuple(
+        replace(fault, kind="flush") if fault.kind == "crash_saved" and fault.at % 2 else fault
+        for fault in plan.faults
+    )
+    # Nodes that are older than their markers: clocks that began long ago.
+    offsets = tuple(offset + _LONG_AGO for offset in plan.node_offsets)
+    settings = replace(plan.settings, restart_guard="marker")
+    return replace(plan, settings=settings, node_offsets=offsets, faults=faults)
+
+
+_LONG_AGO = 10**15
 _OF_NODE = frozenset({*NODE_TROUBLE, *MEMORY_TROUBLE, "unlock", "wall_step", "wall_drift"})
 
 SCENARIOS: dict[str, Scenario] = {
@@ -379,11 +394,13 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario(
             "restarts",
-            "nodes restart empty, or with old keys, again and again: the guard keeps them out",
+            "nodes restart empty, or with old keys, or are flushed: the guard keeps them out",
             RESTARTS,
             nodes=(1, 2, 3, 3, 3, 3, 4, 5),
             faults=12,
             floors=Floors(990, 250, 650),
+            renewing=400,
+            shaped=_guarded,
         ),
         Scenario(
             "fences",

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorlock._core.time import NS_PER_MS
-from quorlock._wire.handshake import MARKER
-from quorlock._wire.packing import SCRIPTS
+from quorlock._wire.packing import MARKER, SCRIPTS
 from quorlock.testing.node import Error, Node, is_side_key
 
 if TYPE_CHECKING:
@@ -53,8 +52,7 @@ class Server:
         self.wall = wall
         # When the world begins it has been up for long.
         self.node = Node(f"n{index}.0", self.at_ms() - _LONG_MS)
-        if world.policy.restart_guard == "marker":
-            self.node.guard(MARKER, self.node.run_id.encode(), b"all", self.at_ms())
+        self.mark(b"all")
         self.up = True
         self.memory = "kept"
         self.epoch = 0
@@ -80,6 +78,11 @@ class Server:
         if entry is None or entry.value != token:
             return 0
         return (self.wall.when((entry.until + 1) * NS_PER_MS) or 0) if entry.until else 1 << 62
+
+    def mark(self, worth: bytes = b"nothing") -> None:
+        """Have its marker, where there are any, as after the greeting of a client."""
+        if self.world.policy.restart_guard == "marker":
+            self.node.guard(MARKER, self.node.run_id.encode(), worth, self.at_ms())
 
     def arrive(self, message: Message) -> None:
         """A request has reached the door."""

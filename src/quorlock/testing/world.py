@@ -164,6 +164,8 @@ class World:
         self.healed = True
         self.weather = self.weather.calmed(self.policy.node_timeout)
         faults.heal(self)
+        for server in self.servers:
+            server.mark()  # else those who contend in the end would be the first to miss it
         settled = self.now + _SETTLE + 2 * self.plan.weather.tail_until
         self.at(settled, self._look_for_leftovers, None)
         jobs = [job for career in self.plan.careers for job in career]
