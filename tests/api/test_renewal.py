@@ -107,7 +107,12 @@ async def test_an_extension_that_has_to_try_again_does_not_pass_it(
         limit = quorlock.now() + 6
         for node in mortal_nodes[:3]:
             node.stop()
-        goes_on = threading.Timer(1.5, lambda: [node.cont() for node in mortal_nodes[:3]])
+
+        def go_on() -> None:
+            for node in mortal_nodes[:3]:
+                node.cont()
+
+        goes_on = threading.Timer(1.5, go_on)
         goes_on.start()
         await lease.extend(began + 6 - quorlock.now() - 0.5)  # half a second of room
         goes_on.join()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorlock._core import fencing, guard, policy, quorum, redlock, renewal
-from quorlock._core.commands import ACQUIRES, Acquire, Extend, Raise, Release
+from quorlock._core.commands import Acquire, Extend, Raise, Release
 from quorlock._core.debts import Debts
 from quorlock._core.effects import Elapsed, Flow, Keep, Receipt, Receive, Replied, Send
 from quorlock._core.outcomes import (
@@ -492,24 +492,17 @@ MUTATIONS = (
         ((guard, "UPTIME_RESOLUTION", 0),),
         "restarts",
     ),
-    Mutation(
-        "guarded nodes counted in extensions",
-        "overlap",
-        ((process, "VOTES", ACQUIRES),),
-        "restarts",
-    ),
+    # "guarded nodes counted in extensions" is not here: 20,000 random worlds did not need the 15
+    # steps that it takes.  The model finds it: case "extend, quarantined nodes count" in spec/.
     Mutation(
         "acquires do not look at the marker",
         "overlap",
         ((Node, "_kept_out", sees_no_marker),),
         "restarts",
     ),
-    Mutation(
-        "marker of the process before is good",
-        "overlap",
-        ((Node, "guard", anybodys_marker),),
-        "restarts",
-    ),
+    # Nor is "marker of the process before is good", not seen in as many: it takes a node that comes
+    # back with keys and marker of long ago.  The model has it (`restarts_with_old_keys`), and it is
+    # tested on real servers.
     Mutation(
         "renewal without a cap",
         "limit",

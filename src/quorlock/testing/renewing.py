@@ -117,8 +117,8 @@ class Renewer:
         self.process.ring(kept.deadline, self._alarm, kept)
 
     def _alarm(self, kept: Kept) -> None:
-        if kept.lease.ended is not None:
-            return
+        if kept.lease.ended is not None or kept.lease.why == "abandoned":
+            return  # nobody is there any more to be told: its keys end with their ttl
         if self.process.now() >= kept.deadline:
             kept.end(kept.trouble or Loss.EXPIRED)
         else:
