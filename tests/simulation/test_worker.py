@@ -217,7 +217,7 @@ def test_a_client_that_crashes_ends_its_leases() -> None:
         (3 * MS + TRIP, "acquiring"),
         (6 * MS, "holding"),
         (13 * MS + 3 * TRIP, "extending"),
-        (23 * MS + 7 * TRIP, "releasing"),
+        (23 * MS + 5 * TRIP, "releasing"),
         (60 * MS, "idle"),
     ],
 )
