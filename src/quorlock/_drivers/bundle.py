@@ -218,7 +218,9 @@ class Bundle:
     def _kept_out(self, connection: Connection, question: Question) -> Answer | None:
         """The answer in the name of a node that must not vote yet."""
         kept = connection.quarantine
-        answer = None if kept is None else kept_out(kept, question.asked_at)
+        if kept is None:
+            return None
+        answer = kept_out(kept, question.asked_at)
         if answer is None:
             connection.quarantine = None
             self._guarded = any(c is not None and c.quarantine for c in self.connections)
