@@ -291,6 +291,7 @@ def canned_works(
     fleet: Fleet, n: int
 ) -> Generator[tuple[Canned, dict[str, Callable[[int], None]]]]:
     """All ways on so many canned nodes, where nothing depends on the scheduler."""
+    fleet.clear()  # also what clients of another N have agreed on there
     canned = Canned([server.port for server in fleet.servers[:n]])
     with closing(canned), canned.in_place(), ExitStack() as stack:
         limit = stack.enter_context(closing(All(canned.urls, TTL)))

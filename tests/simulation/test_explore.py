@@ -195,11 +195,11 @@ KEPT: dict[str, tuple[Small, str]] = {
     ),
     "extend counted after the old validity": (
         Small(nodes=1, clients=1, extension_ms=200, jumps=2, slips=1, pauses=1),
-        "0,0,0,3,0,0,0,0,1,0,1,1,0",
+        "0,0,0,3,0,0,1,0,1,1,0",
     ),
     "extension that may shorten": (
         Small(nodes=1, extension_ms=150, jumps=1),
-        "0,0,0,1,0,0,0,0,2,0,0,0",
+        "0,0,0,1,0,0,2,0,0,0",
     ),
     "even-N tie waits for ever": (
         Small(nodes=2, jumps=0),
@@ -265,7 +265,8 @@ def test_a_directed_order_is_sound_as_shipped(directed: Directed) -> None:
 
 @pytest.mark.parametrize(
     "directed",
-    [directed for directed in ALL if BREAKS[directed.aimed_at].pieces],
+    # Those of restarts keep their memory, or keep out: what a guard makes of `BEYOND`.
+    [d for d in ALL if BREAKS[d.aimed_at].pieces and not d.name.startswith("restart_")],
     ids=lambda directed: directed.name,
 )
 def test_a_directed_order_shows_what_it_is_aimed_at(directed: Directed) -> None:
@@ -276,7 +277,7 @@ def test_a_directed_order_shows_what_it_is_aimed_at(directed: Directed) -> None:
 
 @pytest.mark.parametrize("directed", BEYOND, ids=lambda directed: directed.name)
 def test_what_redlock_rules_out_breaks_it(directed: Directed) -> None:
-    """A known limit: a node that forgot, and votes at once. No guard exists yet."""
+    """A node that forgot and votes at once: these small worlds have no guard."""
     _, judgement = play(directed)
     assert "overlap" in {violation.rule for violation in judgement.violations}
     assert judgement.assumptions.memory
