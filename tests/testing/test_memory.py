@@ -373,7 +373,7 @@ async def test_a_majority_that_forgets(face: Face, nodes: MemoryNodes) -> None:
             for node in nodes[:2]:
                 forget(node)
             error = await raises(LeaseLost, lease.extend())
-            assert error.reason == "expired"
+            assert error.reason == "evicted"
             assert not lease.held
         assert await until(lambda: left_over(nodes) == {})
 

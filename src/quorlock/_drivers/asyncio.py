@@ -116,9 +116,18 @@ class Driver:
         """Send what the flow asks for, over that engine, waiting for nothing."""
         Turn(engine, flow).carry_out(flow)
 
-    def send_later(self, flow: Flow[None]) -> None:
-        """The same in every loop that is in use, soon; safe from any thread."""
-        for engine in list(self._engines.values()):
+    def send_later(self, flow: Flow[None], path: object = None) -> None:
+        """The same in a loop that is in use, soon; safe from any thread.
+
+        Over that path (default: this loop's), if it is there still: its loop gives back what this
+        has not sent when the loop ends before, and no other loop would.
+        """
+        if path is None:
+            with contextlib.suppress(RuntimeError):  # no loop runs in this thread
+                path = self._engines.get(asyncio.get_running_loop())
+        engines = [e for e in list(self._engines.values()) if not e.closing]
+        engines.sort(key=lambda engine: engine is not path)
+        for engine in engines:
             if not engine.loop.is_closed():
                 engine.loop.call_soon_threadsafe(self.send_only, flow, engine)
                 return

@@ -138,7 +138,8 @@ class Lease(LeaseBase[Driver]):
         with contextlib.suppress(Exception):
             if session.holdings.get(holding.token) is holding:
                 holding.end(holding.loss)
-                session.driver.send_later(_give_back_and_forget(session, holding))
+                path = holding.receipt.path if holding.receipt is not None else None
+                session.driver.send_later(_give_back_and_forget(session, holding), path)
 
 
 def _give_back_and_forget(session: Session[Driver], holding: Holding) -> Flow[None]:
