@@ -254,7 +254,7 @@ class Net:
         owed = self.members.all[index].debts
         for command in open_:
             if isinstance(command, (Acquire, Release)):
-                assert owed.owes(command.token), command
+                assert command.token in owed, command
 
     def close(self) -> None:
         """Leave nothing that the loop would wait for."""

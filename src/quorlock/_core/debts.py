@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorlock._core.commands import Release
-from quorlock._core.time import NS_PER_MS
+from quorlock._core.time import NS_PER_MS, PAST
 
 if TYPE_CHECKING:
     from quorlock._core.time import Duration, Instant
@@ -43,6 +43,7 @@ class Debts:
         self._max_ttl = max_ttl
         self._by_token: dict[bytes, _Debt] = {}
         self._forgiven: dict[bytes, Instant] = {}
+        self._late: dict[bytes, Instant] = {}  # until when a copy of a release may still arrive
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -50,6 +51,8 @@ class Debts:
     def owe(self, key: bytes, token: bytes, run_id: str, now: Instant) -> None:
         """Note a release that must reach the node, whose old bytes may come until max_ttl."""
         self._note(_Debt(Release(key, token), now + self._max_ttl, run_id, due=now))
+        if token not in self._forgiven:
+            self._doubt(token, now)
 
     def refused(self, key: bytes, token: bytes, run_id: str, now: Instant) -> None:
         """Note a release that the node answered with an error, which may pass: try it again.
@@ -83,13 +86,29 @@ class Debts:
         """Its lease has come back: releases of it are owed again."""
         self._forgiven.pop(token, None)
 
-    def owes(self, token: bytes) -> bool:
-        """The release of this token is still to be carried out, or carried out again.
-
-        Such a node must not count for an extension of the lease: its key may be there, counted,
-        and then be deleted by us.
-        """
+    def __contains__(self, token: bytes) -> bool:
+        """The release of this token is still to be carried out, or carried out again."""
         return token in self._by_token
+
+    def owes(self, token: bytes, now: Instant) -> bool:
+        """A release of this token may still be carried out.
+
+        Such a node must not count for an extension of the lease, nor get its key back by a
+        top-up: the key may be there, counted, and then be deleted by us.  Also when the node has
+        said "deleted": another copy may be under way, sent before over a connection that broke
+        or is slow, and its bytes can come until max_ttl later (found by the model:
+        `debts, a copy under way, topped up`).
+        """
+        return token in self._by_token or self._late.get(token, PAST) > now
+
+    def _doubt(self, token: bytes, now: Instant) -> None:
+        """A release of it leaves now, or may have left."""
+        self._late.pop(token, None)
+        for old, until in list(self._late.items()):  # in the order in which they end
+            if until > now:
+                break
+            self._late.pop(old, None)
+        self._late[token] = now + self._max_ttl
 
     def due(self, now: Instant) -> list[Release]:
         """What to send now; each is due again after a growing pause, until it is settled."""
@@ -100,6 +119,7 @@ class Debts:
                 self._by_token.pop(debt.release.token, None)
             else:
                 _schedule(debt, now)
+                self._doubt(debt.release.token, now)
         return [debt.release for debt in debts if debt.release.token in self._by_token]
 
     def unpaid(self) -> bool:

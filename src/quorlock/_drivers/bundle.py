@@ -195,7 +195,7 @@ class Bundle:
         command = question.command
         member = self._keepers[index].member
         is_kept = type(command) is Extend or (type(command) in ACQUIRES and behind is not None)
-        if is_kept and member.debts.owes(getattr(command, "token", b"")):
+        if is_kept and member.debts.owes(getattr(command, "token", b""), question.asked_at):
             return ABSENT  # what may be there of ours is about to be deleted
         if behind is not None:
             if not behind.asked >> index & 1:

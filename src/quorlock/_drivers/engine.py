@@ -92,7 +92,7 @@ class Engine:
         started = now()
         question = questioned((command, turn, turn.round, started, False))
         asked = 0
-        if convoy.asked and self._is_for_all(command, behind):
+        if convoy.asked and self._is_for_all(command, behind, started):
             asked = convoy.asked
             convoy.ask(question, turn, data)
         if asked != self._everywhere:
@@ -116,7 +116,7 @@ class Engine:
         turn.sent = sent
         return receipt_of((turn.round, started, sent, asked, self))
 
-    def _is_for_all(self, command: Command, behind: Receipt | None) -> bool:
+    def _is_for_all(self, command: Command, behind: Receipt | None, at: Instant) -> bool:
         """Nearly always there is nothing to look into, and the convoy just gets the bytes."""
         if type(command) is Acquire:
             return behind is None  # else it is for those that lack the key
@@ -128,7 +128,7 @@ class Engine:
             return self.convoy.knows(command)
         return type(command) is not Extend or (
             self.convoy.knows_extend
-            and not any(way.member.debts.owes(command.token) for way in self.ways)
+            and not any(way.member.debts.owes(command.token, at) for way in self.ways)
         )
 
     def send_all(self, effect: SendAll, turn: Turn[Any]) -> tuple[Receipt, ...]:
@@ -145,7 +145,7 @@ class Engine:
         way = self.ways[index]
         link, command = way.link, question.command
         is_kept = type(command) is Extend or (type(command) in ACQUIRES and behind is not None)
-        if is_kept and way.member.debts.owes(getattr(command, "token", b"")):
+        if is_kept and way.member.debts.owes(getattr(command, "token", b""), question.asked_at):
             return ABSENT  # what may be there of ours is about to be deleted
         if link is not None:
             if isinstance(command, VOTES) and (kept := self._kept_out(link, question)):

@@ -221,7 +221,7 @@ class Process:
         link = self.links[bundle][index]
         command = question.command
         is_kept = type(command) is Extend or (type(command) in ACQUIRES and behind is not None)
-        if is_kept and self.debts[index].owes(getattr(command, "token", b"")):
+        if is_kept and self.debts[index].owes(getattr(command, "token", b""), question.asked_at):
             return ABSENT  # what may be there of ours is about to be deleted
         if behind is not None:
             if not behind.asked >> index & 1:

@@ -410,7 +410,7 @@ class World:
             return
         debts = process.debts[server.index]
         due = debts.next_due()
-        if debts.owes(token) and due is not None and due > process.now():
+        if token in debts and due is not None and due > process.now():
             return  # paid once, and once more in a while, since old bytes may still come
         text = f"{token.decode()} is over and given back, but its key is left on n{server.index}"
         self.violated("leftover", text, client=process.index, node=server.index, token=token)
