@@ -350,3 +350,38 @@ async def test_too_short_to_be_renewed(face: Face) -> None:
         with pytest.raises(ConfigError, match=r"0\.03 s"):
             redlock.lock("a", ttl=0.02, renew=True)
         redlock.lock("a", ttl=0.03, renew=True)
+
+
+# --- extensions by hand, beside it ---------------------------------------------------------------
+
+
+async def test_an_extension_ends_with_the_validity(face: Face, mortal_nodes: Servers) -> None:
+    """Also while it waits for connections that nobody answers: LeaseLost comes at the end of the
+    validity, not a `connect_timeout` later.
+    """
+    settings = SETTINGS | {"connect_timeout": 8.0}
+    async with face.redlock(mortal_nodes.urls, **settings) as redlock:
+        lease = await redlock.lock("a", ttl=1.5).acquire()
+        end = lease.valid_until
+        for node in mortal_nodes:
+            node.execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            node.stop()
+        lost = await raises(LeaseLost, lease.extend())
+        assert lost.reason in ("unreachable", "expired")
+        assert quorlock.now() - end < 4.0
+        for node in mortal_nodes:
+            node.cont()
+    assert await until(lambda: left_over(mortal_nodes) == {})
+
+
+async def test_extending_a_renewed_lease_by_hand(face: Face, nodes: Servers) -> None:
+    """Both keep it: the later end counts, and renewal goes on by the lock's own ttl."""
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        lease = await redlock.lock("a", renew=True).acquire()
+        await lease.extend(3)
+        assert lease.validity > 2
+        end = lease.valid_until
+        assert await until(lambda: quorlock.now() > end + 0.1, 10)
+        assert lease.held
+        assert lease.validity < TTL
+        assert await lease.release() is True

@@ -67,8 +67,8 @@ class Send(NamedTuple):
     asked (rule 3): same connection while the acquire is unanswered there, a debt where the
     connection is gone; nodes that were never asked are left alone.  None: all nodes.
     by: an acquire that has to queue for longer than that, since too many are under way, is not
-    sent at all: every node's answer is CROWDED then.  Of an extension: how long to wait for
-    connections that are being made; it is sent to those that are there then.
+    sent at all: every node's answer is CROWDED then.  Of anything else: how long to wait for
+    connections that are being made; it is sent over those that are there then.
     """
 
     command: Command

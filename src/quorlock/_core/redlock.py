@@ -27,7 +27,7 @@ from quorlock._core.outcomes import (
     node_votes,
 )
 from quorlock._core.quorum import LOST, PENDING, WON, Tally
-from quorlock._core.time import FOR_EVER, to_seconds
+from quorlock._core.time import FOR_EVER, PAST, to_seconds
 from quorlock.errors import AcquireTimeout, NodeError, QuorumUnreachable
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _begin_by(request: Request, policy: Policy) -> Instant:
 
 def give_back(key: bytes, token: bytes, receipt: Receipt | None) -> Flow[None]:
     """Release on all nodes, waiting for nothing: for a lock whose caller is gone, or a lost one."""
-    yield Send(Release(key, token), behind=receipt)
+    yield Send(Release(key, token), receipt, PAST)
 
 
 def _give_back(

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from quorlock._core.commands import ACQUIRES, Extend, Release
+from quorlock._core.commands import ACQUIRES, Release
 from quorlock._core.effects import (
     Abandoned,
     Elapsed,
@@ -295,7 +295,7 @@ class Turn(Hears, Generic[T]):
                     return None
         if not engine.ready():
             # An acquire's `by` is for its place in the queue; to connect it has its own time.
-            by = effect.by if kind is Extend else FOR_EVER
+            by = FOR_EVER if kind in ACQUIRES else effect.by
             self._when_ready(partial(self._send, effect), by)
             return None
         if kind is not Release:

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from quorlock._core.commands import ACQUIRES, Extend, Release
+from quorlock._core.commands import ACQUIRES, Release
 from quorlock._core.effects import (
     Abandoned,
     Receipt,
@@ -239,7 +239,7 @@ class _Turn(Exchange, Owner):
         if bundle is None:
             return self._not_asked(ABSENT if effect.behind else CROWDED)
         # An acquire's `by` is for its place in the queue; to connect it has its own time.
-        bundle.refresh(effect.by if type(effect.command) is Extend else FOR_EVER)
+        bundle.refresh(FOR_EVER if type(effect.command) in ACQUIRES else effect.by)
         if bundle.missing and type(effect.command) is not Release:
             self._members.check()
         self._receipt = receipt = bundle.send(effect, self)

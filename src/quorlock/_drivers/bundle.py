@@ -115,7 +115,7 @@ class Bundle:
                 if not self._fresh:
                     return
                 grace = grace or now() + self._policy.node_timeout
-            left = (grace or give_up) - now()
+            left = min(grace or give_up, give_up) - now()
             if left <= 0:
                 return
             self._changed.wait(lambda: self._arrivals or not self._hopeful(), left / 1e9)
