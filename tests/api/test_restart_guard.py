@@ -198,6 +198,8 @@ async def test_a_process_that_was_killed(guard: str, options: tuple[str, ...], f
             server.restart()
             assert not await votes(face, server.url, guard)
             server.execute("SAVE")  # with the marker of the process of before
+        # Writes wait in memory while an fsync is under way: it would come back without them.
+        await until(lambda: "aof_buffer_length:0" in persistence(server) or options[0] == "--save")
         server.restart()
         assert server.execute("EXISTS", CONFIG) == 1, "it came back with its keys"
         assert not await votes(face, server.url, guard)
@@ -223,6 +225,10 @@ async def test_all_keys_are_gone(guard: str, nodes: Servers, face: Face) -> None
         await until(lambda: uptime(server) >= 2)
     server.execute("FLUSHALL")
     assert await votes(face, server.url, guard, **settings) is (guard == "uptime")
+
+
+def persistence(server: Server) -> str:
+    return str(server.execute("INFO", "persistence"))
 
 
 def uptime(server: Server) -> int:

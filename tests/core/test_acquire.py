@@ -25,7 +25,7 @@ from quorlock._core.effects import (
 from quorlock._core.outcomes import HELD, Cause, Granted, Refusal, Refused, Vote
 from quorlock._core.quorum import quorum
 from quorlock._core.redlock import acquire, attempt, give_back, holder_ttl_ms, try_acquire
-from quorlock._core.time import NS_PER_S, to_seconds
+from quorlock._core.time import NS_PER_S, PAST, to_seconds
 from quorlock.errors import AcquireTimeout, NodeError, QuorumUnreachable
 from tests.support.script import (
     DOWN,
@@ -242,7 +242,7 @@ def test_give_back_alone_waits_for_nothing() -> None:
     receipt = Receipt(1, 0, 0, asked=0b111)
     script = Script([[NEVER] * 3])
     script.run(give_back(b"r", b"t", receipt))
-    assert script.sends == [Send(Release(b"r", b"t"), receipt)]
+    assert script.sends == [Send(Release(b"r", b"t"), receipt, PAST)]
 
 
 # --- retries -----------------------------------------------------------------------------------
