@@ -220,6 +220,7 @@ class Rounds:
 
 def rounds_of_cpu(fleet: Fleet, rounds: int, cycles: int) -> Rounds:
     """All ways to use so many nodes, in turn."""
+    fleet.clear()
     found, urls, servers = Rounds(), fleet.urls(USUAL), fleet.servers[:USUAL]
     with ExitStack() as stack:
         limit = stack.enter_context(closing(All(urls, TTL)))
@@ -461,6 +462,7 @@ def parsing_share(cheapest: dict[tuple[str, int], float], repeats: int) -> Table
 
 def table_of_verbs(fleet: Fleet) -> Table:
     """Commands and bytes, as one node counts them."""
+    fleet.clear()
     server, rows = fleet.servers[0], [["a call", "commands", "bytes to a node", "bytes back"]]
     leases: list[quorlock.Lease] = []
     with Faces(fleet.urls(1)) as faces:
@@ -540,6 +542,7 @@ def table_of_memory(server: Server, keys: int) -> Table:
 def table_of_tls(fleet: Fleet, rounds: int, cycles: int) -> Table:
     """The client's side alone, through a front that does TLS or not: the servers have none here."""
     plain, tls = "plain", "TLS"
+    fleet.clear()
     found = Rounds()
     ports = [server.port for server in fleet.servers[:USUAL]]
     with ExitStack() as stack:

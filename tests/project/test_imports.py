@@ -9,9 +9,11 @@ import sys
 
 import pytest
 
-# All that `import quorlock` may load of the standard library, with what these load themselves. Not
-# among them, and dear: dataclasses and inspect, asyncio, ssl, socket, json, secrets, hashlib,
-# random, urllib, difflib, ipaddress, datetime.
+import quorlock
+
+# All that `from quorlock import Redlock` may load of the standard library, with what these load
+# themselves. Not among them, and dear: dataclasses and inspect, asyncio, ssl, socket, json,
+# secrets, hashlib, random, urllib, difflib, ipaddress, datetime.
 ALWAYS = (
     *("__future__", "abc", "atexit", "binascii", "collections.abc", "contextlib", "enum"),
     *("functools", "math", "os", "re", "threading", "time", "types", "typing", "weakref"),
@@ -42,12 +44,13 @@ MAKE = "quorlock.Redlock(['redis://user:password@a:6379/1', 'rediss://b', 'unix:
 @pytest.mark.parametrize(
     ("program", "may_load"),
     [
-        ("import quorlock", ALWAYS),
+        ("import quorlock", ("__future__",)),
+        ("from quorlock import *", ALWAYS),
         (f"import quorlock; {MAKE}", BLOCKING),
         ("import quorlock.asyncio", ASYNCIO),
         (f"import quorlock.asyncio; {MAKE.replace('Redlock', 'asyncio.Redlock')}", ASYNCIO),
     ],
-    ids=["quorlock", "a Redlock", "quorlock.asyncio", "an asyncio Redlock"],
+    ids=["quorlock", "all names", "a Redlock", "quorlock.asyncio", "an asyncio Redlock"],
 )
 def test_nothing_is_loaded_that_is_not_used(program: str, may_load: tuple[str, ...]) -> None:
     """Nothing beyond the list but modules of our own."""
@@ -56,7 +59,24 @@ def test_nothing_is_loaded_that_is_not_used(program: str, may_load: tuple[str, .
     assert not any(name.startswith(("quorlock.testing", "quorlock.demo")) for name in loaded)
 
 
-@pytest.mark.parametrize("program", ["import quorlock", "import quorlock.asyncio"])
+def test_every_name_is_loaded_when_it_is_asked_for() -> None:
+    """As `dir` says, and once; what is not there is not there."""
+    assert set(quorlock.__all__) | {"errors"} <= set(dir(quorlock))
+    for name in quorlock.__all__:
+        value = getattr(quorlock, name)
+        assert value.__name__ == name
+        assert vars(quorlock)[name] is value
+    assert quorlock.errors.ConfigError is quorlock.ConfigError
+    with pytest.raises(AttributeError, match="'quorlock' has no attribute 'Redlok'"):
+        getattr(quorlock, "Redlok")  # noqa: B009 (a name that type checkers know to be wrong)
+
+
+def test_each_face_leaves_the_other_alone() -> None:
+    """asyncio does not load the blocking face."""
+    assert not any("_sync" in name for name in brought("import quorlock.asyncio"))
+
+
+@pytest.mark.parametrize("program", ["from quorlock import *", "import quorlock.asyncio"])
 def test_the_blocking_driver_comes_with_the_first_redlock(program: str) -> None:
     """Who uses asyncio, or only names an error, has no use for it."""
     blocking = {"quorlock._drivers.blocking", "quorlock._drivers.pool", "quorlock._sync.alarm"}
