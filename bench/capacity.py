@@ -35,8 +35,6 @@ from socket import socket
 from statistics import fmean, linear_regression, median
 from typing import TYPE_CHECKING, Any, Self
 
-import hiredis
-
 import quorlock
 import quorlock.asyncio as aio
 from bench import guard
@@ -437,26 +435,6 @@ def _line(
     return once, each, sums[USUAL]
 
 
-def parsing_share(cheapest: dict[tuple[str, int], float], repeats: int) -> Table:
-    """Of hiredis alone, of what the client spends where every answer goes through it."""
-    reader = hiredis.Reader()
-
-    def cycle() -> None:
-        for answer in (GRANTED, RELEASED):
-            reader.feed(answer)
-            reader.gets()
-
-    began = time.process_time_ns()
-    for _ in range(repeats):
-        cycle()
-    ns = (time.process_time_ns() - began) / repeats * USUAL
-    share = ns / cheapest[FACES[-1], USUAL]
-    return [
-        ["of the client's CPU", "share"],
-        [f"parsing (hiredis), {FACES[-1]}, N = {USUAL}", f"{share:.1%}"],
-    ]
-
-
 # --- the wire and the memory -----------------------------------------------------------------
 
 
@@ -516,7 +494,7 @@ def table_of_memory(server: Server, keys: int) -> Table:
     rows = [[f"{keys:,} locks held", "bytes a lock, in all", "MEMORY USAGE of one"]]
     for length in KEY_BYTES:
         say(f"memory, keys of {length} bytes")
-        server.flush()
+        server.execute("FLUSHALL", "SYNC")  # else what was there is freed while we measure
         before = int(told_by(server, "memory")["used_memory"])
         with closing(connect(server.tcp_url)) as sock:
             for start in range(0, keys, 1000):
@@ -676,7 +654,6 @@ def tables(rounds: int, cycles: int, keys: int) -> Generator[Table]:
         yield table_of_system_calls(counts)
         yield table_of_modules(counts)
         prices = cheapest(fleet, rounds * SWEEPS)
-        yield parsing_share(prices, 10 * cycles)
         yield table_of_nodes(prices)
         found = rounds_of_cpu(fleet, rounds, cycles)
         yield table_of_shares(found)
