@@ -297,6 +297,81 @@ def test_asked_together_is_asked_one_by_one(n: int, steps: list[tuple[Any, ...]]
                 play(net, step)
                 for this in net.rounds.values():
                     this.check()
+            # Everybody was answered, also those whose script went again.
+            assert all(this.silent or this.outcome for this in net.rounds.values())
+        finally:
+            net.close()
+
+    asyncio.run(scene())
+
+
+def test_a_script_that_goes_again_goes_before_what_is_asked_meanwhile() -> None:
+    """One packet says that a script was forgotten, and brings an answer upon which the flow asks
+    on at once: the bytes go in the order in which the answers will be looked for.
+    """
+
+    def twice() -> Flow[tuple[Verdict, tuple[Answer, ...]]]:
+        yield from asking(Acquire(b"a", b"a", 9), 1)
+        return (yield from asking(Acquire(b"b", b"b", 9), 1))
+
+    async def scene() -> None:
+        net = Net(1)
+        try:
+            net.pay(0)  # carries the script
+            net.pay(0)
+            turn = Turn(net.engine, twice())
+            turn.begin()
+            link: Any = net.engine.ways[0].link
+            wire = link._transport
+            assert [wire.commands.gets()[0] for _ in range(3)] == [b"EVAL", b"EVALSHA", b"SET"]
+            data = b":-3\r\n" + NOSCRIPT + b"+OK\r\n"
+            link.get_buffer(-1)[: len(data)] = data
+            link.buffer_updated(len(data))
+            net.engine._flush()
+            assert [wire.commands.gets()[0] for _ in range(2)] == [b"EVAL", b"SET"]
+            data = b":-3\r\n+OK\r\n"
+            link.get_buffer(-1)[: len(data)] = data
+            link.buffer_updated(len(data))
+            assert turn.future.result()[0] is Verdict.WON
+        finally:
+            net.close()
+
+    asyncio.run(scene())
+
+
+def test_a_script_that_was_forgotten_goes_again_by_itself() -> None:
+    """Nothing else needs to be sent for that."""
+
+    async def scene() -> None:
+        net = Net(1)
+        try:
+            net.pay(0)  # carries the script
+            net.pay(0)
+            link: Any = net.engine.ways[0].link
+            data = b":-3\r\n" + NOSCRIPT
+            link.get_buffer(-1)[: len(data)] = data
+            link.buffer_updated(len(data))
+            wire = link._transport
+            assert [wire.commands.gets()[0] for _ in range(3)] == [b"EVAL", b"EVALSHA", b"EVAL"]
+        finally:
+            net.close()
+
+    asyncio.run(scene())
+
+
+def test_what_was_asked_together_goes_before_what_a_node_is_asked_alone() -> None:
+    """Also when it has not been sent yet: its answer is looked for first."""
+
+    async def scene() -> None:
+        net = Net(1)
+        try:
+            net.engine._lonely = False  # so it is sent at the end of the tick
+            net.ask(Acquire)
+            net.pay(0)
+            net.engine._flush()
+            link: Any = net.engine.ways[0].link
+            wire = link._transport
+            assert [wire.commands.gets()[0] for _ in range(2)] == [b"SET", b"EVAL"]
         finally:
             net.close()
 
