@@ -1,0 +1,68 @@
+"""A process that holds a renewed, fenced lease and is stopped: what does it see when it goes on?
+
+    python -m tests.servers.scenarios.sleeper FACE DATABASE URL...
+
+Prints `ready`, and once it has slept past its validity four lines: what its first look at `held`
+said, whether `lost` rang, what became of a fenced write, the reason of the loss.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import quorlock
+from quorlock import LeaseLost, StaleFence
+from quorlock.fencing import FenceTable
+from tests.servers.traffic.faces import FACES, Face, call
+
+TTL = 1.0
+SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL}
+FENCES = FenceTable(sqlite3.paramstyle)
+
+
+def write(database: str, fence: int | None) -> bool:
+    """Whether the storage takes it."""
+    with closing(sqlite3.connect(database)) as storage, storage:
+        FENCES.create(storage)
+        try:
+            FENCES.claim(storage, "a", fence)
+        except StaleFence:
+            return False
+        return True
+
+
+async def sleep_and_tell(face: Face, database: str, urls: list[str]) -> None:
+    """See the module."""
+    redlock = face.redlock(urls, **SETTINGS)
+    lease = await call(redlock.lock("a", renew=True, fencing=True).acquire)
+    event = lease.lost
+    assert write(database, lease.fence)
+    say("ready")
+    before = quorlock.now()
+    while True:
+        await face.sleep(0.002)
+        held, at = lease.held, quorlock.now()
+        if at - before > TTL:
+            break
+        before = at
+    say("held" if held else "lost")
+    say("told" if await face.rings(event, 5) else "not told")
+    say("written" if write(database, lease.fence) else "refused")
+    try:
+        await call(lease.extend)
+    except LeaseLost as error:
+        say(error.reason)
+    await call(redlock.close)
+
+
+def say(word: str) -> None:
+    print(word, flush=True)
+
+
+if __name__ == "__main__":
+    _, name, *arguments = sys.argv
+    FACES[name].run(partial(sleep_and_tell, FACES[name], arguments[0], arguments[1:]))
