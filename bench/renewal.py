@@ -3,9 +3,10 @@
     python -m bench.renewal                    10,000 leases, ttl 10 s, five local servers, 30 s
     python -m bench.renewal --leases 1000 --seconds 10
 
-Each way keeps as many leases for as long, for real, on the same servers.  "One at a time" is what a
-program does without the engine, at its best: it extends each lease when a third of its ttl is over,
-as the engine does; from one thread, or in asyncio with a task for each lease.
+Each way keeps as many leases for as long, for real, on the same servers.  The others do what a
+program does without the engine, at their best: they extend each lease when a third of its ttl is
+over, as the engine does; one after the other from one thread or task, or in asyncio with a task for
+each lease, whose extensions the driver bundles where they fall together.
 
 Told of each: how many leases were lost (by the engine none, on a healthy system), how many
 extensions a second there were, which share of one core this process took, how many packets reached
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 SETTINGS: dict[str, Any] = {"node_timeout": 0.25, "max_ttl": 60.0}
 DUE_LEFT = 2 / 3  # of the ttl, when a lease is extended: the mean of what renewal takes
-ENGINE, ALONE = "renew=True", "one at a time"
+ENGINE, ALONE, EACH = "renew=True", "one at a time", "a task for each"
+WAYS = {"threads": (ENGINE, ALONE), "asyncio": (ENGINE, ALONE, EACH)}
 
 
 @dataclass(frozen=True)
@@ -200,18 +202,39 @@ async def keep(lease: quorlock.asyncio.Lease, ttl: float) -> None:
     """One task for one lease."""
     with suppress(quorlock.LeaseLost):  # it is counted at the end
         while True:
-            await asyncio.sleep(max(0.0, lease.validity - ttl * DUE_LEFT))
-            await lease.extend()
+            await extended(lease, ttl)
+
+
+async def keep_all(leases: deque[quorlock.asyncio.Lease], ttl: float) -> None:
+    """One task for all, by when they are due."""
+    while True:
+        if not leases:
+            await asyncio.sleep(0.01)
+            continue
+        lease = leases.popleft()
+        with suppress(quorlock.LeaseLost):  # it is counted at the end
+            await extended(lease, ttl)
+            leases.append(lease)
+
+
+async def extended(lease: quorlock.asyncio.Lease, ttl: float) -> None:
+    """Extend it when it is due."""
+    if (left := lease.validity - ttl * DUE_LEFT) > 0:
+        await asyncio.sleep(left)
+    await lease.extend()
 
 
 async def tasks(servers: Servers, plan: Plan, way: str) -> Kept:
     """One way in asyncio."""
-    keepers: list[asyncio.Task[None]] = []
+    in_turn: deque[quorlock.asyncio.Lease] = deque()
+    keepers = [asyncio.create_task(keep_all(in_turn, plan.ttl))] if way == ALONE else []
     async with quorlock.asyncio.Redlock(servers.urls, ttl=plan.ttl, **SETTINGS) as redlock:
         held: list[quorlock.asyncio.Lease] = []
         for name in plan.names:
             held.append(await redlock.lock(name, renew=way == ENGINE).acquire())
             if way == ALONE:
+                in_turn.append(held[-1])
+            if way == EACH:
                 keepers.append(asyncio.create_task(keep(held[-1], plan.ttl)))
         await asyncio.sleep(plan.warm_up)
         meter = Meter(servers)
@@ -229,17 +252,20 @@ async def tasks(servers: Servers, plan: Plan, way: str) -> Kept:
 
 
 def measure(servers: Servers, plan: Plan) -> list[Kept]:
-    """Both ways in both faces, printed as they come."""
+    """All ways in both faces, printed as they come."""
     found: list[Kept] = []
-    for face in ("threads", "asyncio"):
+    for face, ways in WAYS.items():
         print(f"{face}\n{HEAD}")
-        for way in (ENGINE, ALONE):
+        rows: list[Kept] = []
+        for way in ways:
             if face == "threads":
-                found.append(threads(servers, plan, way))
+                rows.append(threads(servers, plan, way))
             else:
-                found.append(asyncio.run(tasks(servers, plan, way)))
-            print(found[-1], flush=True)
-        print(compared(*found[-2:]), flush=True)
+                rows.append(asyncio.run(tasks(servers, plan, way)))
+            print(rows[-1], flush=True)
+        for other in rows[1:]:
+            print(compared(rows[0], other), flush=True)
+        found += rows
     return found
 
 
@@ -253,7 +279,7 @@ def compared(engine: Kept, alone: Kept) -> str:
     ]
     (cpu, packets), (cpu_alone, packets_alone) = each
     return (
-        f"an extension one at a time takes {cpu_alone / cpu:.1f} times the CPU, "
+        f"{alone.way}: {cpu_alone / cpu:.1f} times the CPU for one extension, "
         f"{packets_alone / packets:.1f} times the packets"
     )
 
