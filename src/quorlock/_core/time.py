@@ -27,6 +27,11 @@ FOR_EVER: Instant = 2**63 - 1
 # (Redlock page, "Safety arguments": MIN_VALIDITY = TTL-(T2-T1)-CLOCK_DRIFT).
 EXPIRY_RESOLUTION: Duration = 2 * NS_PER_MS
 
+# A loss is told so long before the validity ends, or a twentieth of the ttl: timers are late, and
+# who is told has to stop in time.
+NOTICE_MAX: Duration = 100 * NS_PER_MS
+NOTICE = 20
+
 
 def from_seconds(seconds: float | timedelta) -> Duration:
     """Nanoseconds of a duration given in seconds or as a timedelta."""
@@ -46,3 +51,8 @@ def to_seconds(nanoseconds: int) -> float:
 def drift(ttl: Duration, drift_factor: float) -> Duration:
     """How much earlier than a node we call a lease over: clocks differ, expiry is coarse."""
     return round(ttl * drift_factor) + EXPIRY_RESOLUTION
+
+
+def notice(ttl_ms: int) -> Duration:
+    """How long before the end of its validity the loss of a lease is told."""
+    return min(ttl_ms * NS_PER_MS // NOTICE, NOTICE_MAX)

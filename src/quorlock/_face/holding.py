@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 from quorlock._core.effects import Receipt, joined
 from quorlock._core.outcomes import Loss
 from quorlock._core.redlock import Holding as Facts
-from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
+from quorlock._core.time import FOR_EVER, PAST, notice
 from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
     from quorlock._core.outcomes import Answer
     from quorlock._core.time import Duration, Instant
-
-# A loss is told so long before the validity ends, or a twentieth of the ttl: timers are late, and
-# who is told has to stop in time.
-NOTICE_MAX: Duration = 100 * NS_PER_MS
-NOTICE = 20
 
 
 class Bell(Protocol):
@@ -113,7 +108,7 @@ class Holding:
     @property
     def deadline(self) -> Instant:
         """When its loss is told, to be told before the end; in the past once it is over."""
-        return self.valid_until - min(self.ttl_ms * NS_PER_MS // NOTICE, NOTICE_MAX)
+        return self.valid_until - notice(self.ttl_ms)
 
     def look(self) -> bool:
         """Whether it goes on, for who tells its loss: at the deadline it is over."""

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from quorlock.testing.process import Process
     from quorlock.testing.server import Server
 
+# What was under way when a connection broke reaches the node's door within such a part of max_ttl
+# (per cent), or never.  Not all of it: who owes counts max_ttl by a clock that may be fast.
+LATE_MAX = 90
+
 
 @dataclass(frozen=True, slots=True)
 class Weather:
@@ -80,6 +84,7 @@ class Link:
         "dice",
         "duplicate_after",
         "epoch",
+        "gone_by",
         "held_replies",
         "held_requests",
         "last_request",
@@ -116,6 +121,7 @@ class Link:
         self.sent = 0  # how many requests so far
         self.last_request: int | None = None  # after it broke: the last one that still arrives
         self.late_until = 0  # ... and not before that
+        self.gone_by = 1 << 62  # ... nor after this
         self.held_requests: list[Message] = []  # by a partition
         self.held_replies: list[Message] = []
 
@@ -200,13 +206,16 @@ class Link:
         """The client's side is gone.
 
         survivors: how many (per mille) of the requests under way still arrive, the oldest of
-        them.  late_by: and how much later than now, at the earliest.
+        them.  late_by: and how much later than now, at the earliest; none comes so late that debts
+        would not cover it any more (`_core.debts`).
         """
         self.lost = True
+        bound = self.process.policy.max_ttl * LATE_MAX // 100
         open_ = len(self.conversation.questions)
         dropped = open_ - open_ * survivors // 1000
         self.last_request = self.sent - dropped
-        self.late_until = self.process.world.now + late_by
+        self.gone_by = self.process.world.now + bound
+        self.late_until = self.process.world.now + min(late_by, bound)
         held, self.held_requests = self.held_requests, []
         for message in held:
             self.process.world.at(self.late_until, self.server.arrive, message)

@@ -14,7 +14,7 @@ from quorlock._core.commands import Acquire
 from quorlock._core.effects import Receipt, SendAll, joined
 from quorlock._core.outcomes import Loss
 from quorlock._core.renewal import Agenda, Renewal, renew
-from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
+from quorlock._core.time import FOR_EVER, PAST, notice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from quorlock.testing.history import Lease
     from quorlock.testing.process import Process, Turn
     from quorlock.testing.world import World
-
-# A loss is told so long before the end, as the faces do it.
-_NOTICE = 20
-_NOTICE_MAX = 100 * NS_PER_MS
 
 
 class Kept:
@@ -53,7 +49,7 @@ class Kept:
     @property
     def deadline(self) -> Instant:
         """When its loss is told."""
-        return self.valid_until - min(self.lease.ttl_ms * NS_PER_MS // _NOTICE, _NOTICE_MAX)
+        return self.valid_until - notice(self.lease.ttl_ms)
 
     def facts(self) -> Holding:
         """As the flow takes it."""

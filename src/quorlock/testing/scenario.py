@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock._core.time import NS_PER_MS
+from quorlock.testing import comebacks
 from quorlock.testing.network import Weather
 from quorlock.testing.plan import Fault, Job, Plan, Settings
 
@@ -63,6 +64,8 @@ RESTARTS: Weights = {
     "partition": 1,
     "pause": 2,
 }
+# The steps of `comebacks`.
+COMEBACKS: Weights = {"break": 2, "save": 1, "crash_saved": 1, "one_way_to": 2}
 # Keys of a minority at times, of a majority at others: what renewal repairs, and what it cannot.
 RENEWAL_TROUBLE: Weights = {"crash_lost": 1, "evict": 1, "flush": 1}
 # What breaks mutual exclusion and must not break fences: besides, nodes that forget and keep out.
@@ -403,6 +406,13 @@ SCENARIOS: dict[str, Scenario] = {
             shaped=_guarded,
         ),
         Scenario(
+            "comebacks",
+            "a node comes back with what it had on disk, at the one moment that matters",
+            COMEBACKS,
+            floors=Floors(1000, 990, 990),
+            shaped=comebacks.shaped,
+        ),
+        Scenario(
             "fences",
             "fences, whatever breaks the lock: clients' clocks that jump, locks that are deleted",
             {**CLIENT_TROUBLE, **NODE_TROUBLE, **NETWORK_TROUBLE, **FENCE_TROUBLE},
@@ -424,7 +434,7 @@ ALL = "all"
 _TURNS = (
     *("sound", "mixed", "sound", "network", "sound", "mixed", "nodes", "clients", "sound"),
     *("mixed", "calm", "sound", "memory", "sound", "mixed", "clocks", "network", "sound"),
-    *("restarts", "renewal", "fences"),
+    *("restarts", "renewal", "fences", "comebacks"),
 )
 
 

@@ -86,6 +86,12 @@ class Server:
 
     def arrive(self, message: Message) -> None:
         """A request has reached the door."""
+        if self.world.now > message.link.gone_by:
+            self.world.loses(message, "request")
+        else:
+            self._let_in(message)
+
+    def _let_in(self, message: Message) -> None:
         link = message.link
         if not link.still_arrives(message):
             self.world.loses(message, "request")
@@ -133,4 +139,4 @@ class Server:
         self.hung = False
         door, self._door = self._door, []
         for message in door:
-            self.arrive(message)
+            self._let_in(message)
