@@ -91,7 +91,7 @@ def never_tried_again(self: Debts, key: bytes, token: bytes, run_id: str, now: i
 
 DEFECTS = (
     # The SET of c0.1 is on its way to n2 when the connection breaks. c0 pays its debt 50, 150, 350
-    # and 750 ms after; the bytes of the old connection come at 990 ms, and the key would stay for
+    # and 750 ms after; the bytes of the old connection come at 890 ms, and the key would stay for
     # its ttl. The payment at 1,000 ms finds it.
     Kept(
         "a debt was paid for the last time before the last late bytes came",
@@ -99,7 +99,7 @@ DEFECTS = (
         plan(
             [job(hold=2 * MS)],
             [],
-            faults=[fault("break", MS // 20, client=0, node=2, amount=1000, lasts=990 * MS)],
+            faults=[fault("break", MS // 20, client=0, node=2, amount=1000, lasts=890 * MS)],
             lasts=100 * MS,
         ),
         ((Debts, "due", due_as_it_was),),

@@ -662,6 +662,33 @@ def test_a_debt_whose_next_payment_is_to_come_may_still_be_open() -> None:
     assert judged(world).violations == ()
 
 
+@pytest.mark.parametrize("another", [True, False], ids=["another is owed", "nothing else is owed"])
+def test_a_debt_that_was_paid_for_the_last_time_excuses_nothing(another: bool) -> None:
+    """It is kept for a while; nor does it matter that the node is owed something else."""
+    world = nothing_happened(clients=2)
+    process, server = world.processes[1], world.servers[1]
+    world.at(10 * MS, lambda _: process.owe(1, Release(b"r0", b"c1.4"), "n1.0"), None)
+    if another:
+        world.at(1_550 * MS, lambda _: process.owe(1, Release(b"r0", b"c1.5"), "n1.0"), None)
+    world.at(1_590 * MS, lambda _: server.node.keys.update({b"r0": Entry(b"c1.4", FAR)}), None)
+    (violation,) = judged(world).violations
+    assert (violation.rule, violation.facts["token"]) == ("leftover", b"c1.4")
+
+
+@pytest.mark.parametrize(
+    ("late", "jump", "fine"), [(True, 1, True), (True, -1, False), (False, 1, False)]
+)
+def test_what_came_late_is_excused_by_a_clock_that_jumped_ahead(
+    late: bool, jump: int, fine: bool
+) -> None:
+    """What is owed is counted by that clock; whatever else is left is no matter of clocks."""
+    world = left(b"c1.4")
+    if late:
+        world.set_late.add((b"c1.4", 1))
+    world.processes[1].elapsed.step(jump * MS, 0)
+    assert ("leftover" not in {one.rule for one in judged(world).violations}) is fine
+
+
 # --- fences -------------------------------------------------------------------------------------
 
 

@@ -191,6 +191,29 @@ def test_what_survives_a_break_may_come_much_later() -> None:
     assert not seen.before(50 * MS, "reply", node=1), "nobody is there to hear it"
 
 
+def test_nothing_comes_later_than_debts_cover_it() -> None:
+    """Nine tenths of max_ttl after the break: what would come later never comes."""
+    torn = fault("break", 5 * MS, client=0, node=1, amount=1000, lasts=3_000 * MS)
+    slow = fault("slow", 0, node=1, amount=2_000 * MS, lasts=MS)
+    late = see(plan([job()], faults=[torn, fault("slow", 0, node=1, amount=10 * MS, lasts=MS)]))
+    never = see(plan([job()], faults=[torn, slow]))
+    (set_,) = late.all("execute", node=1, command="acquire", client=0)[:1]
+    assert set_["at"] == 905 * MS
+    assert late.rules == never.rules == set()
+    connection = never.all("connect", node=1)[0]["connection"]
+    old = {line["message"] for line in never.all("send", connection=connection)}
+    assert old <= {line["message"] for line in never.all("lose", what="request")}
+
+
+def test_what_a_node_that_hangs_has_got_is_never_too_late() -> None:
+    """It is in the node's own memory: no more time on the way counts."""
+    torn = fault("break", 5 * MS, client=0, node=1, amount=1000)
+    hung = fault("hang", 0, node=1, lasts=2_000 * MS)
+    seen = see(plan([job()], faults=[torn, hung], lasts=2_100 * MS))
+    assert seen.all("execute", node=1, command="acquire")[0]["at"] == 2_000 * MS
+    assert seen.rules == set()
+
+
 def test_a_hole_swallows_all_behind_it() -> None:
     """What had left before gets through; nothing else does, until it breaks."""
     seen = see(burst(fault("lose_requests", TRIP, client=0, node=1, lasts=30 * MS)))

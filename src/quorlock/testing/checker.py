@@ -37,7 +37,8 @@ RULES = {
     "deadline": "every call ends within its deadlines (assumes a steady clock)",
     "exception": "nothing comes out that nobody expects",
     "endless": "nobody goes round in circles",
-    "leftover": "nothing of a finished attempt or lease is left on a node that lives",
+    "leftover": "nothing of a finished attempt or lease is left on a node that lives (assumes, for"
+    " what arrives late, a clock that does not jump ahead)",
     "fence": "no two leases have the same fence, and who asks after another was granted has the"
     " larger one (assumes that nodes that forgot keep out)",
     "liveness": "when all is well again, somebody gets the lock",
