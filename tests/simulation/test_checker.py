@@ -689,6 +689,61 @@ def test_what_came_late_is_excused_by_a_clock_that_jumped_ahead(
     assert ("leftover" not in {one.rule for one in judged(world).violations}) is fine
 
 
+@pytest.mark.parametrize("renewed", [True, False])
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_renewed_lease_that_was_just_lost_is_given_back_a_little_later(
+    renewed: bool, deleted: bool
+) -> None:
+    """By who renews it, when it looks at it again; so the judge looks again, too."""
+    world = left(b"c1.0")
+    one = lease(world, 1, 0, 1_598 * MS, ended=1_597 * MS)  # the judge looks at 1,600 ms
+    one.why, one.token, one.renewed, one.told = "lost", b"c1.0", renewed, one.ended
+    world.leases[b"c1.0"] = one
+    if deleted:
+        world.at(1_605 * MS, lambda _: world.servers[1].node.keys.clear(), None)
+    fine = renewed and deleted
+    assert {one.rule for one in judged(world).violations} == (set() if fine else {"leftover"})
+
+
+# --- keys that cover a promise ------------------------------------------------------------------
+
+
+def covered(guard: RestartGuard, *forgot: tuple[int, int, str], promise: int = 1_000 * MS) -> bool:
+    """Of two nodes of three, which extended a lease at 10, one has lost the key since."""
+    world = nothing_happened()
+    world.policy = world.policy._replace(restart_guard=guard)
+    one = lease(world, 0, 0, 1_000 * MS)
+    for node in (0, 1):
+        world.extended_at[one.token, node] = 10
+        world.servers[node].node.keys[one.key] = Entry(one.token, FAR)
+    del world.servers[1].node.keys[one.key]
+    world.history.forgotten += forgot
+    world.check_covered(one, promise)
+    return world.history.uncovered == []
+
+
+def test_a_node_that_forgot_covers_what_the_guard_keeps_it_out_for() -> None:
+    """From the loss on nobody gets its vote for max_ttl, which is longer than the lease is good."""
+    assert covered("marker", (20, 1, "flush"))
+    assert covered("marker", (20, 1, "restart (lost)"))
+    assert covered("uptime", (20, 1, "restart (saved)"))
+
+
+def test_a_node_that_forgot_covers_nothing_else() -> None:
+    """No guard, a loss that it does not see, another node's, one before the extension."""
+    assert not covered("marker")
+    assert not covered(None, (20, 1, "restart (lost)"))
+    assert not covered("uptime", (20, 1, "flush"))
+    assert not covered("marker", (20, 1, "eviction"))
+    assert not covered("marker", (20, 2, "flush"))
+    assert not covered("marker", (10, 1, "flush"))
+
+
+def test_a_node_that_forgot_is_kept_out_for_max_ttl_and_no_longer() -> None:
+    for promise, fine in ((1_000 * MS + 20, True), (1_000 * MS + 21, False)):
+        assert covered("marker", (20, 1, "flush"), promise=promise) is fine
+
+
 # --- fences -------------------------------------------------------------------------------------
 
 

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from quorlock._core.commands import ACQUIRES, Acquire, AcquireByScript, Extend, Raise, Release
 from quorlock._core.outcomes import Extended, Granted, Lost, Released, Vote
 from quorlock._core.quorum import quorum
+from quorlock._core.renewal import PAUSE_MIN
 from quorlock._core.time import EXPIRY_RESOLUTION, FOR_EVER, NS_PER_MS
 from quorlock.testing import faults
+from quorlock.testing.checker import GUARDED
 from quorlock.testing.clock import PPM, Clock
 from quorlock.testing.fences import Issue, losses
 from quorlock.testing.history import Call, History, Lease, Violation
@@ -309,14 +311,28 @@ class World:
 
     def check_covered(self, lease: Lease, promise: int) -> None:
         """What is promised must not outlast the keys on a majority of the nodes."""
-        end = self.processes[lease.client].clock.when(promise)
+        end = self.processes[lease.client].clock.when(promise) or 0
         lasting = sum(
-            server.holds_until(lease.key, lease.token) >= (end or 0) for server in self.servers
+            server.holds_until(lease.key, lease.token) >= end
+            or self._keeps_out_until(server, lease.token) >= end
+            for server in self.servers
         )
         if 2 * lasting <= self.policy.n:
             text = f"{lease.token.decode()} is promised to last longer than its keys on a majority"
             facts = {"client": lease.client, "token": lease.token}
             self.history.uncovered.append(Violation("cover", text, self.now, facts))
+
+    def _keeps_out_until(self, server: Server, token: bytes) -> int:
+        """Until when nobody gets the vote of a node that forgot the key after it extended it."""
+        extended_at = self.extended_at.get((token, server.index))
+        caught = GUARDED[self.policy.restart_guard]
+        forgotten = (
+            at
+            for at, node, how in self.history.forgotten
+            if node == server.index and how.startswith(caught)
+        )
+        last = max(forgotten, default=0)
+        return last + self.policy.max_ttl if extended_at is not None and last > extended_at else 0
 
     def check_released(self, turn: Turn[Any], token: bytes, released: Released) -> None:
         """`deleted` must be what a majority said."""
@@ -412,6 +428,9 @@ class World:
             return
         if lease is not None and lease.why in ("", "abandoned"):
             return
+        if lease is not None and self._was_just_lost(lease):
+            self.at(self.now + self._given_back_within, self._look_for_leftovers, None)
+            return
         if any(_is_at(turn.command, token) for turn in process.turns):
             return
         if _pays_later(process.debts[server.index], token, process.now()):
@@ -420,6 +439,17 @@ class World:
             return  # by a clock that jumped ahead the last payment came too early
         text = f"{token.decode()} is over and given back, but its key is left on n{server.index}"
         self.violated("leftover", text, client=process.index, node=server.index, token=token)
+
+    @property
+    def _given_back_within(self) -> int:
+        """So soon after its loss (ns): a pass under way, a pause, and the way to the node."""
+        return 4 * self.policy.node_timeout + 4 * PAUSE_MIN
+
+    def _was_just_lost(self, lease: Lease) -> bool:
+        """Whoever renews it gives it back when it looks at it again."""
+        if lease.ended is None or not lease.renewed or lease.why != "lost":
+            return False
+        return self.now - lease.ended < self._given_back_within
 
     def _contest(self, _: None) -> None:
         """Those who are left ask for the same lock at once: one of them must get it."""
