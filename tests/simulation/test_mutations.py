@@ -11,6 +11,7 @@ import pytest
 
 from quorlock.testing.scenario import plan_of
 from quorlock.testing.sim import run
+from spec.check import CASES
 from tests.simulation.corpus import DEFECTS, NOT_CONTINUOUS, SEEDS, Kept
 from tests.simulation.mutations import MUTATIONS, WORLDS_MAX, Mutation, applied, search, table
 from tests.simulation.small import MS, see
@@ -118,6 +119,19 @@ def test_the_table_reads_as_python() -> None:
     names: dict[str, object] = {}
     exec(table(SEEDS), names)
     assert names["SEEDS"] == SEEDS
+
+
+def test_the_table_of_the_docs_says_what_was_found() -> None:
+    """Every break with its scenario and its worlds, and cases of the model that must fail."""
+    must = {case.name: case.must for case in CASES}
+    page = (ROOT / "docs" / "simulation.md").read_text()
+    table = page.split("| what is broken |")[1].split("\n\n")[0]
+    rows = [line.strip("|").split("|") for line in table.split("\n")[2:]]
+    assert len(rows) == 16
+    for _, name, scenario, worlds, *model in [[cell.strip() for cell in row] for row in rows]:
+        assert worlds == f"{SEEDS[name] + 1:,}", name
+        assert scenario == f"`{by_name(name).scenario}`"
+        assert {must[case] for case in model if case} <= {"fails"}
 
 
 @pytest.mark.skipif("QUORLOCK_THOROUGH" not in os.environ, reason="QUORLOCK_THOROUGH=1 searches")
