@@ -18,6 +18,7 @@ from quorlock._core.time import (
     PAST,
     drift,
     from_seconds,
+    notice,
     to_seconds,
 )
 
@@ -81,6 +82,13 @@ def test_drift_of_known_ttls() -> None:
     assert drift(10 * NS_PER_S, 0.01) == 102 * NS_PER_MS
     assert drift(10 * NS_PER_S, 0.0) == 2 * NS_PER_MS
     assert drift(0, 0.5) == 2 * NS_PER_MS
+
+
+def test_the_notice_of_a_loss() -> None:
+    """A twentieth of the ttl, and a tenth of a second at the most; some for the shortest ttl."""
+    assert notice(200) == 10 * NS_PER_MS
+    assert notice(2_000) == notice(60_000) == 100 * NS_PER_MS
+    assert notice(1) == NS_PER_MS // 20
 
 
 def test_past_and_for_ever_enclose_all_instants() -> None:
