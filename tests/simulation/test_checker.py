@@ -17,6 +17,7 @@ from quorlock.testing.checker import RULES, judge
 from quorlock.testing.fences import Issue, Loss
 from quorlock.testing.history import Call, Lease
 from quorlock.testing.node import Entry
+from quorlock.testing.renewing import Kept
 from quorlock.testing.world import World
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.small import MS, fault, job, plan, see
@@ -703,6 +704,17 @@ def test_a_renewed_lease_that_was_just_lost_is_given_back_a_little_later(
         world.at(1_605 * MS, lambda _: world.servers[1].node.keys.clear(), None)
     fine = renewed and deleted
     assert {one.rule for one in judged(world).violations} == (set() if fine else {"leftover"})
+
+
+@pytest.mark.parametrize(("why", "told"), [("", True), ("abandoned", False)])
+def test_who_let_go_of_a_lease_is_not_told_of_its_loss(why: str, told: bool) -> None:
+    """A pass that was under way for it ends later, and finds that it is over."""
+    world = nothing_happened()
+    one = lease(world, 0, 0, 100)
+    one.why, one.renewed = why, True
+    Kept(world, world.processes[0], one, None).end()
+    assert (one.told is not None, one.ended is not None) == (told, told)
+    assert one.why == ("lost" if told else "abandoned")
 
 
 # --- keys that cover a promise ------------------------------------------------------------------

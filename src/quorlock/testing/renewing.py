@@ -73,9 +73,10 @@ class Kept:
         return True
 
     def end(self, loss: Loss | None = None) -> None:
-        """Lost, for good, and told."""
+        """Lost, for good, and told; one that nobody holds any more runs out, and nobody is told."""
         del loss
-        self._world.end(self.lease, "lost")
+        if self.lease.why != "abandoned":
+            self._world.end(self.lease, "lost")
 
     def follow(self, receipt: Receipt) -> None:
         """A top-up may have set keys of it."""
