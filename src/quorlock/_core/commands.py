@@ -84,6 +84,15 @@ class Inspect(NamedTuple):
     key: bytes
 
 
+class Track(Inspect):
+    """Tell from now on when somebody else changes a key that is read over this connection.
+
+    Of no one key, so that is empty; nobody waits for the answer.  See `Agenda.hint`.
+    """
+
+    __slots__ = ()
+
+
 Command = Acquire | AcquireByScript | Raise | Extend | Release | Inspect
 # What sets keys, and must therefore be followed by a release, or be owed one.
 ACQUIRES = (Acquire, AcquireByScript)

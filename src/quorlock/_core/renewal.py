@@ -19,7 +19,7 @@ from quorlock._core.redlock import lost_by, why_is_open
 from quorlock._core.time import NS_PER_MS, PAST
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from quorlock._core.effects import Chance, Flow, Replied
     from quorlock._core.outcomes import Answer, Lost
@@ -35,6 +35,11 @@ DUE_LEFT = (63, 70)
 ALONG = 15
 # At least so long between two tries for one lease, whatever the shares come to: no hot loop.
 PAUSE_MIN: Duration = 5 * NS_PER_MS
+# Hints make a lease be looked at again within such a part of its ttl, not sooner: however many come
+# and however false they are, they cost a node some twenty times what renewal costs.
+HINTED = 50
+# Where nodes give hints, the first look is when a tenth of the ttl is over: it makes them watch.
+FIRST_LOOK = 10
 # Of what is left, such a part passes between a try that failed and the next one, at the most.
 RETRIES = 4
 # A warning, if renewal fails and less than half of the validity is left.
@@ -83,13 +88,27 @@ class Renewal:
 
     due: when it is to be extended, or looked at, next.
     in_flight: something may be sent for it at this moment; whoever gives it back waits.
+    place: which of its entries in the agenda counts; 0: none does.
     """
 
-    __slots__ = ("_is_last", "_ttl_ms", "_warned", "due", "holding", "in_flight")
+    __slots__ = (
+        "_is_last",
+        "_looked_at",
+        "_ttl_ms",
+        "_warned",
+        "due",
+        "holding",
+        "in_flight",
+        "key",
+        "place",
+    )
 
     def __init__(self, holding: Held, ttl_ms: int, at: Instant, chance: Chance) -> None:
         self.holding = holding
+        self.key = holding.facts().key
         self.in_flight = False
+        self.place = 0
+        self._looked_at = at  # when something was sent for it last
         self._ttl_ms = ttl_ms
         self._is_last = False  # what is left of max_hold has been taken
         self._warned = False
@@ -103,6 +122,7 @@ class Renewal:
     def begin(self, at: Instant) -> Holding | None:
         """Something is about to be sent for it; None: nothing may be any more."""
         self.in_flight = True
+        self._looked_at = at
         if at < self.holding.deadline:
             return self.holding.facts()
         self.in_flight = False
@@ -111,6 +131,15 @@ class Renewal:
     def done(self) -> None:
         """Nothing is being sent for it."""
         self.in_flight = False
+
+    def hinted_due(self, at: Instant) -> Instant:
+        """When to look at it, now that there is a hint."""
+        pause = max(PAUSE_MIN, self._ttl_ms * NS_PER_MS // HINTED)
+        return min(self.due, max(at, self._looked_at + pause))
+
+    def look_first(self) -> None:
+        """Its nodes may give hints, from the first extension on: have that early."""
+        self.due = min(self.due, self._looked_at + self._ttl_ms * NS_PER_MS // FIRST_LOOK)
 
     def ttl_ms(self, at: Instant) -> int:
         """By how much to extend it now; 0: no more.
@@ -167,10 +196,11 @@ class Renewal:
 class Agenda:
     """All leases of one engine that extend themselves, by when they are due."""
 
-    __slots__ = ("_heap", "_live", "_serial")
+    __slots__ = ("_by_key", "_heap", "_live", "_serial")
 
     def __init__(self) -> None:
         self._live: set[Renewal] = set()
+        self._by_key: dict[bytes, Renewal] = {}  # the last of each: one before it is lost
         self._heap: list[tuple[Instant, int, Renewal]] = []
         self._serial = 0
 
@@ -180,13 +210,14 @@ class Agenda:
     def add(self, renewal: Renewal) -> None:
         """A new one."""
         self._live.add(renewal)
+        self._by_key[renewal.key] = renewal
         self._push(renewal)
 
     def drop(self, renewal: Renewal) -> None:
         """It is over. Its place goes when it would have been due, or when many have."""
-        self._live.discard(renewal)
+        self._forget(renewal)
         if len(self._heap) > 2 * len(self._live) + CHUNK:
-            self._heap = [entry for entry in self._heap if entry[2] in self._live]
+            self._heap = [entry for entry in self._heap if self._counts(entry)]
             heapq.heapify(self._heap)
 
     def next_due(self) -> Instant | None:
@@ -199,10 +230,26 @@ class Agenda:
         heap = self._heap
         if heap and heap[0][0] <= at:
             while heap and heap[0][2].taken_at <= at:
-                renewal = heapq.heappop(heap)[2]
-                if renewal in self._live:
-                    taken.append(renewal)
+                entry = heapq.heappop(heap)
+                if self._counts(entry):
+                    entry[2].place = 0
+                    taken.append(entry[2])
         return taken
+
+    def hint(self, keys: Iterable[bytes] | None, at: Instant) -> None:
+        """A node says that these keys were changed, by somebody else; None: all may have been.
+
+        Their leases are due now, or as soon as hints may make them.  It is no more than that: what
+        is said of a lease that is not ours, or is over, or is being renewed at this moment, by a
+        node that is late or wrong, costs a round at the most.
+        """
+        known = self._by_key
+        named = known.values() if keys is None else (known[key] for key in keys if key in known)
+        for renewal in named:
+            due = renewal.hinted_due(at)
+            if renewal.place and due < renewal.due:
+                renewal.due = due
+                self._push(renewal)
 
     def settle(self, taken: Sequence[Renewal], at: Instant) -> tuple[list[Renewal], list[Renewal]]:
         """Put back what goes on; those that are over, and those whose holders are to be warned."""
@@ -211,7 +258,7 @@ class Agenda:
         for renewal in taken:
             if at >= renewal.holding.deadline:
                 over.append(renewal)
-                self._live.discard(renewal)
+                self._forget(renewal)
                 continue
             if renewal.warns(at):
                 warned.append(renewal)
@@ -223,7 +270,17 @@ class Agenda:
 
     def _push(self, renewal: Renewal) -> None:
         self._serial += 1
+        renewal.place = self._serial
         heapq.heappush(self._heap, (renewal.due, self._serial, renewal))
+
+    def _forget(self, renewal: Renewal) -> None:
+        self._live.discard(renewal)
+        if self._by_key.get(renewal.key) is renewal:
+            del self._by_key[renewal.key]
+
+    def _counts(self, entry: tuple[Instant, int, Renewal]) -> bool:
+        _, place, renewal = entry
+        return renewal.place == place and renewal in self._live
 
 
 # --- the flow --------------------------------------------------------------------------------

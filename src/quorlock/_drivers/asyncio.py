@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from quorlock._core.outcomes import NodeStatus
     from quorlock._core.policy import Policy
     from quorlock._core.time import Instant
+    from quorlock._wire.conversation import Hint
     from quorlock._wire.nodes import Node
 
 T = TypeVar("T")
@@ -85,6 +86,10 @@ class Driver:
         except BaseException:
             turn.abandon()
             raise
+
+    def watch(self, on_hint: Hint) -> None:
+        """Have the nodes give hints in this loop, from its next extension on."""
+        self._engine().watch(on_hint)
 
     def statuses(self) -> tuple[NodeStatus, ...]:
         """Every node as this process sees it now; asks nobody."""

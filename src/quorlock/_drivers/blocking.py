@@ -36,6 +36,7 @@ from quorlock._drivers.keeper import Keeper
 from quorlock._drivers.members import CLOSED, CLOSED_MEANWHILE, CROWDED, Member, Members
 from quorlock._drivers.pool import Owner, Pool
 from quorlock._drivers.waiting import Flag, Waiters
+from quorlock._drivers.watch import Watch
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
@@ -77,19 +78,21 @@ class Driver:
             lambda: Bundle(keepers, policy, changed), BUNDLES_MAX, self._janitor.look_after
         )
         self._janitor.pool = self._pool
+        self._watches: list[Watch] = []
+        self._new_bundle = partial(Bundle, keepers, policy, changed)
         self._later: deque[Flow[None]] = deque()
         self._runs_later = False
 
-    def run(self, flow: Flow[T]) -> T:
+    def run(self, flow: Flow[T], over: Watch | None = None) -> T:
         """Lead the flow to its end."""
-        return self.win(flow, _itself)
+        return self.win(flow, _itself, over)
 
-    def win(self, flow: Flow[T], claim: Callable[[T], R]) -> R:
+    def win(self, flow: Flow[T], claim: Callable[[T], R], over: Watch | None = None) -> R:
         """Lead the flow to its end and make of its outcome what the caller wants (a lease).
 
         Interrupted anywhere before that is made, the flow gives the lock back.
         """
-        turn = _Turn(self._pool, self.members, self._closed)
+        turn = _Turn(over or self._pool, self.members, self._closed)
         try:
             result = claim(turn.lead(flow))
             turn.over = True
@@ -104,6 +107,21 @@ class Driver:
             if self._closed.up:
                 _freeze_at_exit()
             raise
+
+    def watch(self) -> Watch:
+        """Connections of the caller's own, which give hints; to be closed by the caller."""
+        watch = Watch(self._new_bundle, self._unwatch)
+        self._watches.append(watch)
+        return watch
+
+    @property
+    def watched(self) -> bool:
+        """Somebody has not closed such connections yet."""
+        return bool(self._watches)
+
+    def _unwatch(self, watch: Watch) -> None:
+        if watch in self._watches:
+            self._watches.remove(watch)
 
     def run_later(self, flow: Flow[None]) -> None:
         """Lead it in another thread, soon: we may be anywhere, also inside our own locks.
@@ -149,7 +167,7 @@ class Driver:
         self._pool.tidy()  # what lies unread because nobody waits for it is no silence
         at = now()
         silent_for = [0] * len(self.members.all)
-        for bundle in self._pool.every():
+        for bundle in [*self._pool.every(), *[watch.bundle for watch in list(self._watches)]]:
             for connection in bundle.connections:
                 if connection is not None:
                     index = connection.member.index
@@ -168,6 +186,8 @@ class Driver:
             for connection in bundle.connections:
                 if connection is not None:
                     connection.sock.close()  # our copy of it; the parent's stays open
+        for watch in self._watches:
+            watch.forget()
         closed = self.closed
         self._start()
         if closed:
@@ -179,7 +199,7 @@ class _Turn(Exchange, Owner):
 
     __slots__ = ("_bundle", "_closed", "_members", "_pool", "_receipt", "urgent")
 
-    def __init__(self, pool: Pool, members: Members, closed: Flag) -> None:
+    def __init__(self, pool: Pool | Watch, members: Members, closed: Flag) -> None:
         self._pool = pool
         self._members = members
         self._closed = closed

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from quorlock._drivers.connection import Connection, Exchange
     from quorlock._drivers.keeper import Keeper
     from quorlock._drivers.waiting import Waiters
+    from quorlock._wire.conversation import Hint
 
 _POLL_IN = select.POLLIN
 # How long a bundle may lie idle before we look whether its nodes have hung up meanwhile.
@@ -40,11 +41,18 @@ _FOREIGN_POLL = 1 * NS_PER_MS
 class Bundle:
     """See the module."""
 
-    def __init__(self, keepers: tuple[Keeper, ...], policy: Policy, changed: Waiters) -> None:
+    def __init__(
+        self,
+        keepers: tuple[Keeper, ...],
+        policy: Policy,
+        changed: Waiters,
+        on_hint: Hint | None = None,
+    ) -> None:
         self.connections: list[Connection | None] = [None] * len(keepers)
         self._keepers = keepers
         self._policy = policy
         self._changed = changed
+        self._on_hint = on_hint
         self._arrivals: deque[Connection] = deque()
         self._everywhere = (1 << len(keepers)) - 1  # what `Receipt.asked` is when all were asked
         self._by_fd: dict[int, Connection] = {}
@@ -85,6 +93,8 @@ class Bundle:
                 self._drop(index)
             self.connections[index] = arrival
             self._guarded |= arrival.quarantine is not None
+            if self._on_hint is not None:
+                arrival.conversation.watch(self._on_hint)
             self._by_fd[arrival.fileno()] = arrival
             self._poll.register(arrival.fileno(), _POLL_IN)
             self._arrivals.popleft()
@@ -238,7 +248,11 @@ class Bundle:
         for other in behind.paths:
             assert isinstance(other, Bundle)
             connection = other.connections[index]
-            if connection is not None and connection.conversation.awaits_acquire(token):
+            if (
+                connection is not None
+                and connection.questions
+                and connection.conversation.awaits_acquire(token)
+            ):
                 if other is not self:
                     self._foreign.append(connection)
                 return connection
@@ -276,6 +290,15 @@ class Bundle:
                 self._drop(connection.member.index)
         for connection in self._foreign:
             connection.receive()  # its owner may be asleep
+
+    def listen(self, bell: int, timeout_ms: int) -> None:
+        """Read what comes unasked; return when something does, or on that descriptor, or then."""
+        self._poll.register(bell, _POLL_IN)
+        try:
+            self._poll.poll(timeout_ms)
+        finally:
+            self._poll.unregister(bell)
+        self._look(0)
 
     # --- the end -----------------------------------------------------------------------------
 

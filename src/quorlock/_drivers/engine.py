@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from quorlock._drivers.asyncio import Turn
     from quorlock._drivers.link import Link
     from quorlock._drivers.members import Members
-    from quorlock._wire.conversation import Question
+    from quorlock._wire.conversation import Hint, Question
 
 
 # So many acquire at once, the others queue before their time begins to run: beyond it every round
@@ -193,6 +193,12 @@ class Engine:
         self.convoy.regroup(
             [link for link in links if not (link.apart or link.lost or link.quarantine)]
         )
+
+    def watch(self, on_hint: Hint) -> None:
+        """Have hints given from the next extension on."""
+        for way in self.ways:
+            way.watch(on_hint)
+        self.convoy.greet()
 
     # --- places ------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from quorlock._core.time import Instant
     from quorlock._drivers.convoy import Convoy
     from quorlock._drivers.members import Member, Members
+    from quorlock._wire.conversation import Hint
 
 
 def silence(task: asyncio.Task[None]) -> None:
@@ -58,6 +59,7 @@ class Way:
         self._task: asyncio.Task[None] | None = None
         self._links: set[Link] = set()
         self._closed = False
+        self._on_hint: Hint | None = None
         self._news = asyncio.Event()  # the link is gone, or more is owed
 
     @property
@@ -72,6 +74,12 @@ class Way:
             name = f"quorlock way to {self.member.address}"
             self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
             silence(self._task)
+
+    def watch(self, on_hint: Hint) -> None:
+        """Have hints given over its links, from the next extension on."""
+        self._on_hint = on_hint
+        for link in self._links:
+            link.conversation.watch(on_hint)
 
     async def close(self, give_up: float) -> None:
         """End the task and close all connections, sending first what was written."""
@@ -141,6 +149,8 @@ class Way:
         members = self._members
         handshake = Handshake(node, username, password, members.agreement, marks=members.marks)
         link = Link(self.member, handshake, password, self._lost, self._convoy)
+        if self._on_hint is not None:
+            link.conversation.watch(self._on_hint)
         link.on_fit = self._on_change
         link.on_end = partial(self._links.discard, link)
         link.on_debt = self.want

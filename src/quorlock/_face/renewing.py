@@ -39,6 +39,7 @@ class Kept(Renewal):
     ) -> None:
         self.kept: Holding = lease.holding
         super().__init__(self.kept, self.kept.ttl_ms, at, chance)
+        self.look_first()
         self._lease = weakref.ref(lease)
         self._on_warning = on_warning
 

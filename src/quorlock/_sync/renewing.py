@@ -1,6 +1,7 @@
 """Renews leases: one thread for all of a Redlock's, alive only while there are any.
 
-Its extensions pass the cap on those who acquire, so they wait for nobody.  The loss of a lease is
+Its extensions go over connections of its own (`watch`), so they wait for nobody, and it hears what
+nodes say of its keys while it sleeps.  The loss of a lease is
 told by the alarm, whatever becomes of this thread.
 """
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from quorlock._core.redlock import Holding as Facts
     from quorlock._core.renewal import Renewal
     from quorlock._core.time import Instant
+    from quorlock._drivers.watch import Watch
     from quorlock._face.lease import LeaseBase
     from quorlock._face.session import Session
     from quorlock._face.terms import Warns
@@ -75,7 +77,7 @@ class Thread(Renewer[Driver]):
         self.lock = threading.Lock()
         self.settled = Waiters()  # woken when something that was in flight has come down
         self._agenda = Agenda()
-        self._sleeping = Waiters()
+        self._watch: Watch | None = None
         self._ended = Waiters()
         self._woken = False
         self._until: Instant = 0  # it sleeps until then
@@ -110,32 +112,41 @@ class Thread(Renewer[Driver]):
         """End the thread, and wait for it a bounded time. Its leases are not given back by it."""
         self._closing = True
         self._wake()
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread():
             patience = 2 * self.policy.node_timeout + NS_PER_S
-            self._ended.wait(lambda: self._thread is None, patience / 1e9)
+            self._ended.wait(self._has_ended, patience / 1e9)
+
+    def _has_ended(self) -> bool:
+        return self._thread is None and not self.driver.watched
 
     def _wake(self) -> None:
         self._woken = True
-        self._sleeping.wake_all()
+        watch = self._watch
+        if watch is not None:
+            watch.wake()
 
     # --- the thread --------------------------------------------------------------------------
 
     def _work(self) -> None:
+        watch = self._watch = self.driver.watch()
         try:
-            while (due := self._next()) is not None:
-                self._renew(due)
+            while (due := self._next(watch)) is not None:
+                self._renew(due, watch)
         finally:
             if self._thread is threading.current_thread():
                 self._thread = None
+            watch.close(now() + self.policy.node_timeout)
             self._ended.wake_all()
 
-    def _next(self) -> list[Renewal] | None:
+    def _next(self, watch: Watch) -> list[Renewal] | None:
         """Those that are due, as soon as some are; None: there is nothing left to renew."""
         idle_until = now() + _IDLE
         while True:
             self._woken = False
             with self.lock:
                 at = now()
+                while watch.hints:
+                    self._agenda.hint(watch.hints.popleft(), at)
                 if self._closing or (not self._agenda and at >= idle_until):
                     self._agenda = Agenda()
                     self._thread = None  # under the lock: who adds one from now on starts another
@@ -145,12 +156,11 @@ class Thread(Renewer[Driver]):
                     return due
                 next_due = self._agenda.next_due()
                 self._until = idle_until if next_due is None else next_due
-                seconds = (self._until - at) / 1e9
-            self._sleeping.wait(lambda: self._woken, seconds)
+            watch.wait(lambda: self._woken, self._until)
 
-    def _renew(self, due: Sequence[Renewal]) -> None:
+    def _renew(self, due: Sequence[Renewal], watch: Watch) -> None:
         try:
-            self.driver.run(renew(due, now(), self.policy, self.chance))
+            self.driver.run(renew(due, now(), self.policy, self.chance), watch)
         except Exception as error:  # noqa: BLE001 (whatever it is: those that can go on go on)
             if self.driver.closed:
                 return

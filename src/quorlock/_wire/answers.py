@@ -16,6 +16,7 @@ from quorlock._core.commands import (
     Inspect,
     Raise,
     Release,
+    Track,
 )
 from quorlock._core.outcomes import ABSENT, GRANTED, HELD, Answer, Cause, Vote
 
@@ -159,6 +160,11 @@ def _inspected(reply: Any) -> Answer:
     return _found(ttl_left_ms, holder) if isinstance(holder, bytes) else NONSENSE
 
 
+def _tracked(reply: Any) -> Answer:
+    del reply  # a server that does not track gives no hints, and that is all
+    return GRANTED
+
+
 def _found(ttl_left_ms: Any, holder: bytes | None) -> Answer:
     """Another's key with the life it has left: PTTL's own numbers."""
     if not _whole(ttl_left_ms) or ttl_left_ms < -2:  # noqa: PLR2004
@@ -181,6 +187,7 @@ WHOLE: dict[type, dict[bytes, Answer]] = {
     Extend: {b":1\r\n": GRANTED, b":0\r\n": HELD, b":-1\r\n": ABSENT},
     Release: {b":-3\r\n": GRANTED},
     Inspect: {},
+    Track: {},
 }
 # By the kind of command, for who reads many.
 READERS: dict[type, Callable[[Any], Answer]] = {
@@ -190,4 +197,5 @@ READERS: dict[type, Callable[[Any], Answer]] = {
     Extend: _extended,
     Release: _released,
     Inspect: _inspected,
+    Track: _tracked,
 }

@@ -8,6 +8,7 @@ queue until its answer has come (rule 3).  Leaves sockets, locks and time to the
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -21,12 +22,13 @@ from quorlock._core.commands import (
     Extend,
     Raise,
     Release,
+    Track,
 )
 from quorlock._wire.answers import NONSENSE, READERS, WHOLE, error_answer, redacted
-from quorlock._wire.packing import pack_in_full
+from quorlock._wire.packing import pack_in_full, pack_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
 
     from quorlock._core.outcomes import Answer
     from quorlock._core.time import Duration, Instant
@@ -42,6 +44,11 @@ _FENCING = (AcquireByScript, Raise)
 _LEAVES_A_KEY = (*ACQUIRES, Release)
 # Not hiredis' own False, which is a reply as well (RESP3's #f).
 _NOTHING_YET = object()
+
+
+# Out of band, the server tells of these keys, read over this connection, that somebody else has
+# changed them; None: it was emptied.
+Hint = Callable[["Sequence[bytes] | None"], None]
 
 
 class Nonsense(Exception):
@@ -84,12 +91,25 @@ questioned: Callable[[tuple[Command, Asker, int, Instant, bool]], Question] = pa
 )
 
 
+class _Nobody:
+    over = True
+    round = 0
+
+
+# NOLOOP: what we do to the keys ourselves, over this connection, is no news.
+_TRACK = pack_words(b"CLIENT", b"TRACKING", b"ON", b"NOLOOP")
+_TRACKS = Track(b"")
+_NOBODY = _Nobody()
+
+
 class Conversation:
     """The queue of questions on one connection, and the reader of its replies."""
 
     __slots__ = (
+        "_on_hint",
         "_reader",
         "_secret",
+        "_tracks",
         "_unread",
         "known",
         "knows_extend",
@@ -113,10 +133,18 @@ class Conversation:
         self.knows_extend = False
         self.known: set[str] = set()  # and those of these kinds of commands
         self.unsent = b""  # what the driver must send on our behalf (scripts in full)
+        self._on_hint: Hint | None = None
+        self._tracks = False  # the server was asked to
         self._reader = Reader(notEnoughData=_NOTHING_YET)
         self._unread = 0
         self.nonsense: Nonsense | None = None
         self.midway = False  # the parser has had a part of a reply
+
+    def watch(self, on_hint: Hint) -> None:
+        """From the next extension on, tell when others change a key that was extended."""
+        self._on_hint = on_hint
+        if not self._tracks:
+            self.knows_extend = False
 
     def ask(self, question: Question, data: bytes) -> bytes:
         """Put a question at the end of the queue; what to send for it, `data` as a rule."""
@@ -130,7 +158,8 @@ class Conversation:
         elif not self.knows_extend and isinstance(question.command, Extend):
             # So that a round of extensions is not one round trip longer than a lease has left.
             self.knows_extend = True
-            question, data = question._replace(in_full=True), pack_in_full(question.command)
+            data = self._track(question.asked_at) + pack_in_full(question.command)
+            question = question._replace(in_full=True)
         elif type(question.command) in _FENCING and self._is_new(question.command):
             question, data = question._replace(in_full=True), pack_in_full(question.command)
         self.questions.append(question)
@@ -177,7 +206,9 @@ class Conversation:
                 self._unread = 0
                 kind: object = reply.__class__
                 if kind is PushNotification:
-                    continue  # out of band: we have not subscribed to anything
+                    self._pushed(reply)
+                    self.midway = reader.has_data()
+                    continue
                 # Without any: IndexError, as from a queue that is empty.
                 question = (
                     questions.popleft() if questions or self.shared is None else self.shared.next()
@@ -190,7 +221,9 @@ class Conversation:
                         self.nonsense = Nonsense(f"answers {name} with another thing")
                         break
                     found.append((question, answer))
-                elif not self._asks_again(question, str(reply)):
+                elif type(question.command) is not Track and not self._asks_again(
+                    question, str(reply)
+                ):
                     error = error_answer(redacted(str(reply), self._secret))
                     found.append((question, error))
                 # Nearly every answer is the last one that came: nothing is left to parse then.
@@ -213,6 +246,24 @@ class Conversation:
         """Whether the acquire with this token is still unanswered here."""
         commands = (question.command for question in tuple(self.questions))
         return any(isinstance(c, ACQUIRES) and c.token == token for c in commands)
+
+    def _track(self, at: Instant) -> bytes:
+        """What to send before the first extension, where hints are wanted.
+
+        The extension reads its key, so it is tracked from then on.  A server that can't, or may
+        not, says so, and gives none: nobody listens to that.
+        """
+        if self._on_hint is None or self._tracks:
+            return b""
+        self._tracks = True
+        self.questions.append(Question(_TRACKS, _NOBODY, 0, at))
+        return _TRACK
+
+    def _pushed(self, push: list[Any]) -> None:
+        """Something that was not asked for; of interest if it tells of keys."""
+        if self._on_hint is not None and len(push) == 2 and push[0] == b"invalidate":  # noqa: PLR2004
+            keys: list[Any] | None = push[1]
+            self._on_hint(None if keys is None else [k for k in keys if isinstance(k, bytes)])
 
     def _is_new(self, command: Command) -> bool:
         """Its script was not sent on this connection yet; from now on it was."""

@@ -8,6 +8,7 @@ loss of a lease is told by the alarm, whatever becomes of this task.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from quorlock._drivers.asyncio import Driver
 from quorlock._drivers.clock import now
 from quorlock._drivers.way import silence
 from quorlock._face.renewing import Kept, Renewer, log_trouble
+from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +90,7 @@ class _Task:
         self._alarm: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
         self._until: Instant = 0  # it sleeps until then
+        self._hints: list[Sequence[bytes] | None] = []
 
     def add(self, renewal: _Kept) -> None:
         renewal.kept.renewal = renewal
@@ -113,8 +116,17 @@ class _Task:
         if task is not None and task is not asyncio.current_task():
             await asyncio.wait([task])
 
+    def _hinted(self, keys: Sequence[bytes] | None) -> None:
+        self._hints.append(keys)
+        self._news.set()
+
     async def _work(self) -> None:
+        with contextlib.suppress(QuorlockError):  # closed meanwhile
+            self._tasks.driver.watch(self._hinted)
         while self._agenda:
+            hints, self._hints = self._hints, []
+            for keys in hints:
+                self._agenda.hint(keys, now())
             due = self._agenda.take(now())
             if due:
                 await self._renew(due)
@@ -124,7 +136,7 @@ class _Task:
     async def _sleep(self) -> None:
         """Until something is due, or there is news."""
         next_due = self._agenda.next_due()
-        if next_due is None:
+        if next_due is None or self._hints:
             return
         self._news.clear()
         self._until = next_due

@@ -23,7 +23,7 @@ def _load(name: str, sha: bytes) -> Script:
 
 # Written down, and compared by a test: hashlib loads OpenSSL, 5 ms of every program's start.
 ACQUIRE: Final = _load("acquire.lua", b"c6e98c4fe1a06a03854a976d7db2ed45acebc1e9")
-EXTEND: Final = _load("extend.lua", b"67e12eb53b5c29ede36289af5d92bd0f9f4a3616")
+EXTEND: Final = _load("extend.lua", b"679fe6e009fd2a6f275596b00537eb454afa5704")
 GUARD: Final = _load("guard.lua", b"ba0ac10f8c69e182a22d0bfd85b57043cbe26f9d")
 INSPECT: Final = _load("inspect.lua", b"0bf204f9c37261805f2495aeb253c3049c82d4d6")
 RAISE: Final = _load("raise.lua", b"6ce25a38b5f118916d8b27677df414d287cda960")

@@ -12,5 +12,7 @@ end
 -- Never shorten: a late, shorter extension may arrive over another connection.
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  -- Read last: who tracks the keys that it reads is told no more of one that was changed since.
+  redis.call('PTTL', KEYS[1])
 end
 return 1
