@@ -16,9 +16,10 @@ from urllib.parse import quote
 import pytest
 import redis
 
+import quorlock
 from quorlock import NodeError, QuorlockError
 from quorlock.testing.servers import Servers, find_binary
-from tests.api.faces import Face, raises
+from tests.api.faces import Face, raises, until
 
 PAGE = Path(__file__).parents[2] / "docs" / "acl.md"
 PASSWORD = "canary+/p@ss"
@@ -109,6 +110,27 @@ async def test_the_line_is_enough(guard: str, guarded: Servers, face: Face) -> N
     async with face.redlock(enter(guarded, WORDS), **settings) as redlock:
         await use_all(redlock, guarded)
         assert all(node.up for node in redlock.nodes), redlock.nodes
+
+
+@pytest.mark.parametrize("tells", [False, True])
+async def test_hints_need_a_word_more_and_renewal_does_not(
+    tells: bool, guarded: Servers, face: Face
+) -> None:
+    """Renewed without it as with it, and nothing is said of the refusal; with it, a key that
+    somebody deletes is set again at once.
+    """
+    words = [*WORDS, "+client|tracking"] if tells else WORDS
+    async with face.redlock(enter(guarded, words), **SETTINGS) as redlock:
+        lease = await redlock.lock("x", renew=True).acquire(timeout=0)
+        first = lease.valid_until
+        assert await until(lambda: lease.valid_until > first)
+        renewed, due = lease.valid_until, lease.valid_until - 0.7 * SETTINGS["ttl"]
+        guarded[0].execute("DEL", KEY)
+        assert await until(lambda: guarded[0].execute("GET", KEY) is not None)
+        assert (quorlock.now() < due) is tells
+        assert lease.valid_until > renewed
+        assert all(node.up for node in redlock.nodes), redlock.nodes
+        assert await lease.release() is True
 
 
 async def test_another_db_needs_select(guarded: Servers, face: Face) -> None:

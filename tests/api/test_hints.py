@@ -20,7 +20,7 @@ from quorlock import LeaseLost
 from quorlock.testing.servers import Server, Servers, find_binary
 from tests.api.faces import Face, holders, raises, steal, until, wipe
 
-TTL = 12.0
+TTL = 10.0
 SETTINGS: dict[str, Any] = {"ttl": TTL, "restart_guard": None}
 MAJORITY, MINORITY = slice(0, 3), slice(3, 5)
 

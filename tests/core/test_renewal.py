@@ -13,7 +13,16 @@ from quorlock._core.outcomes import Answer, Loss
 from quorlock._core.policy import Policy
 from quorlock._core.quorum import quorum
 from quorlock._core.redlock import Holding
-from quorlock._core.renewal import ALONG, CHUNK, PAUSE_MIN, Agenda, Renewal, renew
+from quorlock._core.renewal import (
+    ALONG,
+    CHUNK,
+    FIRST_LOOK,
+    HINTED,
+    PAUSE_MIN,
+    Agenda,
+    Renewal,
+    renew,
+)
 from quorlock._core.time import FOR_EVER, NS_PER_S, PAST, Instant
 from tests.support.script import (
     DOWN,
@@ -139,6 +148,117 @@ def test_what_is_over_takes_no_room() -> None:
     assert len(agenda) == 0
     assert len(agenda._heap) <= CHUNK + 1
     assert agenda.next_due() is None
+
+
+# --- hints -------------------------------------------------------------------------------------
+
+
+def named(policy: Policy, name: bytes) -> Renewal:
+    return Renewal(Leased(policy, name), TTL_MS, START, Dice())
+
+
+def test_a_hint_makes_those_that_it_names_due() -> None:
+    """At once, if they were not looked at lately; the others stay; none for all."""
+    policy, agenda = policy_of(3), Agenda()
+    renewals = [named(policy, name) for name in (b"a", b"b", b"c")]
+    for renewal in renewals:
+        agenda.add(renewal)
+    at = START + ms(TTL_MS) // HINTED
+    agenda.hint([b"a", b"c", b"other"], at)
+    assert agenda.next_due() == at
+    assert agenda.take(at) == [renewals[0], renewals[2]]
+    agenda.hint(None, at)
+    assert agenda.take(at) == [renewals[1]]
+    assert agenda.knows([b"other", b"a"])
+    assert not agenda.knows([b"other"])
+    assert agenda.knows(None)
+
+
+def test_hints_never_make_a_hot_loop() -> None:
+    """Thousands of them, for years: a lease is looked at HINTED times in its ttl, and its entries
+    take no room.
+    """
+    policy, agenda = policy_of(3), Agenda()
+    renewal = named(policy, b"a")
+    agenda.add(renewal)
+    looks, at = 0, START
+    while at < START + ms(TTL_MS):
+        at += ms(1)
+        agenda.hint([b"a"], at)
+        agenda.hint(None, at)
+        taken = agenda.take(at)
+        looks += len(taken)
+        for taken_one in taken:
+            lease(taken_one).until = at + ms(TTL_MS)  # won
+            taken_one.begin(at)
+            taken_one.due = at + ms(TTL_MS)
+        agenda.settle(taken, at)
+    assert HINTED - 1 <= looks <= HINTED
+    assert len(agenda._heap) < 2 * HINTED + 2
+
+
+def test_a_short_ttl_is_hinted_no_faster_than_it_is_tried() -> None:
+    """PAUSE_MIN is the least between two rounds for one lease, whatever is said of its key."""
+    policy = policy_of(3, node_timeout=0.005, ttl=1)
+    renewal = renewal_of(policy, 100)
+    assert renewal.hinted_due(START) == START + PAUSE_MIN
+
+
+def test_a_hint_never_puts_a_lease_off() -> None:
+    """Nor does one that comes while its round is under way bring it into the agenda twice."""
+    policy, agenda = policy_of(3), Agenda()
+    renewal = named(policy, b"a")
+    agenda.add(renewal)
+    due = renewal.due
+    for at in (START, due, due + ms(1)):
+        agenda.hint(None, at)
+        assert renewal.due <= due
+    taken = agenda.take(due)
+    assert taken == [renewal]
+    agenda.hint([b"a"], due)
+    assert agenda.take(due + ms(TTL_MS)) == []
+    agenda.settle(taken, due)
+    assert agenda.take(due + ms(TTL_MS)) == [renewal]
+    assert agenda.take(due + ms(TTL_MS)) == []
+
+
+def test_a_hint_of_a_lease_that_is_over_is_ignored() -> None:
+    """The one that came after it is looked at, under the same key."""
+    policy, agenda = policy_of(3), Agenda()
+    first, second = named(policy, b"a"), named(policy, b"a")
+    agenda.add(first)
+    agenda.add(second)
+    agenda.drop(first)
+    at = START + ms(TTL_MS) // HINTED
+    agenda.hint([b"a"], at)
+    assert agenda.take(at) == [second]
+    agenda.drop(second)
+    agenda.hint([b"a"], at)
+    agenda.hint(None, at)
+    assert agenda.take(at) == []
+    assert not agenda.knows([b"a"])
+    assert not agenda.knows(None)
+
+
+def test_a_false_hint_costs_a_round_and_nothing_else() -> None:
+    """The lease is extended, as if it had been due."""
+    policy, agenda = policy_of(3), Agenda()
+    renewal = named(policy, b"a")
+    agenda.add(renewal)
+    at = START + ms(TTL_MS) // HINTED
+    agenda.hint(None, at)
+    script = passed([[yes(1), yes(1), yes(1)]], agenda.take(at), at)
+    assert asked(script) == [[Extend(b"a", b"t", TTL_MS)]]
+    assert agenda.settle([renewal], script.now) == ([], [])
+    assert lease(renewal).loss is None
+    assert lease(renewal).until > policy.valid_until(START, TTL_MS)
+
+
+def test_the_first_look_is_early() -> None:
+    """Where nodes may give hints: they do from the first extension on."""
+    renewal = renewal_of(policy_of(3))
+    renewal.look_first()
+    assert renewal.due == START + ms(TTL_MS) // FIRST_LOOK
 
 
 # --- a round that is won -----------------------------------------------------------------------

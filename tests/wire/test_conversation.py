@@ -25,7 +25,7 @@ from quorlock._wire.conversation import (
 )
 from quorlock._wire.handshake import Handshake
 from quorlock._wire.nodes import Node
-from quorlock._wire.packing import pack, pack_in_full
+from quorlock._wire.packing import pack, pack_in_full, pack_words
 from tests.support.script import policy_of
 
 PASSWORD = "canary-Pa55"
@@ -350,6 +350,91 @@ def test_bytes_that_are_no_text() -> None:
     ((_, answer),) = talk.hear(b"-ERR \xff\xfe\x1b[31m\r\n")
     assert answer.cause is Cause.FAILED
     assert answer.text.isprintable()
+
+
+# --- what comes unasked ----------------------------------------------------------------------
+
+TRACKING = pack_words(b"CLIENT", b"TRACKING", b"ON", b"NOLOOP")
+OF_A_KEY = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
+OF_ALL = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
+
+
+def watched() -> tuple[Talk, list[Any]]:
+    """A conversation that tracks, and the hints that it gave."""
+    talk, hints = Talk(), list[Any]()
+    talk.conversation.watch(hints.append)
+    return talk, hints
+
+
+def test_hints_are_asked_for_once_before_the_first_extension() -> None:
+    """Also where one was sent before they were wanted; nobody waits for the answer."""
+    conversation, hints = Conversation(None, PATIENCE), list[Any]()
+    ask = Question(extend(), Asker(), 1, 0)
+    plain, full = pack(extend()), pack_in_full(extend())
+    assert [conversation.ask(ask, plain) for _ in range(2)] == [full, plain]
+    conversation.watch(hints.append)
+    conversation.watch(hints.append)
+    assert [conversation.ask(ask, plain) for _ in range(2)] == [TRACKING + full, plain]
+    conversation.watch(hints.append)
+    assert conversation.ask(ask, plain) == plain
+    assert len(conversation.questions) == 6
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        b"+OK\r\n",
+        b"-NOPERM User default has no permissions to run the 'client|tracking' command\r\n",
+        b"-ERR unknown command 'CLIENT'\r\n",
+        b"-ERR Client tracking can be enabled only in RESP3 mode\r\n",
+        b"$-1\r\n",
+        b"*0\r\n",
+    ],
+)
+def test_whatever_a_server_says_to_it_is_for_nobody(refusal: bytes) -> None:
+    """The extension behind it gets its own answer, and the node is in no trouble."""
+    talk, hints = watched()
+    talk.ask(extend())
+    heard = talk.hear(refusal, b":1\r\n")
+    assert heard[-1] == (1, GRANTED)
+    assert all(answer is GRANTED for _, answer in heard)
+    assert not hints
+    assert not talk.conversation.questions
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 3), st.lists(st.integers(1, 40), max_size=6))
+def test_hints_are_no_answers_however_they_come(place: int, cuts: list[int]) -> None:
+    """Between answers, before, behind, in pieces: each is a hint, and every answer its own."""
+    talk, hints = watched()
+    rounds = [talk.ask(command) for command in (extend(), acquire(), extend())]
+    parts = [b"+OK\r\n", b":1\r\n", b"_\r\n", b":0\r\n"]
+    parts.insert(place + 1, OF_A_KEY + OF_ALL)
+    stream, pieces = b"".join(parts), []
+    for cut in cuts:
+        pieces.append(stream[:cut])
+        stream = stream[cut:]
+    heard = [told for told in talk.hear(*filter(None, [*pieces, stream])) if told[0]]
+    assert heard == list(zip(rounds, [GRANTED, HELD, HELD], strict=True))
+    assert hints == [[b"k"], None]
+    talk.ask(release())
+    assert talk.conversation.at_once(b":-3\r\n") is not None, "it is at no answer's middle"
+
+
+@pytest.mark.parametrize(
+    "push",
+    [
+        b">2\r\n$10\r\ninvalidate\r\n*2\r\n:1\r\n*1\r\n$1\r\nk\r\n",
+        b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nk\r\n",
+        b">2\r\n$4\r\nelse\r\n*1\r\n$1\r\nk\r\n",
+    ],
+)
+def test_other_pushes_name_no_key(push: bytes) -> None:
+    """Of whatever shape: nothing is made of it, and the conversation goes on."""
+    talk, hints = watched()
+    talk.ask(extend())
+    assert talk.hear(b"+OK\r\n", push, b":1\r\n")[-1] == (1, GRANTED)
+    assert hints in ([], [[]])
 
 
 # --- a node that has forgotten a script ------------------------------------------------------

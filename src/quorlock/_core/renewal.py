@@ -236,6 +236,10 @@ class Agenda:
                     taken.append(entry[2])
         return taken
 
+    def knows(self, keys: Iterable[bytes] | None) -> bool:
+        """Any of these (None: any at all) is the key of one of them."""
+        return bool(self._live) if keys is None else not self._by_key.keys().isdisjoint(keys)
+
     def hint(self, keys: Iterable[bytes] | None, at: Instant) -> None:
         """A node says that these keys were changed, by somebody else; None: all may have been.
 

@@ -117,8 +117,10 @@ class _Task:
             await asyncio.wait([task])
 
     def _hinted(self, keys: Sequence[bytes] | None) -> None:
-        self._hints.append(keys)
-        self._news.set()
+        # All commands of the loop go down these connections: most keys are not of renewed leases.
+        if self._agenda.knows(keys):
+            self._hints.append(keys)
+            self._news.set()
 
     async def _work(self) -> None:
         with contextlib.suppress(QuorlockError):  # closed meanwhile
