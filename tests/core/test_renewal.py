@@ -201,7 +201,24 @@ def test_a_short_ttl_is_hinted_no_faster_than_it_is_tried() -> None:
     """PAUSE_MIN is the least between two rounds for one lease, whatever is said of its key."""
     policy = policy_of(3, node_timeout=0.005, ttl=1)
     renewal = renewal_of(policy, 100)
-    assert renewal.hinted_due(START) == START + PAUSE_MIN
+    assert renewal.hint(START)
+    assert renewal.due == START + PAUSE_MIN
+    assert not renewal.hint(START)
+
+
+def test_hinted_leases_are_not_taken_along() -> None:
+    """Else each of many would take all others along, long before a hint may make them look (found
+    by simulation).
+    """
+    policy, agenda = policy_of(3), Agenda()
+    first, second = named(policy, b"a"), named(policy, b"b")
+    agenda.add(first)
+    agenda.add(second)
+    at = START + ms(TTL_MS) // HINTED
+    second.begin(at - ms(1))
+    agenda.hint(None, at)
+    assert agenda.take(at) == [first]
+    assert agenda.next_due() == second.due == at - ms(1) + ms(TTL_MS) // HINTED
 
 
 def test_a_hint_never_puts_a_lease_off() -> None:

@@ -92,6 +92,7 @@ class Renewal:
     """
 
     __slots__ = (
+        "_is_hinted",
         "_is_last",
         "_looked_at",
         "_ttl_ms",
@@ -109,6 +110,7 @@ class Renewal:
         self.in_flight = False
         self.place = 0
         self._looked_at = at  # when something was sent for it last
+        self._is_hinted = False  # since then
         self._ttl_ms = ttl_ms
         self._is_last = False  # what is left of max_hold has been taken
         self._warned = False
@@ -117,12 +119,13 @@ class Renewal:
     @property
     def taken_at(self) -> Instant:
         """From when on it may be taken along with others."""
-        return self.due - self._ttl_ms * NS_PER_MS // ALONG
+        # A hint has an instant: of many that are hinted, each would take the others along sooner.
+        return self.due if self._is_hinted else self.due - self._ttl_ms * NS_PER_MS // ALONG
 
     def begin(self, at: Instant) -> Holding | None:
         """Something is about to be sent for it; None: nothing may be any more."""
         self.in_flight = True
-        self._looked_at = at
+        self._looked_at, self._is_hinted = at, False
         if at < self.holding.deadline:
             return self.holding.facts()
         self.in_flight = False
@@ -132,10 +135,14 @@ class Renewal:
         """Nothing is being sent for it."""
         self.in_flight = False
 
-    def hinted_due(self, at: Instant) -> Instant:
-        """When to look at it, now that there is a hint."""
+    def hint(self, at: Instant) -> bool:
+        """Look at it, as soon as hints may make us; True: that is sooner than it was due."""
         pause = max(PAUSE_MIN, self._ttl_ms * NS_PER_MS // HINTED)
-        return min(self.due, max(at, self._looked_at + pause))
+        due = max(at, self._looked_at + pause)
+        if due >= self.due or self._is_last:  # nothing is sent for it any more, so none tells
+            return False
+        self.due, self._is_hinted = due, True
+        return True
 
     def look_first(self) -> None:
         """Its nodes may give hints, from the first extension on: have that early."""
@@ -250,9 +257,7 @@ class Agenda:
         known = self._by_key
         named = known.values() if keys is None else (known[key] for key in keys if key in known)
         for renewal in named:
-            due = renewal.hinted_due(at)
-            if renewal.place and due < renewal.due:
-                renewal.due = due
+            if renewal.place and renewal.hint(at):
                 self._push(renewal)
 
     def settle(self, taken: Sequence[Renewal], at: Instant) -> tuple[list[Renewal], list[Renewal]]:

@@ -108,6 +108,11 @@ class Renewer:
         """Its lease is over; whoever has ended it waits while it is in flight."""
         self._agenda.drop(renewal)
 
+    def hint(self, keys: Sequence[bytes] | None) -> None:
+        """Somebody says, rightly or not, that these keys were changed; None: that all were."""
+        self._agenda.hint(keys, self.process.now())
+        self._look()
+
     # --- the alarm ---------------------------------------------------------------------------
 
     def _watch(self, kept: Kept) -> None:
