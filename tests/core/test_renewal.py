@@ -197,6 +197,22 @@ def test_hints_never_make_a_hot_loop() -> None:
     assert len(agenda._heap) < 2 * HINTED + 2
 
 
+def test_what_was_due_before_a_hint_is_forgotten() -> None:
+    """The engine does not find again and again that the lease is not due after all (found by
+    simulation).
+    """
+    policy, agenda = policy_of(3), Agenda()
+    renewal = named(policy, b"a")
+    agenda.add(renewal)
+    was_due, at = renewal.due, START + ms(TTL_MS) // HINTED
+    agenda.hint(None, at)
+    taken = agenda.take(at)
+    renewal.due = was_due + ms(TTL_MS)
+    agenda.settle(taken, at)
+    assert agenda.take(was_due) == []
+    assert agenda.next_due() == was_due + ms(TTL_MS)
+
+
 def test_a_short_ttl_is_hinted_no_faster_than_it_is_tried() -> None:
     """PAUSE_MIN is the least between two rounds for one lease, whatever is said of its key."""
     policy = policy_of(3, node_timeout=0.005, ttl=1)

@@ -22,7 +22,7 @@ from quorlock.testing.renewing import Renewer
 from quorlock.testing.scenario import SCENARIOS
 from quorlock.testing.sim import run
 
-WORLDS = 1_000
+WORLDS = 500
 RENEWAL = SCENARIOS["renewal"]
 CALM = replace(RENEWAL, calm=1_000, drifting=0, late_tail=0)
 
@@ -91,8 +91,8 @@ def test_no_false_hint_loses_a_lease(told: type[Told]) -> None:
         assert not judgement.violations
         for lease in world.history.leases:
             renewed += lease.renewed
-            limited = lease.hold_until is not None
-            assert lease.why != "lost" or limited, (seed, lease)
+            may_be = not lease.renewed or lease.hold_until is not None
+            assert lease.why != "lost" or may_be, (seed, lease)
     assert renewed > 300
     assert told.looked > renewed
 

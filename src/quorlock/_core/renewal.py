@@ -224,23 +224,25 @@ class Agenda:
         """It is over. Its place goes when it would have been due, or when many have."""
         self._forget(renewal)
         if len(self._heap) > 2 * len(self._live) + CHUNK:
-            self._heap = [entry for entry in self._heap if self._counts(entry)]
+            self._heap = [e for e in self._heap if e[1] == e[2].place and e[2] in self._live]
             heapq.heapify(self._heap)
 
     def next_due(self) -> Instant | None:
         """When there is something to do; None: there is nothing."""
-        return self._heap[0][0] if self._heap and self._live else None
+        head = self._head()
+        return head[0] if head is not None and self._live else None
 
     def take(self, at: Instant) -> list[Renewal]:
         """Those that are due, and those that soon will be; nobody, if none is due."""
         taken: list[Renewal] = []
-        heap = self._heap
-        if heap and heap[0][0] <= at:
-            while heap and heap[0][2].taken_at <= at:
-                entry = heapq.heappop(heap)
-                if self._counts(entry):
-                    entry[2].place = 0
-                    taken.append(entry[2])
+        head = self._head()
+        if head is not None and head[0] <= at:
+            while head is not None and head[2].taken_at <= at:
+                renewal = heapq.heappop(self._heap)[2]
+                if renewal in self._live:
+                    renewal.place = 0
+                    taken.append(renewal)
+                head = self._head()
         return taken
 
     def knows(self, keys: Iterable[bytes] | None) -> bool:
@@ -287,9 +289,12 @@ class Agenda:
         if self._by_key.get(renewal.key) is renewal:
             del self._by_key[renewal.key]
 
-    def _counts(self, entry: tuple[Instant, int, Renewal]) -> bool:
-        _, place, renewal = entry
-        return renewal.place == place and renewal in self._live
+    def _head(self) -> tuple[Instant, int, Renewal] | None:
+        """The entry that comes first, of those that count."""
+        heap = self._heap
+        while heap and heap[0][1] != heap[0][2].place:
+            heapq.heappop(heap)  # it was due sooner, by a hint
+        return heap[0] if heap else None
 
 
 # --- the flow --------------------------------------------------------------------------------
