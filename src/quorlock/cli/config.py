@@ -1,0 +1,154 @@
+"""Where nodes, settings and passwords are told: options, the environment, a TOML file.
+
+Owns the order in which they are looked for, and what is said of a slip. Never makes up a node:
+a lock that only seems shared is worse than none. Leaves the values to `Redlock`, whose arguments
+they are. A password is read and handed on; no sentence here quotes one.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from quorlock import ConfigError, Node, Redlock
+from quorlock.cli.exits import EX_CONFIG, Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from quorlock.cli.nodes import Source
+
+FILE = "quorlock.toml"
+# What may hold a password, and so is not for the children that we start.
+SECRET = ("QUORLOCK_NODES", "QUORLOCK_PASSWORD")
+
+# Their names and defaults, from the one place where they are written.
+_DEFAULTS: Mapping[str, Any] = cast("Any", Redlock.__init__).__kwdefaults__
+_LOGIN = ("username", "password")
+_KEYS = ("nodes", *_DEFAULTS, *_LOGIN)
+
+_NOWHERE = f"""\
+no nodes are named. Say which, in one of these ways:
+  --nodes redis://a:6379,redis://b:6379,redis://c:6379
+  QUORLOCK_NODES=redis://a:6379,redis://b:6379,redis://c:6379
+  nodes = ["redis://a:6379", "redis://b:6379", "redis://c:6379"]
+      in the TOML file that --config or QUORLOCK_CONFIG names, in ./{FILE},
+      or in ~/.config/quorlock/{FILE}"""
+
+
+class Settings(NamedTuple):
+    """What a `Redlock` is made of, and where that was said."""
+
+    nodes: tuple[Node, ...]
+    arguments: dict[str, Any]
+    where: str
+
+    @property
+    def ttl(self) -> float:
+        """The default lease time, in seconds."""
+        return float(self.arguments.get("ttl", _DEFAULTS["ttl"]))
+
+    def redlock(self) -> Redlock:
+        """It. Raises Failed where a value cannot work."""
+        try:
+            return Redlock(self.nodes, **self.arguments)
+        except ConfigError as error:
+            why = str(error)
+        raise Failed(EX_CONFIG, f"{self.where}: {why}")
+
+
+def settings(source: Source) -> Settings:
+    """What was said of the nodes. Raises Failed.
+
+    Nodes are named by the option, else by the environment, else in the file. A file that is
+    named is read in any case, for the other settings; one that is only found is not, where the
+    nodes are named elsewhere: it may be there for others.
+    """
+    named, found = _named_file(source), _found_file()
+    given, where = (source.nodes, "--nodes") if source.nodes else _from_environment()
+    path = named or (found if given is None else None)
+    arguments = _read(path) if path is not None else {}
+    if given is not None:
+        arguments["nodes"] = given.split(",")
+    elif "nodes" in arguments:
+        where = str(path)
+    else:
+        raise Failed(EX_CONFIG, _NOWHERE if path is None else f"{path}: it names no nodes")
+    login = {name: arguments.pop(name, None) for name in _LOGIN}
+    login["password"] = _password(source) or login["password"]
+    nodes = _nodes(arguments.pop("nodes"), login, where)
+    return Settings(nodes, arguments, str(path or where))
+
+
+def _from_environment() -> tuple[str | None, str]:
+    return os.environ.get("QUORLOCK_NODES") or None, "QUORLOCK_NODES"
+
+
+def _named_file(source: Source) -> Path | None:
+    name = source.config or os.environ.get("QUORLOCK_CONFIG")
+    return Path(name) if name else None
+
+
+def _found_file() -> Path | None:
+    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    places = (Path(FILE), Path(home).expanduser() / "quorlock" / FILE)
+    return next((place for place in places if place.exists()), None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Failed(EX_CONFIG, f"{path}: {error.strerror}") from error
+    except ValueError as error:  # not UTF-8, not TOML; the sentence has the place, not the text
+        raise Failed(EX_CONFIG, f"{path}: {error}") from None
+    for key in told:
+        if key not in _KEYS:
+            raise Failed(EX_CONFIG, f"{path}: {_about(key)}")
+    if told.get("restart_guard") == "none":  # TOML has no null
+        told["restart_guard"] = None
+    return told
+
+
+def _about(key: str) -> str:
+    near = get_close_matches(key.lower().replace("-", "_"), _KEYS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_KEYS)}"
+    return f"the key {key!r} is unknown; {hint}"
+
+
+def _nodes(urls: object, login: dict[str, Any], where: str) -> tuple[Node, ...]:
+    if not isinstance(urls, list):
+        raise Failed(EX_CONFIG, f"{where}: nodes: give a list of URLs, also for one node")
+    things = cast("list[object]", urls)
+    return tuple(_node(number, url, login, where) for number, url in enumerate(things))
+
+
+def _node(number: int, url: object, login: dict[str, Any], where: str) -> Node:
+    try:
+        node = Node.from_url(cast("str", url))
+        if node.memory is not None:
+            fix = "a node in memory is this process's alone: nobody else would see the lock"
+            raise ConfigError("url", node.address, fix)
+        if node.username is None and node.password is None and any(login.values()):
+            node = node.__replace__(**login)
+    except ConfigError as error:
+        why = str(error)
+    else:
+        return node
+    raise Failed(EX_CONFIG, f"{where}: nodes[{number}]: {why}")
+
+
+def _password(source: Source) -> str | None:
+    """From the descriptor, else from the environment."""
+    if source.password_fd is None:
+        return os.environ.get("QUORLOCK_PASSWORD") or None
+    try:
+        with os.fdopen(source.password_fd, encoding="utf-8") as stream:
+            return stream.readline().rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        # Without the text of a decoding error, which quotes what was read.
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+    raise Failed(EX_CONFIG, f"--password-fd {source.password_fd}: {why}")

@@ -1,0 +1,68 @@
+"""`quorlock demo`: reads its options and hands over to `quorlock.demo`."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import click
+
+from quorlock.cli.exits import EX_UNAVAILABLE, Failed
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Seconds(click.FloatRange):
+    """A float in a range, in which click would let `nan` be: it compares with nothing."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number, which is one."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return number
+
+
+@click.command("demo")
+@click.option("--no-lock", is_flag=True, help="The contrast: the same work without the lock.")
+@click.option("--seconds", type=Seconds(5, 600), help="How long (10; without the lock 5).")
+@click.option("--workers", type=click.IntRange(1, 64), default=8, help="Processes (8).")
+@click.option("--nodes", type=click.IntRange(1, 9), default=5, help="Servers (5).")
+@click.option("--kill/--no-kill", default=True, help="Kill and restart nodes, or do not.")
+@click.option("--stop/--no-stop", default=True, help="Stop and continue a node, or do not.")
+def command(
+    *, no_lock: bool, seconds: float | None, workers: int, nodes: int, kill: bool, stop: bool
+) -> int:
+    """See it work on local servers that fail, in seconds.
+
+    Worker processes add to one shared counter file that is not atomic, each addition under the
+    lock, while nodes are killed, come back empty and are stopped. An outside witness judges.
+
+    Exit status: 0 the witness is content (with --no-lock: it saw additions being lost), 1 it is
+    not, 64 wrong usage, 69 something is missing, 130 interrupted.
+    """
+    from quorlock.demo.scenario import Settings
+    from quorlock.testing.servers import ServersUnavailable
+
+    settings = Settings.of(
+        locking=not no_lock,
+        seconds=seconds,
+        workers=workers,
+        nodes=nodes,
+        killing=kill,
+        stopping=stop,
+    )
+    try:
+        from quorlock.demo.run import run
+
+        return run(settings)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "rich":
+            raise
+        why = "rich is not installed; run: pip install 'quorlock[demo]'"
+    except ServersUnavailable as error:
+        why = str(error)
+    raise Failed(EX_UNAVAILABLE, why)

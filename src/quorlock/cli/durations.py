@@ -1,0 +1,24 @@
+"""Durations as people write them in a shell: `30s`, `2h`, `1m30s`, `500ms`, or seconds."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_NUMBER = r"\d+(?:\.\d+)?"
+_PART = rf"({_NUMBER})(ms|s|m|h|d)"
+
+
+def duration(text: str | float) -> float:
+    """Seconds, for `click.option(type=duration)`; a default may be a number.
+
+    Leaves what is too short or too long to whom it concerns.
+    """
+    text = str(text).strip()
+    if re.fullmatch(_NUMBER, text):
+        return float(text)
+    if re.fullmatch(f"(?:{_PART})+", text):
+        return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(_PART, text))
+    raise click.BadParameter(f"{text!r} is no duration: 30s, 2h, 1m30s, 500ms, or seconds.")

@@ -1,0 +1,105 @@
+"""How a command ends: the exit statuses, and the one place that makes a sentence on stderr and a
+status of whatever ended it early. Leaves the words to the errors.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from quorlock import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import FrameType
+
+# The numbers and names of sysexits.h, which `os` has on some systems only. 79 is ours: the first
+# that sysexits.h leaves free.
+EX_USAGE = 64
+EX_UNAVAILABLE = 69  # no quorum of nodes answers, or something is not installed
+EX_TEMPFAIL = 75  # held by another: try again later
+EX_NOPERM = 77
+EX_CONFIG = 78
+EX_LOST = 79  # the lease is over
+# Those of shells.
+EX_CANNOT_RUN = 126
+EX_NOT_FOUND = 127
+EX_SIGNAL = 128  # and the signal's number
+
+_STATUSES = {
+    # What is said of the nodes is checked in `config`, which fails by itself: what is left was
+    # given to this command.
+    errors.ConfigError: EX_USAGE,
+    errors.AcquireTimeout: EX_TEMPFAIL,
+    errors.QuorumUnreachable: EX_UNAVAILABLE,
+    errors.LeaseLost: EX_LOST,
+    errors.HoldLimitReached: EX_LOST,
+}
+# First words of what a server says to whoever may not: wrong login, a right that is missing.
+_NOT_PERMITTED = ("NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "(grant ", "permission", "ERR AUTH")
+
+
+class Failed(Exception):
+    """The command cannot go on: the status, and why in a sentence."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal wants us to end: INT, TERM or HUP. Whatever cleans up after Ctrl-C does for all."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def interruptible() -> Generator[None]:
+    """The first INT, TERM or HUP is an `Interrupted`; those after it are ignored.
+
+    What cleans up takes a bounded time, and a second exception in its midst would leave behind
+    what the first one was to give back. A signal that is ignored here (nohup) stays ignored.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    taken = [number for number in numbers if before[number] is not signal.SIG_IGN]
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        for other in taken:
+            signal.signal(other, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    for number in taken:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+
+
+def told(command: str | None, error: BaseException) -> int:
+    """Say on stderr why the command ends, and return its status. An interruption says nothing."""
+    if not isinstance(error, KeyboardInterrupt):
+        sys.stderr.write(f"{' '.join(filter(None, ('quorlock', command)))}: {error}\n")
+    return status_of(error)
+
+
+def status_of(error: BaseException) -> int:
+    """The exit status that goes with an error of ours, or with an interruption."""
+    if isinstance(error, Failed):
+        return error.status
+    if isinstance(error, KeyboardInterrupt):
+        return EX_SIGNAL + getattr(error, "number", signal.SIGINT)
+    if isinstance(error, errors.NodeError):
+        return EX_NOPERM if _is_not_permitted(error) else EX_CONFIG
+    return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 1)
+
+
+def _is_not_permitted(error: errors.NodeError) -> bool:
+    causes = [vote.cause for vote in error.votes if not vote.fit]
+    return any(words in cause for cause in causes for words in _NOT_PERMITTED)

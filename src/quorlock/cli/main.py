@@ -1,0 +1,94 @@
+"""The commands by name, and `main`, which runs one. A command is loaded when it is called, and
+returns its exit status; what it raises becomes one in `exits`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from quorlock import __version__
+from quorlock.cli import exits
+from quorlock.errors import QuorlockError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NAME = "quorlock"
+_COMPLETE = "_QUORLOCK_COMPLETE"
+
+
+class Entry(NamedTuple):
+    """A command that is not loaded yet: `command` in a module of this room."""
+
+    module: str
+    help: str
+
+
+# In the order of the help.
+COMMANDS = {
+    "demo": Entry("demo", "See it work on local servers that fail, in seconds."),
+}
+
+
+class Commands(click.Group):
+    """Loads a command when it is called; tells of all without."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Their names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """One of them, loaded."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = import_module(f"quorlock.cli.{entry.module}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+@click.command(_NAME, cls=Commands, invoke_without_command=True)
+@click.version_option(__version__, prog_name=_NAME)
+@click.pass_context
+def commands(context: click.Context) -> int:
+    """quorlock, the distributed lock: Redlock over independent Redis or Valkey nodes."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    if instruction := os.environ.get(_COMPLETE):
+        return _completed(instruction)
+    context = None
+    try:
+        with (
+            exits.interruptible(),
+            commands.make_context(
+                _NAME, list(sys.argv[1:] if arguments is None else arguments)
+            ) as context,
+        ):
+            return int(commands.invoke(context))
+    except click.exceptions.Exit as error:  # --help and --version
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return exits.EX_USAGE
+    except (KeyboardInterrupt, exits.Failed, QuorlockError) as error:
+        return exits.told(context.invoked_subcommand if context else None, error)
+
+
+def _completed(instruction: str) -> int:
+    from click.shell_completion import shell_complete
+
+    return shell_complete(commands, {}, _NAME, _COMPLETE, instruction)
