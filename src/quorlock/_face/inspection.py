@@ -55,6 +55,12 @@ def inspection(
     return Inspection(resource, verdict, left, views)
 
 
+def token_of(holder: str, answers: tuple[Answer, ...]) -> bytes | None:
+    """The token among these answers that is shown as this digest."""
+    tokens = {answer.holder for answer in answers if answer.holder is not None}
+    return next((token for token in tokens if digest(token) == holder), None)
+
+
 def digest(token: bytes) -> str:
     """Tells tokens apart without giving them away."""
     from hashlib import sha256  # here: most programs never look, and it loads all of OpenSSL

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from quorlock._core import redlock as flows
+from quorlock._face.inspection import token_of
 from quorlock._face.redlock import RedlockBase
 from quorlock._face.session import Session, token_bytes
 from quorlock._face.terms import MAX_HOLD, terms_of
@@ -109,10 +110,25 @@ class Redlock(RedlockBase["Driver"]):
 
         Raises QuorumUnreachable, NodeError.
         """
-        session, request = self._session, self._session.by_token(resource)
-        receipt = session.end_by_token(request.key, token_bytes(token))
-        flow = flows.release_by_token(request, token_bytes(token), session.policy, receipt)
+        return self._release(self._session.by_token(resource), token_bytes(token))
+
+    def _release(self, request: Request, token: bytes) -> bool:
+        session = self._session
+        receipt = session.end_by_token(request.key, token)
+        flow = flows.release_by_token(request, token, session.policy, receipt)
         return session.driver.run(flow)
+
+    def break_lease(self, resource: str | bytes, holder: str) -> bool:
+        """Release by force what `holder` has, a digest that `inspect` showed; nobody else's.
+
+        True: a quorum deleted it; False: gone or another's.  Whoever holds it goes on until it
+        asks the nodes again (renewal does soon), so end that first.
+        Raises QuorumUnreachable, NodeError.
+        """
+        session, request = self._session, self._session.by_token(resource)
+        answers = session.driver.run(flows.inspect(request.key, session.policy))
+        token = token_of(holder, answers)
+        return token is not None and self._release(request, token)
 
     def inspect(self, resource: str | bytes) -> Inspection:
         """Who holds the resource, node by node, and what that comes to."""

@@ -23,15 +23,22 @@ _COMPLETE = "_QUORLOCK_COMPLETE"
 
 
 class Entry(NamedTuple):
-    """A command that is not loaded yet: `command` in a module of this room."""
+    """A command that is not loaded yet: a module of this room, and its name there."""
 
     module: str
     help: str
+    name: str = "command"
 
 
 # In the order of the help.
 COMMANDS = {
+    "acquire": Entry("tokens", "Acquire a resource and print the token.", "acquire"),
+    "extend": Entry("tokens", "Let it be held for longer.", "extend"),
+    "release": Entry("tokens", "Give it back.", "release"),
+    "status": Entry("status", "See who holds what, node by node."),
+    "break": Entry("breaking", "Release by force; shows first what it breaks."),
     "demo": Entry("demo", "See it work on local servers that fail, in seconds."),
+    "completion": Entry("completion", "Print what makes a shell complete these."),
 }
 
 
@@ -47,7 +54,8 @@ class Commands(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        command: click.Command = import_module(f"quorlock.cli.{entry.module}").command
+        module = import_module(f"quorlock.cli.{entry.module}")
+        command: click.Command = getattr(module, entry.name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -69,7 +77,7 @@ def commands(context: click.Context) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     if instruction := os.environ.get(_COMPLETE):
-        return _completed(instruction)
+        return complete(instruction)
     context = None
     try:
         with (
@@ -88,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exits.told(context.invoked_subcommand if context else None, error)
 
 
-def _completed(instruction: str) -> int:
+def complete(instruction: str) -> int:
+    """Do for a shell what it asks by `bash_source` or `bash_complete`."""
     from click.shell_completion import shell_complete
 
     return shell_complete(commands, {}, _NAME, _COMPLETE, instruction)
