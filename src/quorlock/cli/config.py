@@ -99,18 +99,24 @@ def _found_file() -> Path | None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Failed(EX_CONFIG, f"{path}: {error.strerror}") from error
-    except ValueError as error:  # not UTF-8, not TOML; the sentence has the place, not the text
-        raise Failed(EX_CONFIG, f"{path}: {error}") from None
+    told = _parsed(path)
     for key in told:
         if key not in _KEYS:
             raise Failed(EX_CONFIG, f"{path}: {_about(key)}")
     if told.get("restart_guard") == "none":  # TOML has no null
         told["restart_guard"] = None
     return told
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = error.strerror
+    except ValueError as error:  # not UTF-8, or not TOML: it has the text, its sentence does not
+        why = str(error)
+    # Outside of the except block: the first error must not hang on to this one.
+    raise Failed(EX_CONFIG, f"{path}: {why}")
 
 
 def _about(key: str) -> str:

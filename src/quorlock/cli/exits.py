@@ -4,6 +4,7 @@ status of whatever ended it early. Leaves the words to the errors.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from contextlib import contextmanager
@@ -14,12 +15,14 @@ from quorlock import errors
 if TYPE_CHECKING:
     from collections.abc import Generator
     from types import FrameType
+    from typing import TextIO
 
 # The numbers and names of sysexits.h, which `os` has on some systems only. 79 is ours: the first
 # that sysexits.h leaves free.
 EX_USAGE = 64
 EX_UNAVAILABLE = 69  # no quorum of nodes answers, or something is not installed
 EX_TEMPFAIL = 75  # held by another: try again later
+EX_IOERR = 74  # what we are to answer cannot be written
 EX_NOPERM = 77
 EX_CONFIG = 78
 EX_LOST = 79  # the lease is over
@@ -36,6 +39,7 @@ _STATUSES = {
     errors.QuorumUnreachable: EX_UNAVAILABLE,
     errors.LeaseLost: EX_LOST,
     errors.HoldLimitReached: EX_LOST,
+    OSError: EX_IOERR,  # after AcquireTimeout, which is a TimeoutError and so one of these
 }
 # First words of what a server says to whoever may not: wrong login, a right that is missing.
 _NOT_PERMITTED = ("NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "(grant ", "permission", "ERR AUTH")
@@ -83,8 +87,13 @@ def interruptible() -> Generator[None]:
 
 
 def told(command: str | None, error: BaseException) -> int:
-    """Say on stderr why the command ends, and return its status. An interruption says nothing."""
-    if not isinstance(error, KeyboardInterrupt):
+    """Say on stderr why the command ends, and return its status.
+
+    An interruption says nothing, nor does a reader of ours that went away (`quorlock … | head`).
+    """
+    if isinstance(error, OSError) and not isinstance(error, errors.QuorlockError):
+        _shut(sys.stdout)
+    if not isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
         sys.stderr.write(f"{' '.join(filter(None, ('quorlock', command)))}: {error}\n")
     return status_of(error)
 
@@ -95,9 +104,18 @@ def status_of(error: BaseException) -> int:
         return error.status
     if isinstance(error, KeyboardInterrupt):
         return EX_SIGNAL + getattr(error, "number", signal.SIGINT)
+    if isinstance(error, BrokenPipeError):
+        return EX_SIGNAL + signal.SIGPIPE
     if isinstance(error, errors.NodeError):
         return EX_NOPERM if _is_not_permitted(error) else EX_CONFIG
     return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 1)
+
+
+def _shut(stream: TextIO) -> None:
+    """What could not be written is not tried again at the end of the interpreter."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _is_not_permitted(error: errors.NodeError) -> bool:

@@ -86,13 +86,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _NAME, list(sys.argv[1:] if arguments is None else arguments)
             ) as context,
         ):
-            return int(commands.invoke(context))
+            status = int(commands.invoke(context))
+            sys.stdout.flush()
+            return status
     except click.exceptions.Exit as error:  # --help and --version
         return error.exit_code
     except click.ClickException as error:
         error.show()
         return exits.EX_USAGE
-    except (KeyboardInterrupt, exits.Failed, QuorlockError) as error:
+    except (KeyboardInterrupt, OSError, exits.Failed, QuorlockError) as error:
         return exits.told(context.invoked_subcommand if context else None, error)
 
 

@@ -1,0 +1,79 @@
+"""Runs `quorlock` as a shell does: a process of its own, with nothing in its environment that could
+name nodes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import quorlock
+
+SRC = Path(quorlock.__file__).parents[1]
+COMMAND = (sys.executable, "-m", "quorlock")
+
+
+def environment(home: Path, **variables: str) -> dict[str, str]:
+    """What a command runs in: a home of its own, in which no file names nodes."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("QUORLOCK_", "XDG_", "_QUORLOCK_"))
+    }
+    return kept | {"PYTHONPATH": str(SRC), "HOME": str(home), "COLUMNS": "80"} | variables
+
+
+class Shell:
+    """Where commands run: these nodes are named in the environment, a folder is home and here."""
+
+    def __init__(self, home: Path, urls: list[str] | None = None) -> None:
+        self.home = home
+        self.nodes = {"QUORLOCK_NODES": ",".join(urls)} if urls else {}
+
+    def run(
+        self, *words: str, given: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        return subprocess.run(
+            [*COMMAND, *words],
+            env=self.environment(given),
+            cwd=self.home,
+            **{"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, **options},
+            timeout=60,
+            check=False,
+        )
+
+    def start(
+        self, *words: str, given: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Begin it."""
+        return subprocess.Popen(
+            [*COMMAND, *words],
+            env=self.environment(given),
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+
+    def environment(self, given: Mapping[str, str] | None = None) -> dict[str, str]:
+        """That of its commands."""
+        return environment(self.home, **self.nodes) | dict(given or {})
+
+    def answer(self, *words: str, given: Mapping[str, str] | None = None) -> str:
+        """What a command that succeeds prints; it has no word for stderr."""
+        done = self.run(*words, given=given)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout.removesuffix("\n")
+
+    def complaint(self, status: int, *words: str, given: Mapping[str, str] | None = None) -> str:
+        """What a command that fails with this status says on stderr; it answers nothing."""
+        done = self.run(*words, given=given)
+        assert (done.returncode, done.stdout) == (status, ""), done
+        assert "Traceback" not in done.stderr
+        return done.stderr
