@@ -6,11 +6,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import quorlock
+from quorlock.testing.servers import Server
+from tests.api.faces import holders
 
 SRC = Path(quorlock.__file__).parents[1]
 COMMAND = (sys.executable, "-m", "quorlock")
@@ -77,3 +80,14 @@ class Shell:
         assert (done.returncode, done.stdout) == (status, ""), done
         assert "Traceback" not in done.stderr
         return done.stderr
+
+
+def at_last(nodes: Iterable[Server], resource: str, *tokens: str | None) -> bool:
+    """The nodes come to have these at the key, each one of them: a verb answers when a quorum
+    has, and the others follow.
+    """
+    wanted = {None if token is None else token.encode() for token in tokens}
+    deadline = time.monotonic() + 10
+    while set(holders(nodes, resource)) != wanted and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return set(holders(nodes, resource)) == wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,12 @@ def shell(nodes: Servers, tmp_path: Path) -> Shell:
 def bare_shell(tmp_path: Path) -> Shell:
     """One that knows of no nodes."""
     return Shell(tmp_path)
+
+
+@pytest.fixture
+def mortal(nodes: Servers) -> Iterator[Servers]:
+    """The same servers, for tests that stop or kill: all run again afterwards."""
+    yield nodes
+    for node in nodes:
+        if node.stopped:
+            node.cont()

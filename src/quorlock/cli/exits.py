@@ -63,10 +63,11 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Generator[None]:
-    """The first INT, TERM or HUP is an `Interrupted`; those after it are ignored.
+    """The first INT, TERM or HUP is an `Interrupted`; those after it are ignored, for good.
 
-    What cleans up takes a bounded time, and a second exception in its midst would leave behind
-    what the first one was to give back. A signal that is ignored here (nohup) stays ignored.
+    What cleans up takes a bounded time, also at the end of the interpreter, and a second exception
+    in its midst would leave behind what the first one was to give back. A signal that is ignored
+    when we begin (nohup) stays ignored.
     """
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
@@ -83,7 +84,8 @@ def interruptible() -> Generator[None]:
         yield
     finally:
         for number in taken:
-            signal.signal(number, before[number])
+            if signal.getsignal(number) is interrupt:
+                signal.signal(number, before[number])
 
 
 def told(command: str | None, error: BaseException) -> int:
