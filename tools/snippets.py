@@ -14,8 +14,9 @@ A comment on the lines before a block says what differs for it:
     <!-- continues -->                    the block goes on where the one before it ended
     <!-- no-run: why it cannot run -->    it is compiled only
 
-In ```console blocks `$ make x` must be a target, `$ python -m quorlock x --y` a command with that
-option, and `$ python path.py` a file. Relative links must lead to a file, and to a heading in it.
+In ```console blocks `$ make x` must be a target, `$ python -m quorlock x --y` (or `$ quorlock x
+--y`) a command with that option, and `$ python path.py` a file. Relative links must lead to a file,
+and to a heading in it.
 `python -m tools.snippets FILE...` checks those files alone.
 """
 
@@ -244,6 +245,15 @@ def command_problems(words: Sequence[str], root: Path) -> Iterator[str]:
             yield from (
                 f"python -m quorlock {' '.join(names)} does not tell of {word}"
                 for word in dict.fromkeys(rest)
+                if word.partition("=")[0] not in text
+            )
+        case ["quorlock", *rest]:
+            names = [word for word in rest if not word.startswith("-")][:1]
+            text = help_text(*names)
+            ours = rest[: rest.index("--")] if "--" in rest else rest
+            yield from (
+                f"quorlock {' '.join(names)} does not tell of {word}"
+                for word in dict.fromkeys([*names, *(word for word in ours if word[0] == "-")])
                 if word.partition("=")[0] not in text
             )
         case ["python", script, *_] if script.endswith(".py") and not (root / script).exists():

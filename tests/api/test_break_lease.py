@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quorlock import ConfigError, LeaseLost, QuorumUnreachable
 from quorlock.testing.servers import Servers
 from tests.api.faces import Face, holders, raises, steal, until
@@ -9,11 +11,18 @@ from tests.api.faces import Face, holders, raises, steal, until
 SETTINGS = {"node_timeout": 0.1, "connect_timeout": 0.3}
 
 
+async def holder_of(redlock: Any) -> str:
+    """What `inspect` shows of who has it on the first node."""
+    digest = (await redlock.inspect("a")).nodes[0].holder
+    assert digest is not None
+    return str(digest)
+
+
 async def test_the_one_who_was_seen_is_out(face: Face, nodes: Servers) -> None:
     """All keys are gone, another gets in at once; the first one learns it from the nodes."""
     async with face.redlock(nodes.urls, **SETTINGS) as theirs, face.redlock(nodes.urls) as ours:
         lease = await theirs.lock("a").acquire()
-        seen = (await ours.inspect("a")).nodes[0].holder
+        seen = await holder_of(ours)
         assert await ours.break_lease("a", seen) is True
         assert lease.held, "it does not know yet"
         async with ours.lock("a", timeout=0):
@@ -25,7 +34,7 @@ async def test_who_came_after_stays(face: Face, nodes: Servers) -> None:
     """Between the look and the blow the lock changed hands: nothing happens."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         first = await redlock.lock("a").acquire()
-        seen = (await redlock.inspect("a")).nodes[0].holder
+        seen = await holder_of(redlock)
         await first.release()
         async with redlock.lock("a", timeout=1) as second:
             assert await redlock.break_lease("a", seen) is False
@@ -37,7 +46,7 @@ async def test_a_lease_of_our_own_ends_at_once(face: Face, nodes: Servers) -> No
     """It is ended here before any byte is sent, as by `release`."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a").acquire()
-        assert await redlock.break_lease("a", (await redlock.inspect("a")).nodes[0].holder) is True
+        assert await redlock.break_lease("a", await holder_of(redlock)) is True
         assert not lease.held
 
 
@@ -47,8 +56,7 @@ async def test_leftovers_go_one_by_one(face: Face, nodes: Servers) -> None:
         for node in nodes[:2]:
             node.execute("SET", "a", b"\xff\x00not ascii", "PX", 60_000)
         steal(nodes[2:4], "a", "two")
-        seen = [view.holder for view in (await redlock.inspect("a")).nodes]
-        assert await redlock.break_lease("a", seen[0]) is False
+        assert await redlock.break_lease("a", await holder_of(redlock)) is False
         assert await until(lambda: holders(nodes, "a") == [None, None, b"two", b"two", None])
 
 
@@ -56,7 +64,7 @@ async def test_without_a_quorum_it_is_not_known(face: Face, mortal_nodes: Server
     """Three of five are dead: two obey, and the caller is told that this is no quorum."""
     async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
         steal(mortal_nodes[:], "a")
-        seen = (await redlock.inspect("a")).nodes[0].holder
+        seen = await holder_of(redlock)
         for node in mortal_nodes[:3]:
             node.kill()
         await raises(QuorumUnreachable, redlock.break_lease("a", seen))

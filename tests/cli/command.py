@@ -34,7 +34,7 @@ class Shell:
 
     def __init__(self, home: Path, urls: list[str] | None = None) -> None:
         self.home = home
-        self.nodes = {"QUORLOCK_NODES": ",".join(urls)} if urls else {}
+        self.variables = {"QUORLOCK_NODES": ",".join(urls)} if urls else {}
 
     def run(
         self, *words: str, given: Mapping[str, str] | None = None, **options: Any
@@ -66,7 +66,7 @@ class Shell:
 
     def environment(self, given: Mapping[str, str] | None = None) -> dict[str, str]:
         """That of its commands."""
-        return environment(self.home, **self.nodes) | dict(given or {})
+        return environment(self.home, **self.variables) | dict(given or {})
 
     def answer(self, *words: str, given: Mapping[str, str] | None = None) -> str:
         """What a command that succeeds prints; it has no word for stderr."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,19 @@ def shell(nodes: Servers, tmp_path: Path) -> Shell:
 def bare_shell(tmp_path: Path) -> Shell:
     """One that knows of no nodes."""
     return Shell(tmp_path)
+
+
+@pytest.fixture
+def installed(shell: Shell) -> Shell:
+    """The first one, with the script `quorlock` on its PATH as an installation puts it there."""
+    script = shell.home / "bin" / "quorlock"
+    script.parent.mkdir()
+    script.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom quorlock.__main__ import main\nsys.exit(main())\n"
+    )
+    script.chmod(0o755)
+    shell.variables["PATH"] = f"{script.parent}:{os.environ['PATH']}"
+    return shell
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-TYPES = {
+TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,
     "string": str,

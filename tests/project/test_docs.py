@@ -118,6 +118,16 @@ BROKEN = {
         "page.md:2",
         "does not tell of tea",
     ),
+    "a command that quorlock does not know": (
+        "```console\n$ quorlock tea\n```",
+        "page.md:2",
+        "does not tell of tea",
+    ),
+    "an option that quorlock does not know": (
+        "```console\n$ quorlock status tea --hot -- --cold\n```",
+        "page.md:2",
+        "quorlock status does not tell of --hot",
+    ),
     "a link to no file": ("see [this](nowhere.md)", "page.md:1", "there is no nowhere.md"),
     "a link to no heading": ("see [this](other.md#b)", "page.md:1", "no heading #b"),
 }

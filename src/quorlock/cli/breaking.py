@@ -18,12 +18,12 @@ def command(source: Source, *, resource: str, yes: bool) -> int:
     Shows first what it breaks, and breaks no more than that: a holder that came after stays.
     Whoever held it goes on until it looks at the nodes again, so end that first, and be sure.
     """
-    from quorlock.cli.holders import UNREACHABLE, as_text, holders
+    from quorlock.cli.holders import UNREACHABLE, as_text, digests
 
     with source.redlock() as redlock:
         told = redlock.inspect(resource)
         click.echo(as_text(told), err=True)
-        shown = [holder for holder, _ in holders(told)]
+        shown = digests(told)
         if shown and not yes:
             raise Failed(EX_USAGE, "nothing is broken yet; say --yes to break it")
         for holder in shown:

@@ -27,6 +27,11 @@ def holders(told: Inspection) -> list[tuple[str, int]]:
     return Counter(view.holder for view in told.nodes if view.holder is not None).most_common()
 
 
+def digests(told: Inspection) -> list[str]:
+    """Those that `break_lease` takes."""
+    return [holder for holder, _ in holders(told)]
+
+
 def as_facts(told: Inspection) -> dict[str, Any]:
     """It, as `#/$defs/resource` of docs/cli.schema.json."""
     return {

@@ -24,7 +24,7 @@ def command(source: Source, *, resources: tuple[str, ...], as_json: bool) -> int
     from quorlock.cli.holders import UNREACHABLE, as_facts, as_text
 
     with source.redlock() as redlock:
-        told = [redlock.inspect(resource) for resource in resources]
+        told = list(map(redlock.inspect, resources))
     if as_json:
         import json
 
