@@ -95,6 +95,10 @@ async def use_all(redlock: Any, nodes: Servers) -> None:
     assert await redlock.inspect("x")
     lease = await lock.acquire(timeout=0)
     assert await redlock.release("x", lease.token) is True
+    lease = await lock.acquire(timeout=0)
+    (holder,) = {view.holder for view in (await redlock.inspect("x")).nodes if view.holder}
+    assert await redlock.break_lease("x", holder) is True
+    assert not lease.held
     async with redlock.lock("x", fencing=True, timeout=0) as lease:
         assert lease.fence
 

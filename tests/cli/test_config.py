@@ -81,6 +81,16 @@ def test_nobody_makes_up_nodes() -> None:
         assert way in said
 
 
+def test_what_is_given_and_empty_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--nodes "$UNSET"` must not lock on other nodes; an empty variable is as none."""
+    write(Path("quorlock.toml"), nodes="here")
+    monkeypatch.setenv("QUORLOCK_NODES", "")
+    assert hosts(settings(NOTHING)) == ["here"]
+    assert "give at least one node" in refusal(Source("", None, None))
+    assert "directory" in refusal(Source(None, "", None))
+    assert hosts(settings(Source(" redis://a,\nredis://b, ", None, None))) == ["a", "b"]
+
+
 def test_the_other_settings_come_from_a_file_that_is_named_alone(tmp_path: Path) -> None:
     """One that only lies about may be there for others."""
     named = str(write(tmp_path / "named.toml", "ttl = 20", nodes=None))

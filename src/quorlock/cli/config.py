@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quorlock.cli.nodes import Source
 
 FILE = "quorlock.toml"
+_STDERR = 2
 # What may hold a password, and so is not for the children that we start.
 SECRET = ("QUORLOCK_NODES", "QUORLOCK_PASSWORD")
 
@@ -68,11 +69,12 @@ def settings(source: Source) -> Settings:
     nodes are named elsewhere: it may be there for others.
     """
     named, found = _named_file(source), _found_file()
-    given, where = (source.nodes, "--nodes") if source.nodes else _from_environment()
+    given, where = _given(source)
     path = named or (found if given is None else None)
     arguments = _read(path) if path is not None else {}
     if given is not None:
-        arguments["nodes"] = given.split(",")
+        # A name that is given and empty (`--nodes "$UNSET"`) is no reason to look elsewhere.
+        arguments["nodes"] = [url.strip() for url in given.split(",") if url.strip()]
     elif "nodes" in arguments:
         where = str(path)
     else:
@@ -83,12 +85,16 @@ def settings(source: Source) -> Settings:
     return Settings(nodes, arguments, str(path or where))
 
 
-def _from_environment() -> tuple[str | None, str]:
+def _given(source: Source) -> tuple[str | None, str]:
+    if source.nodes is not None:
+        return source.nodes, "--nodes"
     return os.environ.get("QUORLOCK_NODES") or None, "QUORLOCK_NODES"
 
 
 def _named_file(source: Source) -> Path | None:
-    name = source.config or os.environ.get("QUORLOCK_CONFIG")
+    if source.config is not None:
+        return Path(source.config)
+    name = os.environ.get("QUORLOCK_CONFIG")
     return Path(name) if name else None
 
 
@@ -149,12 +155,23 @@ def _node(number: int, url: object, login: dict[str, Any], where: str) -> Node:
 
 def _password(source: Source) -> str | None:
     """From the descriptor, else from the environment."""
-    if source.password_fd is None:
+    number = source.password_fd
+    if number is None:
         return os.environ.get("QUORLOCK_PASSWORD") or None
     try:
-        with os.fdopen(source.password_fd, encoding="utf-8") as stream:
-            return stream.readline().rstrip("\r\n")
-    except (OSError, ValueError) as error:
-        # Without the text of a decoding error, which quotes what was read.
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-    raise Failed(EX_CONFIG, f"--password-fd {source.password_fd}: {why}")
+        return _line(number).decode().removesuffix("\r")
+    except OSError as error:
+        why = error.strerror
+    except UnicodeDecodeError:  # its text is what was read
+        why = "it is not UTF-8"
+    raise Failed(EX_CONFIG, f"--password-fd {number}: {why}")
+
+
+def _line(number: int) -> bytes:
+    """The first line, byte by byte: of stdin the rest is for the command that is run."""
+    line = bytearray()
+    while (byte := os.read(number, 1)) not in (b"", b"\n"):
+        line += byte
+    if number > _STDERR:
+        os.close(number)
+    return bytes(line)

@@ -46,6 +46,7 @@ def with_nodes(command: Callable[..., int]) -> Callable[..., int]:
     @click.option("--nodes", metavar="URL,URL,...", help="The nodes; else QUORLOCK_NODES.")
     @click.option(
         "--config",
+        type=click.Path(),
         metavar="FILE",
         help="Nodes and settings, in TOML; else QUORLOCK_CONFIG, ./quorlock.toml,"
         " ~/.config/quorlock/quorlock.toml.",
