@@ -108,6 +108,13 @@ def test_what_is_acquired_keeps_to_the_schema(shell: Shell) -> None:
     assert schema.problems(facts, SCHEMA["$defs"]["acquired"], SCHEMA) == []
 
 
+def test_every_word_of_the_schema_is_checked() -> None:
+    """Also in the parts that other tests hold answers against."""
+    for name, part in SCHEMA["$defs"].items():
+        found = schema.problems({}, part, SCHEMA, name)
+        assert found == [f"{name}: {needed} is missing" for needed in sorted(part["required"])]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
