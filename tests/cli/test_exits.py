@@ -58,6 +58,9 @@ def test_who_may_not_is_told_so(bare_shell: Shell, locked_up: Servers) -> None:
     """No password, a wrong one, no rights: 77, and no password is quoted."""
     at = ("--nodes", addresses(locked_up))
     assert "NOAUTH" in bare_shell.complaint(exits.EX_NOPERM, "acquire", "a", *at)
+    done = bare_shell.run("status", "a", *at)
+    assert (done.returncode, done.stderr) == (exits.EX_NOPERM, "")
+    assert done.stdout.count("NOAUTH") == 3
     wrong = {"QUORLOCK_PASSWORD": f"{SECRET}-wrong"}
     said = bare_shell.complaint(exits.EX_NOPERM, "acquire", "a", *at, given=wrong)
     assert "WRONGPASS" in said

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from quorlock import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
     from types import FrameType
     from typing import TextIO
 
@@ -109,7 +109,8 @@ def status_of(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         return EX_SIGNAL + signal.SIGPIPE
     if isinstance(error, errors.NodeError):
-        return EX_NOPERM if _is_not_permitted(error) else EX_CONFIG
+        faults = [vote.cause for vote in error.votes if not vote.fit]
+        return EX_NOPERM if is_not_permitted(faults) else EX_CONFIG
     return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 1)
 
 
@@ -120,6 +121,6 @@ def _shut(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def _is_not_permitted(error: errors.NodeError) -> bool:
-    causes = [vote.cause for vote in error.votes if not vote.fit]
-    return any(words in cause for cause in causes for words in _NOT_PERMITTED)
+def is_not_permitted(faults: Iterable[str]) -> bool:
+    """Is one of what the nodes said about a login or a right?"""
+    return any(words in fault for fault in faults for words in _NOT_PERMITTED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from quorlock.cli.exits import EX_UNAVAILABLE
+from quorlock.cli.exits import EX_NOPERM, EX_UNAVAILABLE, is_not_permitted
 from quorlock.cli.nodes import Source, with_nodes
 
 
@@ -19,7 +19,8 @@ def command(source: Source, *, resources: tuple[str, ...], as_json: bool) -> int
     a quorum that is free. leftover: a quorum is free, a minority of nodes still has a key.
     unreachable: fewer than a quorum of nodes answered.
 
-    Tokens are secrets: holders are shown by a digest. Exit status: 69 if one is unreachable.
+    Tokens are secrets: holders are shown by a digest. Exit status: 69 if one is unreachable,
+    77 if that is for want of a login or a right.
     """
     from quorlock.cli.holders import UNREACHABLE, as_facts, as_text
 
@@ -31,4 +32,7 @@ def command(source: Source, *, resources: tuple[str, ...], as_json: bool) -> int
         click.echo(json.dumps({"resources": [as_facts(one) for one in told]}))
     else:
         click.echo("\n".join(as_text(one) for one in told))
-    return EX_UNAVAILABLE if any(one.verdict == UNREACHABLE for one in told) else 0
+    silent = [one for one in told if one.verdict == UNREACHABLE]
+    if is_not_permitted(view.error for one in silent for view in one.nodes):
+        return EX_NOPERM
+    return EX_UNAVAILABLE if silent else 0
