@@ -12,10 +12,9 @@ SETTINGS = {"node_timeout": 0.1, "connect_timeout": 0.3}
 
 
 async def holder_of(redlock: Any) -> str:
-    """What `inspect` shows of who has it on the first node."""
-    digest = (await redlock.inspect("a")).nodes[0].holder
-    assert digest is not None
-    return str(digest)
+    """What `inspect` shows of who has it, on the first node that has: not all need to yet."""
+    views = (await redlock.inspect("a")).nodes
+    return next(str(view.holder) for view in views if view.holder is not None)
 
 
 async def test_the_one_who_was_seen_is_out(face: Face, nodes: Servers) -> None:

@@ -36,6 +36,7 @@ def test_free_and_held(shell: Shell, nodes: Servers) -> None:
     """One holder on all nodes, by a digest; both in one call, in the order that was asked."""
     assert told(shell)["verdict"] == "free"
     with Redlock(nodes.urls) as redlock, redlock.lock("a", ttl=20) as lease:
+        assert at_last(nodes, "a", lease.token)
         facts = told(shell)
         assert facts["verdict"] == "held"
         assert 10 < facts["ttl_left"] <= 20

@@ -23,8 +23,8 @@ def test_the_round_trip(shell: Shell, nodes: Servers) -> None:
     assert "is held by another" in shell.complaint(EX_TEMPFAIL, "acquire", "a", "-w", "0")
     before = nodes[0].execute("PTTL", "a")
     assert shell.answer("extend", "a", "--token", token, "--ttl", "30s") == ""
-    assert all(20_000 < node.execute("PTTL", "a") <= 30_000 for node in nodes[:3])
     assert before <= 20_000
+    assert sum(20_000 < node.execute("PTTL", "a") <= 30_000 for node in nodes) >= 3
     assert shell.answer("release", "a", given={"QUORLOCK_TOKEN": token}) == ""
     assert at_last(nodes, "a", None)
 
