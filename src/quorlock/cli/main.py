@@ -32,6 +32,7 @@ class Entry(NamedTuple):
 
 # In the order of the help.
 COMMANDS = {
+    "run": Entry("run", "Run a command under the lock."),
     "acquire": Entry("tokens", "Acquire a resource and print the token.", "acquire"),
     "extend": Entry("tokens", "Let it be held for longer.", "extend"),
     "release": Entry("tokens", "Give it back.", "release"),

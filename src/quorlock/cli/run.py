@@ -1,0 +1,156 @@
+"""`quorlock run`: its options, and what they come to. Leaves what is done then to `turn`."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorlock.cli.child import Child
+from quorlock.cli.durations import duration
+from quorlock.cli.exits import EX_TEMPFAIL, Failed, status_of
+from quorlock.cli.guard import Orders
+from quorlock.cli.nodes import Source, with_nodes
+from quorlock.cli.signals import Signals
+from quorlock.cli.turn import Plan, Turn
+from quorlock.cli.voice import Voice
+from quorlock.errors import QuorlockError
+
+if TYPE_CHECKING:
+    from quorlock import Lock, Redlock
+    from quorlock.cli.config import Settings
+
+# Of the ttl, for the command to end when it is told to; and at the most, or there were no time
+# left in which renewal may try again.
+_KILL_AFTER, _KILL_AFTER_MAX = 1 / 5, 1 / 4
+
+
+@click.command("run")
+@click.argument("resource")
+@click.argument("words", nargs=-1, metavar="-- CMD...")
+@click.option("-n", "--nonblock", is_flag=True, help="One attempt; do not wait for the lock.")
+@click.option("-w", "--wait", type=duration, metavar="TIME", help="Wait so long (for ever).")
+@click.option("--ttl", type=duration, metavar="TIME", help="The lease time, which is renewed.")
+@click.option("--max-hold", type=duration, metavar="TIME", help="End the command after it (never).")
+@click.option("--no-renew", is_flag=True, help="End the command when the ttl is over.")
+@click.option("--fencing", is_flag=True, help="Give the command a fence, in QUORLOCK_FENCE.")
+@click.option(
+    "--min-hold", type=duration, metavar="TIME", default=0.0, help="Hold at least so long."
+)
+@click.option(
+    "-E",
+    "--conflict-exit-code",
+    "conflict",
+    type=click.IntRange(0, 255),
+    metavar="N",
+    help=f"The exit status if another holds it ({EX_TEMPFAIL}).",
+)
+@click.option(
+    "--on-busy",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    help="If another holds it: fail, or exit with 0 in silence, at once unless --wait is given.",
+)
+@click.option(
+    "--on-lost",
+    type=click.Choice(["term", "kill", "warn"]),
+    default="term",
+    help="If the lease is lost: TERM and then KILL, KILL at once, or say so and leave it.",
+)
+@click.option("--kill-after", type=duration, metavar="TIME", help="From TERM to the end (ttl / 5).")
+@click.option("-c", "--command", "shell", metavar="STRING", help="Let /bin/sh run this.")
+@click.option("-q", "--quiet", is_flag=True, help="No warnings.")
+@click.option("-v", "--verbose", is_flag=True, help="Say what is done.")
+@click.option("--json", "as_json", is_flag=True, help="Say it as lines of JSON.")
+@with_nodes
+def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> int:
+    r"""Run CMD under the lock on RESOURCE; its exit status is ours.
+
+    stdin and stdout are the command's; what we say goes to stderr. Signals are passed on to it. It
+    is ended before the lease can be over, whatever the network does, and when we are killed.
+
+    \b
+    Exit status, else: 75 held by another, 69 no quorum of nodes answers, 79 lease lost,
+    64 wrong usage, 78 configuration, 77 not permitted, 126 CMD cannot be run, 127 it is not found,
+    128+N ended by signal N, or interrupted by it while waiting.
+    """
+    voice = Voice(resource, quiet=chosen["quiet"], verbose=chosen["verbose"], as_json=as_json)
+    try:
+        return _run(source.settings(), resource, chosen, voice)
+    except (Failed, QuorlockError) as error:
+        if not as_json:
+            raise
+        voice.fail(str(error), status=status_of(error))
+        return status_of(error)
+
+
+def _run(settings: Settings, resource: str, chosen: dict[str, Any], voice: Voice) -> int:
+    words = _words(chosen["shell"], chosen["words"])
+    # The order in which they are left: no command, then no lock, then signals as they were.
+    with Signals() as signals, settings.redlock() as redlock:
+        plan = _plan(redlock, resource, words, chosen)
+        with Child(plan.orders) as child:
+            return Turn(plan, child, signals, voice).take()
+
+
+def _plan(redlock: Redlock, resource: str, words: tuple[str, ...], chosen: dict[str, Any]) -> Plan:
+    renew = not chosen["no_renew"]
+    max_hold = math.inf if chosen["max_hold"] is None else chosen["max_hold"]
+    lock = redlock.lock(
+        resource,
+        ttl=chosen["ttl"],
+        timeout=_timeout(chosen),
+        renew=renew,
+        max_hold=max_hold,
+        fencing=chosen["fencing"],
+    )
+    grouped = not _has_terminal()
+    orders = Orders(words, _kill_after(lock, chosen), chosen["on_lost"], grouped)
+    longest = max_hold if renew else lock.ttl
+    if chosen["min_hold"] > longest:
+        raise click.UsageError(f"--min-hold is longer than the {longest:g} s for which it is held")
+    return Plan(lock, orders, chosen["min_hold"], _busy(chosen), renew, max_hold)
+
+
+def _words(shell: str | None, words: tuple[str, ...]) -> tuple[str, ...]:
+    if (shell is None) == (not words):
+        raise click.UsageError("give the command, either after -- or with -c")
+    return words if shell is None else ("/bin/sh", "-c", shell)
+
+
+def _timeout(chosen: dict[str, Any]) -> float | None:
+    wait: float | None = chosen["wait"]
+    if chosen["nonblock"] and wait is not None:
+        raise click.UsageError("--nonblock and --wait exclude each other")
+    at_once = chosen["nonblock"] or (chosen["on_busy"] == "skip" and wait is None)
+    return 0 if at_once else wait
+
+
+def _busy(chosen: dict[str, Any]) -> int | None:
+    if chosen["on_busy"] != "skip":
+        return EX_TEMPFAIL if chosen["conflict"] is None else chosen["conflict"]
+    if chosen["conflict"] is not None:
+        raise click.UsageError("with --on-busy skip the status is 0: leave out -E")
+    return None
+
+
+def _kill_after(lock: Lock, chosen: dict[str, Any]) -> float:
+    given: float | None = chosen["kill_after"]
+    longest = lock.ttl * _KILL_AFTER_MAX
+    if given is None:
+        return lock.ttl * _KILL_AFTER
+    if not 0 < given <= longest:
+        fix = f"give more than 0 and at most {longest:g} s, a quarter of the ttl"
+        raise click.UsageError(f"--kill-after: {fix}")
+    return given
+
+
+def _has_terminal() -> bool:
+    """Are we under a terminal's control: then its shell signals to all of our process group."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

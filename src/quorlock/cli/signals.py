@@ -1,0 +1,93 @@
+"""The signals that `run` passes on. Owns how they are caught: while we wait for the lock they end
+the waiting, afterwards they are bytes in a pipe beside which one can wait for other things too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Self
+
+from quorlock.cli.exits import Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Signals:
+    """From `with` on, the forwarded signals and `others` do nothing by themselves.
+
+    Those that our parent has us ignore stay ignored (nohup, `&` in a script).
+    """
+
+    def __init__(self, *others: signal.Signals) -> None:
+        caught = [*FORWARDED, *others]
+        self._caught = [s for s in caught if signal.getsignal(s) is not signal.SIG_IGN]
+        self._raising = False
+
+    def __enter__(self) -> Self:
+        self._pipe = os.pipe()
+        for end in self._pipe:
+            os.set_blocking(end, False)
+        # The bytes are written where the signal arrives, in C, before any line of Python runs.
+        self._woken_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, self._note) for number in self._caught}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._raising = False
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._woken_before)
+        for end in self._pipe:
+            os.close(end)
+
+    def fileno(self) -> int:
+        """For `select`."""
+        return self._pipe[0]
+
+    def taken(self) -> list[int]:
+        """Those that have come since we last looked, in their order."""
+        with suppress(BlockingIOError):
+            return list(os.read(self._pipe[0], 4096))
+        return []
+
+    @contextmanager
+    def raising(self) -> Iterator[None]:
+        """Within, those that mean an end come out as Interrupted, once; the others are dropped."""
+        self._raising = True
+        try:
+            for number in self.taken():  # before we began to wait
+                self._note(number, None)
+            yield
+            self.taken()
+        finally:
+            self._raising = False
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self._raising and number in _ENDING:
+            self._raising = False
+            raise Interrupted(number)
+
+
+def means_an_end(number: int) -> bool:
+    """INT, TERM, HUP or QUIT."""
+    return number in _ENDING
+
+
+@contextmanager
+def held_back() -> Iterator[set[int]]:
+    """Within, the forwarded signals wait, so that a fork can first make itself ready for them.
+
+    Gives the mask that was there before.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    try:
+        yield {*before}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
