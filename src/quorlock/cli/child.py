@@ -31,11 +31,14 @@ class Ended(NamedTuple):
 
 
 class Child:
-    """The guard, and the command once it is started. Leaving `with`, neither is left."""
+    """The guard, and the command once it is started. Leaving `with`, neither is left.
+
+    valid_until: when the command is to be dead, as the guard was told last.
+    """
 
     def __init__(self, orders: Orders) -> None:
         self._command = orders.command[0]
-        self._told = 0.0
+        self.valid_until = 0.0
         self._pid = 0
         self._orders = orders
         self._channel, other = Channel.pair()
@@ -67,13 +70,13 @@ class Child:
 
     def start(self, environment: Mapping[str, str], valid_until: float) -> None:
         """Run the command, which is to be dead by then."""
-        self._told = valid_until
+        self.valid_until = valid_until
         self._channel.say("start", dict(environment), valid_until)
 
     def until(self, valid_until: float) -> None:
         """The lease goes on until then."""
-        if valid_until != self._told:
-            self._told = valid_until
+        if valid_until != self.valid_until:
+            self.valid_until = valid_until
             self._channel.say("until", valid_until)
 
     def signal(self, number: int) -> None:

@@ -107,11 +107,13 @@ class Turn:
 
     def _under(self, lease: Lease) -> Ended:
         self._began = now()
-        self._voice.news("acquired", "acquired", ttl=lease.ttl, fence=lease.fence)
-        self._child.start(_environment(lease), lease.valid_until)
+        child, valid_until = self._child, lease.valid_until
+        facts = {"ttl": lease.ttl, "fence": lease.fence, "valid_until": valid_until}
+        self._voice.news("acquired", "acquired", **facts)
+        child.start(_environment(lease), valid_until)
         ended = self._watch(lease)
-        status = ended.status
-        self._voice.news("ended", f"the command ended with status {status}", status=status)
+        facts = {"status": ended.status, "valid_until": child.valid_until}
+        self._voice.news("ended", f"the command ended with status {ended.status}", **facts)
         return ended
 
     def _watch(self, lease: Lease) -> Ended:

@@ -1,0 +1,52 @@
+"""A command that never ends by itself. Writes what happens to it to the file `log`, as lines:
+
+    begun PID GRANDCHILD    it has started another, which ignores all that it can and waits for ever
+    alive TIME              every few milliseconds, in seconds of quorlock.now()
+    got N TIME              signal N
+    end TIME                it ends, because its argument says so
+
+Its argument: "obey", end when a signal has come; a number of seconds, end after them; else neither.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+from quorlock import now
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+def main(does: str) -> None:
+    log = os.open("log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    got: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        got.append(number)
+        os.write(log, f"got {number} {now():.6f}\n".encode())
+
+    for name in SIGNALS:
+        number = getattr(signal, name)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, note)
+    grandchild = os.fork()
+    if grandchild == 0:
+        for name in SIGNALS:
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        while True:
+            time.sleep(3600)
+    os.write(log, f"begun {os.getpid()} {grandchild}\n".encode())
+    until = now() + float(does) if does.replace(".", "").isdigit() else float("inf")
+    while now() < until and not (got and does == "obey"):
+        os.write(log, f"alive {now():.6f}\n".encode())
+        time.sleep(0.002)
+    os.kill(grandchild, signal.SIGKILL)
+    os.waitpid(grandchild, 0)
+    os.write(log, f"end {now():.6f}\n".encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
