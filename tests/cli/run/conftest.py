@@ -1,4 +1,4 @@
-"""`quorlock run` as its users start it: a process of its own, with real servers, off any terminal."""
+"""`quorlock run` as its users start it: a process of its own, real servers, no terminal."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ class Runner:
         }
         self._runs: list[Run] = []
 
-    def start(
-        self, *arguments: str, stdin: int | IO[Any] = subprocess.DEVNULL, **more: Any
-    ) -> Run:
+    def start(self, *arguments: str, stdin: int | IO[Any] = subprocess.DEVNULL, **more: Any) -> Run:
         process = subprocess.Popen(
             [sys.executable, "-m", "quorlock", "run", *arguments],
             env=self.environment,
