@@ -1,5 +1,5 @@
-"""The command is dead before the lease is over, by the times in its own log; and one that is renewed
-is never overlapped."""
+"""The command is dead before the lease is over, by the times in its own log; one that is renewed is
+never overlapped."""
 
 from __future__ import annotations
 
