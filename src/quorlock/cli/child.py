@@ -119,6 +119,6 @@ def _be_guard(orders: Orders, channel: Channel, mask: set[int]) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             Guard(orders, channel, signals).work()
         status = 0
-    except BaseException:  # noqa: BLE001 (nothing may come out: above are the frames of `run`)
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 (nothing may come out, to the frames of `run`)
+        sys.excepthook(type(error), error, error.__traceback__)
     os._exit(status)

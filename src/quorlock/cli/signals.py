@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from quorlock.cli.exits import Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from types import FrameType
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -58,7 +58,7 @@ class Signals:
         return []
 
     @contextmanager
-    def raising(self) -> Iterator[None]:
+    def raising(self) -> Generator[None]:
         """Within, those that mean an end come out as Interrupted, once; the others are dropped."""
         self._raising = True
         try:
@@ -81,7 +81,7 @@ def means_an_end(number: int) -> bool:
 
 
 @contextmanager
-def held_back() -> Iterator[set[int]]:
+def held_back() -> Generator[set[int]]:
     """Within, the forwarded signals wait, so that a fork can first make itself ready for them.
 
     Gives the mask that was there before.
