@@ -40,6 +40,9 @@ TYPES_ONLY: dict[str, set[str]] = {"errors": {"_core"}}
 # so inside a function of this file, and of nothing else.
 LAZY: dict[str, str] = {"quorlock/_drivers/dial.py": "quorlock.testing.memory"}
 
+# Doors: what `quorlock doctor` asks a node has no place in the public API (decision 0018).
+DOORS: dict[str, str] = {"quorlock/cli/doctor/asker.py": "quorlock._drivers.ask"}
+
 # What is neither ours nor in the standard library:
 THIRD_PARTY: dict[str, set[str]] = {
     "_wire": {"hiredis"},
@@ -93,7 +96,8 @@ def judge(src: Path, found: Import) -> str | None:
         if found.types_only:
             allowed |= TYPES_ONLY.get(room, set())
         named = found.lazy and name.startswith(f"{LAZY.get(found.file, name)}.")
-        fine = named or room_of(src, name) in allowed
+        door = name.startswith(f"{DOORS.get(found.file, name)}.")
+        fine = named or door or room_of(src, name) in allowed
         return None if fine else f"{room} may not import {name}"
     if package not in sys.stdlib_module_names:
         ours = package in THIRD_PARTY.get(room, set())
@@ -230,6 +234,16 @@ BROKEN = {
         "def read():\n    from quorlock.testing.memory import node",
         "testing.memory",
     ),
+    "a command that goes through another's door": (
+        "cli/status.py",
+        "from quorlock._drivers.ask import Talk",
+        "_drivers.ask",
+    ),
+    "a command that goes through its door for something else": (
+        "cli/doctor/asker.py",
+        "from quorlock._drivers.dial import dial",
+        "_drivers.dial",
+    ),
     "a room without a place": ("_attic/x.py", "import math", "_attic"),
 }
 
@@ -254,6 +268,7 @@ SOUND = {
     "_sync/lock.py": "from quorlock._drivers.blocking import run",
     "asyncio/__init__.py": "import asyncio\nfrom quorlock import errors",
     "_drivers/dial.py": "def dial():\n    from quorlock.testing.memory import connect",
+    "cli/doctor/asker.py": "from quorlock._drivers.ask import Talk",
     "testing/memory.py": "import quorlock",
     "testing/servers.py": "import quorlock\nfrom quorlock import Lock",
 }

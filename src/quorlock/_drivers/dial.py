@@ -28,11 +28,8 @@ def dial(member: Member, members: Members, give_up: Instant) -> Connection:
     """A connection whose server may vote. Raises OSError, Unfit, ConfigError."""
     username, password = member.node.authority()
     # Unacknowledged bytes keep a connection for as long as a key of ours can live.
-    sock = _open(member.node, give_up, member.max_ttl_ms)
+    sock, would_block = opened(member.node, give_up, member.max_ttl_ms)
     try:
-        would_block: tuple[type[Exception], ...] = (BlockingIOError,)
-        if member.node.tls is not None:
-            sock, would_block = _secured(sock, member.node)
         began = now()
         talk = Handshake(member.node, username, password, members.agreement, marks=members.marks)
         greeting = _talk(sock, talk, give_up)
@@ -43,6 +40,23 @@ def dial(member: Member, members: Members, give_up: Instant) -> Connection:
         connection = Connection(sock, member, would_block, password)
         connection.quarantine = kept
         return connection
+    except BaseException:
+        sock.close()
+        raise
+
+
+def opened(
+    node: Node, give_up: Instant, max_silence_ms: int
+) -> tuple[socket.socket, tuple[type[Exception], ...]]:
+    """A socket to it, encrypted where it says so, and what that raises when it would block.
+
+    Raises OSError, Unfit, ConfigError.
+    """
+    sock = _open(node, give_up, max_silence_ms)
+    if node.tls is None:
+        return sock, (BlockingIOError,)
+    try:
+        return _secured(sock, node)
     except BaseException:
         sock.close()
         raise

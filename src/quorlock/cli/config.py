@@ -52,6 +52,10 @@ class Settings(NamedTuple):
         """The default lease time, in seconds."""
         return float(self.arguments.get("ttl", _DEFAULTS["ttl"]))
 
+    def argument(self, name: str) -> Any:
+        """Of `Redlock`, as it was said, or its default."""
+        return self.arguments.get(name, _DEFAULTS[name])
+
     def redlock(self) -> Redlock:
         """It. Raises Failed where a value cannot work."""
         try:

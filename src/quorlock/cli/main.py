@@ -38,6 +38,7 @@ COMMANDS = {
     "release": Entry("tokens", "Give it back.", "release"),
     "status": Entry("status", "See who holds what, node by node."),
     "break": Entry("breaking", "Release by force; shows first what it breaks."),
+    "doctor": Entry("doctor.command", "See whether these nodes are fit for locks."),
     "demo": Entry("demo", "See it work on local servers that fail, in seconds."),
     "completion": Entry("completion", "Print what makes a shell complete these."),
 }

@@ -1,0 +1,135 @@
+"""Asks one node plain questions over a connection of its own, blocking: for `quorlock doctor`.
+
+Nothing that is asked here votes, and nothing that votes passes here. Leaves what to ask, and what
+the answers mean, to the caller (docs/decisions/0018-a-door-for-the-doctor.md).
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any, Self
+
+from hiredis import Reader, ReplyError
+
+from quorlock._core.time import NS_PER_S
+from quorlock._drivers.clock import now
+from quorlock._drivers.dial import opened
+from quorlock._wire.answers import printable, redacted
+from quorlock._wire.handshake import Unfit
+from quorlock._wire.packing import pack_words
+from quorlock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorlock._core.time import Instant
+    from quorlock._wire.nodes import Node
+
+_READ_BYTES = 16_384
+_NOTHING_YET = object()
+_SILENCE_MS = 10_000
+
+
+class Refused(str):
+    """An error reply: its text, without our password, fit for a terminal."""
+
+    __slots__ = ()
+
+
+class Silent(Exception):
+    """No connection, no login, or no answer; the text says why, without our password.
+
+    login: it is there, and does not let us in.
+    """
+
+    def __init__(self, why: str, *, login: bool = False) -> None:
+        super().__init__(why)
+        self.login = login
+
+
+class Talk:
+    """A connection that asks and is answered, logged in unless `anonymous`. A context manager.
+
+    `seconds` is the time for the connection, and again for each question. Raises Silent.
+    """
+
+    def __init__(self, node: Node, seconds: float, *, anonymous: bool = False) -> None:
+        username, password = (None, None) if anonymous else node.authority()
+        self._seconds = seconds
+        self._secret = password
+        self._reader = Reader(notEnoughData=_NOTHING_YET)
+        try:
+            self._sock, _ = opened(node, self._give_up(), _SILENCE_MS)
+        except (OSError, Unfit, ConfigError) as error:
+            raise Silent(self._words(error)) from None
+        try:
+            self._log_in(username, password)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def peer(self) -> str:
+        """The IP address at the other end; "" for a unix socket."""
+        if self._sock.family == socket.AF_UNIX:
+            return ""
+        return str(self._sock.getpeername()[0])
+
+    def ask(self, *words: bytes) -> Any:
+        """The answer to one command, in RESP2; an error reply is a `Refused`. Raises Silent."""
+        give_up = self._give_up()
+        try:
+            self._sock.settimeout(self._seconds)
+            self._sock.sendall(pack_words(*words))
+            reply = self._read(give_up)
+        except OSError as error:
+            raise Silent(self._words(error)) from None
+        if isinstance(reply, ReplyError):
+            return Refused(printable(redacted(str(reply), self._secret)))
+        return reply
+
+    def close(self) -> None:
+        """Twice does no harm."""
+        self._sock.close()
+
+    def _log_in(self, username: str | None, password: str | None) -> None:
+        if password is not None:
+            user = (username.encode(),) if username else ()
+            answer = self.ask(b"AUTH", *user, password.encode())
+            if isinstance(answer, Refused):
+                raise Silent(answer, login=True)
+        answer = self.ask(b"PING")
+        if isinstance(answer, Refused) and not answer.startswith("NOPERM"):
+            login = answer.startswith(("NOAUTH", "DENIED", "WRONGPASS"))
+            raise Silent(answer, login=login)
+
+    def _read(self, give_up: Instant) -> Any:
+        while (reply := self._next()) is _NOTHING_YET:
+            left = give_up - now()
+            if left <= 0:
+                raise TimeoutError
+            self._sock.settimeout(left / NS_PER_S)
+            data = self._sock.recv(_READ_BYTES)
+            if not data:
+                raise Silent("it closed the connection")
+            self._reader.feed(data)
+        return reply
+
+    def _next(self) -> Any:
+        try:
+            return self._reader.gets()
+        except Exception:  # noqa: BLE001 (whatever the parser makes of a stranger's bytes)
+            raise Silent("it does not speak the Redis protocol") from None
+
+    def _give_up(self) -> Instant:
+        return now() + round(self._seconds * NS_PER_S)
+
+    def _words(self, error: Exception) -> str:
+        if isinstance(error, TimeoutError):
+            return f"no answer within {self._seconds:g} s"
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return printable(redacted(why, self._secret))
