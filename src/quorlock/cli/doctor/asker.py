@@ -116,7 +116,8 @@ def _config(talk: Talk) -> dict[str, str]:
 
 def _try_out(talk: Talk, prefix: bytes) -> dict[str, str]:
     """Every command that quorlock needs, on keys that nobody else has; scripts run as the user, so
-    what he may do outside he may do inside. Docs: acl.md."""
+    what he may do outside he may do inside. docs/acl.md has them all.
+    """
     chance = secrets.token_hex(8).encode()
     key, side_key = prefix + b"quorlock-doctor:" + chance, b"quorlock:doctor:" + chance
     sha = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
@@ -135,10 +136,11 @@ def _try_out(talk: Talk, prefix: bytes) -> dict[str, str]:
     }
     answers = {name: talk.ask(*words) for name, words in questions.items()}
     talk.ask(b"DEL", side_key)
-    refused = {name: text for name, text in answers.items() if isinstance(text, Refused)}
-    if "eval" in refused or refused.get("evalsha", "").startswith("NOSCRIPT"):
-        refused.pop("evalsha", None)  # it follows from the other
-    return refused
+    return {
+        name: str(text)
+        for name, text in answers.items()
+        if isinstance(text, Refused) and not text.startswith("NOSCRIPT")  # EVAL was refused
+    }
 
 
 def _tracking(talk: Talk) -> bool | None:

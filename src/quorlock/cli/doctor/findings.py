@@ -75,7 +75,7 @@ def each(look: Callable[[NodeFacts, Facts], Result]) -> Callable[[Facts], Iterab
 
 
 def findings(checks: Iterable[Check], facts: Facts) -> list[Finding]:
-    """All of them, the worst first; what is well is said once for all nodes."""
+    """All of them, the worst first; that all is well is said once for all nodes."""
     found = [finding for check in checks for finding in _of(check, facts)]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
@@ -94,6 +94,6 @@ def _of(check: Check, facts: Facts) -> list[Finding]:
         if r.level != "ok"
     ]
     well = dict.fromkeys(r.found for r in results if r.level == "ok")
-    if well:
+    if well and not told:
         told.append(Finding(check.name, "ok", "", "; ".join(well), check.why, ""))
     return told

@@ -1,0 +1,228 @@
+"""The checks of one node at a time. Pure: facts in, results out."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from quorlock.cli.doctor.findings import Check, Result, each, error, ok, unknown, warning
+
+if TYPE_CHECKING:
+    from quorlock.cli.doctor.facts import Facts, NodeFacts
+
+_OLDEST = 6  # RESP3 and users with rights of their own came with it
+_CLIENTS_FULL = 0.8
+_MEMORY_FULL = 0.9
+# What a server's TIME may be wrong by while nothing is: it looks at its clock ten times a second.
+_CLOCK_SLACK = 0.005
+_CLOSED = ok("nobody comes in from elsewhere without a password")
+_NO_INFO = unknown("it refuses INFO", "grant +info (docs/acl.md)")
+
+
+def _reach(facts: Facts) -> list[Result]:
+    silent = [node for node in facts.nodes if node.silent]
+    told = [_silence(node)._replace(node=node.address) for node in silent]
+    return told or [ok("all nodes answer")]
+
+
+def _silence(node: NodeFacts) -> Result:
+    if node.login:
+        fix = "check username and password (QUORLOCK_PASSWORD, the TOML file, the URL)"
+        return error(f"it does not let us in: {node.silent}", fix)
+    return error(node.silent, "start it, or check address, network, firewall and TLS settings")
+
+
+def _commands(node: NodeFacts, _: Facts) -> Result:
+    if not node.refused:
+        return ok("every command that quorlock uses is allowed and works")
+    found = "; ".join(f"{name}: {text}" for name, text in node.refused.items())
+    if any("NOPERM" in text for text in node.refused.values()):
+        return error(found, "grant the rights of docs/acl.md, for prefix + resource and quorlock:*")
+    return error(found, "the node must take writes and scripts; its own words say what is wrong")
+
+
+def _role(node: NodeFacts, facts: Facts) -> Result:
+    if node.info is None:
+        return _NO_INFO
+    role = node.told.get("role", "none")
+    if role == "master":
+        return ok("all are masters")
+    master = f"{node.told.get('master_host', '?')}:{node.told.get('master_port', '?')}"
+    listed = " (which is in the list too)" * any(master == n.address for n in facts.nodes)
+    of = f" of {master}{listed}" * (role == "slave")
+    return error(f"role {role.replace('slave', 'replica')}{of}", "name an independent master")
+
+
+def _mode(node: NodeFacts, _: Facts) -> Result:
+    if node.info is None:
+        return _NO_INFO
+    mode = node.told.get("redis_mode") or node.told.get("server_mode", "standalone")
+    if mode != "standalone":
+        fix = "run it standalone (cluster-enabled no), or name other servers"
+        return error(f"it runs in {mode} mode", fix)
+    return ok("all are standalone")
+
+
+def _between(node: NodeFacts, _: Facts) -> Result:
+    """A proxy, a load balancer or a port mapping."""
+    if node.info is None:
+        return _NO_INFO
+    if node.other_run_id and node.other_run_id != node.run_id:
+        fix = "name the servers themselves, not a load balancer"
+        return error("two connections came to two different servers", fix)
+    port, theirs = node.node.port, node.number("tcp_port")
+    if node.node.path is None and node.node.tls is None and theirs and port != theirs:
+        found = f"we come by port {port}, it listens on {theirs}: something stands in between"
+        fix = "fine for a port mapping to one server for ever; else name the server itself"
+        return warning(found, fix)
+    return ok("nothing is seen between us and the nodes")
+
+
+def _eviction(node: NodeFacts, _: Facts) -> Result:
+    if node.info is None:
+        return _NO_INFO
+    policy, limit = node.told.get("maxmemory_policy"), node.number("maxmemory")
+    if policy is None or limit is None:
+        return unknown("INFO tells no maxmemory_policy", "look at maxmemory-policy yourself")
+    if limit == 0 or policy == "noeviction":
+        used = node.number("used_memory") or 0
+        if limit and used > limit * _MEMORY_FULL:
+            return warning(f"{used:,} of {limit:,} bytes are used", "raise maxmemory")
+        return ok("no key is evicted")
+    found = f"maxmemory {limit:,} bytes, maxmemory-policy {policy}: it may drop keys of locks"
+    return error(found, "CONFIG SET maxmemory-policy noeviction, and in its configuration file")
+
+
+def _persistence(node: NodeFacts, facts: Facts) -> Result:
+    trusted = node.node.durable or facts.restart_guard is None
+    if not trusted:
+        return ok("none is needed: the restart guard keeps a node out that came back")
+    said = "durable=yes says" if node.node.durable else "restart_guard none assumes"
+    fix = "appendonly yes and appendfsync always, or "
+    fix += "drop durable=yes" if node.node.durable else 'restart_guard = "uptime"'
+    if node.info is None:
+        return _NO_INFO
+    if node.told.get("aof_enabled") != "1":
+        return error(f"{said} that it forgets nothing, and appendonly is off", fix)
+    policy = node.config.get("appendfsync")
+    if policy is None:
+        return unknown("it refuses CONFIG GET appendfsync", "grant +config|get, or look yourself")
+    if policy != "always":
+        return error(f"{said} that it forgets nothing, and appendfsync is {policy}", fix)
+    return ok("appendfsync always")
+
+
+def _elapsed(node: NodeFacts, facts: Facts) -> Result:
+    """A server's clock against ours, over half a second."""
+    if len(node.readings) < 2:  # noqa: PLR2004
+        return unknown("it refuses TIME", "grant +time")
+    one, two = node.readings
+    theirs = two.server - one.server
+    least = (two.before - one.after) * (1 - facts.drift_factor) - _CLOCK_SLACK
+    most = (two.after - one.before) * (1 + facts.drift_factor) + _CLOCK_SLACK
+    if least <= theirs <= most:
+        return ok(f"clocks run as ours does, within {facts.drift_factor:.0%}")
+    ours = two.before - one.after
+    fix = "let chrony or ntpd slew, never step, and do not suspend the machine"
+    return error(f"its clock went on by {theirs:.3f} s while ours did by {ours:.3f} s", fix)
+
+
+def _latency(node: NodeFacts, facts: Facts) -> Result:
+    taken = sorted(node.latencies)
+    half, nearly_all = taken[len(taken) // 2], taken[int(len(taken) * 0.99)]
+    found = f"p50 {_ms(half)}, p99 {_ms(nearly_all)}; node_timeout is {_ms(facts.node_timeout)}"
+    fix = "a larger node_timeout (docs/performance.md), or a nearer or less busy node"
+    if half >= facts.node_timeout:
+        return error(found, fix)
+    if nearly_all >= facts.node_timeout:
+        return warning(found, fix)
+    return ok(f"p99 is below node_timeout, {_ms(facts.node_timeout)}")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"
+
+
+def _version(node: NodeFacts, _: Facts) -> Result:
+    if node.info is None:
+        return _NO_INFO
+    told = node.told
+    name = "Valkey" if "valkey_version" in told else "Redis"
+    version = told.get("valkey_version") or told.get("redis_version", "unknown")
+    major = told.get("redis_version", "").partition(".")[0]
+    if major.isdecimal() and int(major) < _OLDEST:
+        return warning(f"{name} {version}", "Redis 6 or newer, or any Valkey")
+    tracking = {True: ", with tracking", False: ", without tracking", None: ""}
+    return ok(f"{name} {version}{tracking[node.tracking]}")
+
+
+def _tls(node: NodeFacts, _: Facts) -> Result:
+    tls = node.node.tls
+    if tls is not None and tls.context is None and tls.verify == "none":
+        return warning("any certificate is taken", "give ssl_ca_certs, drop ssl_cert_reqs=none")
+    if tls is None and not node.here:
+        return warning("what is said on the network can be read", "rediss:// and a TLS port")
+    return ok("nothing is said in clear on a network")
+
+
+def _clients(node: NodeFacts, _: Facts) -> Result:
+    now, most = node.number("connected_clients"), node.number("maxclients")
+    if most is None and node.config.get("maxclients", "").isdecimal():
+        most = int(node.config["maxclients"])
+    if now is None or most is None:
+        return unknown("it tells no maxclients", "grant +info and +config|get, or look yourself")
+    if now > most * _CLIENTS_FULL:
+        return warning(f"{now} of {most} clients are connected", "raise maxclients")
+    return ok("there is room for more clients")
+
+
+def _door(node: NodeFacts, _: Facts) -> Result:
+    """Who may come in from elsewhere, without a password."""
+    guarded = node.number("tcp_port") == 0 or node.config.get("protected-mode") == "yes"
+    if not node.open_to_all or (node.here and guarded):
+        return _CLOSED
+    fix = "requirepass or an ACL (docs/acl.md), or bind it to 127.0.0.1"
+    if not node.here:
+        return error(f"anybody who reaches {node.peer} comes in without a password", fix)
+    if "bind" not in node.config or "protected-mode" not in node.config:
+        found = "it has no password, and refuses CONFIG GET bind and protected-mode"
+        return unknown(found, "grant +config|get, or look yourself")
+    bound = node.config["bind"].split()
+    if bound and all(map(_loopback, bound)):
+        return _CLOSED
+    return error(f"bind {' '.join(bound) or '*'}, protected-mode no, and no password", fix)
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ip_address(address.removeprefix("-")).is_loopback
+    except ValueError:
+        return address.removeprefix("-") == "localhost"
+
+
+CHECKS = (
+    Check("reach", "A node that does not answer has no vote.", _reach),
+    Check("commands", "Without one of them there is no lock, or no end of it.", each(_commands)),
+    Check("role", "A replica may be asked, but what it says can be old or undone.", each(_role)),
+    Check(
+        "mode",
+        "Redlock counts independent masters: a Cluster shares out one data set, and Sentinel"
+        " moves its master to a replica that may lack the lock.",
+        each(_mode),
+    ),
+    Check(
+        "between",
+        "Who changes the server behind an address hides restarts and mixes up votes.",
+        each(_between),
+    ),
+    Check("eviction", "A lock whose key is evicted is free for the next one.", each(_eviction)),
+    Check(
+        "persistence", "A node that comes back without its keys votes twice.", each(_persistence)
+    ),
+    Check("elapsed", "A lock ends by the node's clock: a jump ends it early.", each(_elapsed)),
+    Check("latency", "An answer after node_timeout is no vote.", each(_latency)),
+    Check("version", "Older servers lack commands, users and mended bugs.", each(_version)),
+    Check("tls", "Who hears a token can break the lock; who hears a password, all.", each(_tls)),
+    Check("clients", "A full server turns the next client away.", each(_clients)),
+    Check("door", "Who comes in can break every lock, and do much worse.", each(_door)),
+)

@@ -1,0 +1,68 @@
+"""The findings as text for people and as JSON for programs. Leaves what they say to the checks."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorlock.cli.doctor.findings import LEVELS, worst
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from quorlock.cli.doctor.findings import Finding, Level
+
+_TITLES: dict[Level, tuple[str, str]] = {
+    "error": ("error", "red"),
+    "warning": ("warning", "yellow"),
+    "unknown": ("could not look", "cyan"),
+    "ok": ("ok", "green"),
+}
+_WIDEST = 100
+
+
+def as_facts(found: Sequence[Finding]) -> dict[str, Any]:
+    """Them, as docs/doctor.schema.json."""
+    return {"verdict": worst(found), "findings": [finding._asdict() for finding in found]}
+
+
+def as_text(found: Sequence[Finding]) -> str:
+    """Them, grouped, the worst first; with colours, which `click.echo` takes out of pipes."""
+    width = min(shutil.get_terminal_size().columns, _WIDEST)
+    groups = [
+        "\n".join((_title(level), *_lines([f for f in found if f.level == level], width)))
+        for level in LEVELS
+        if any(finding.level == level for finding in found)
+    ]
+    return "\n\n".join(groups)
+
+
+def _title(level: Level) -> str:
+    words, colour = _TITLES[level]
+    return click.style(words, fg=colour, bold=True)
+
+
+def _lines(found: Sequence[Finding], width: int) -> Iterator[str]:
+    for finding in found:
+        if finding.level == "ok":
+            yield _wrapped(f"  {finding.check:12}", finding.found, width)
+            continue
+        yield f"  {finding.check:12}{finding.node or 'all nodes together'}"
+        yield _wrapped("    found   ", finding.found, width)
+        yield _wrapped("    why     ", finding.why, width)
+        yield _wrapped("    fix     ", finding.fix, width)
+
+
+def _wrapped(head: str, text: str, width: int) -> str:
+    # A path of a socket is not cut in two: it may be copied.
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
