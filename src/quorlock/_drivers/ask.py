@@ -9,29 +9,24 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any, Self
 
-from hiredis import Reader, ReplyError
-
 from quorlock._core.time import NS_PER_S
 from quorlock._drivers.clock import now
 from quorlock._drivers.dial import opened
 from quorlock._wire.answers import printable, redacted
-from quorlock._wire.handshake import Unfit
+from quorlock._wire.conversation import Nonsense
+from quorlock._wire.handshake import HANGS_UP, Unfit
 from quorlock._wire.packing import pack_words
+from quorlock._wire.plain import NOTHING_YET, Refused, Replies
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorlock._core.time import Instant
     from quorlock._wire.nodes import Node
 
+__all__ = ["Refused", "Silent", "Talk"]
+
 _READ_BYTES = 16_384
-_NOTHING_YET = object()
 _SILENCE_MS = 10_000
-
-
-class Refused(str):
-    """An error reply: its text, without our password, fit for a terminal."""
-
-    __slots__ = ()
 
 
 class Silent(Exception):
@@ -55,7 +50,7 @@ class Talk:
         username, password = (None, None) if anonymous else node.authority()
         self._seconds = seconds
         self._secret = password
-        self._reader = Reader(notEnoughData=_NOTHING_YET)
+        self._replies = Replies(password)
         try:
             self._sock, _ = opened(node, self._give_up(), _SILENCE_MS)
         except (OSError, Unfit, ConfigError) as error:
@@ -85,12 +80,12 @@ class Talk:
         try:
             self._sock.settimeout(self._seconds)
             self._sock.sendall(pack_words(*words))
-            reply = self._read(give_up)
+            return self._read(give_up)
+        except Nonsense:
+            why = "it does not speak the Redis protocol"
         except OSError as error:
-            raise Silent(self._words(error)) from None
-        if isinstance(reply, ReplyError):
-            return Refused(printable(redacted(str(reply), self._secret)))
-        return reply
+            why = self._words(error)
+        raise Silent(why)
 
     def close(self) -> None:
         """Twice does no harm."""
@@ -108,22 +103,16 @@ class Talk:
             raise Silent(answer, login=login)
 
     def _read(self, give_up: Instant) -> Any:
-        while (reply := self._next()) is _NOTHING_YET:
+        while (reply := self._replies.next()) is NOTHING_YET:
             left = give_up - now()
             if left <= 0:
                 raise TimeoutError
             self._sock.settimeout(left / NS_PER_S)
             data = self._sock.recv(_READ_BYTES)
             if not data:
-                raise Silent("it closed the connection")
-            self._reader.feed(data)
+                raise Silent(f"it {HANGS_UP}")
+            self._replies.hear(data)
         return reply
-
-    def _next(self) -> Any:
-        try:
-            return self._reader.gets()
-        except Exception:  # noqa: BLE001 (whatever the parser makes of a stranger's bytes)
-            raise Silent("it does not speak the Redis protocol") from None
 
     def _give_up(self) -> Instant:
         return now() + round(self._seconds * NS_PER_S)
