@@ -1,0 +1,130 @@
+"""The doctor's checks on made-up facts: what no server here can be brought to show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorlock import Node
+from quorlock.cli.doctor.facts import Facts, NodeFacts, Reading
+from quorlock.cli.doctor.findings import Finding, findings, worst
+from quorlock.cli.doctor.together import CHECKS
+
+INFO = {
+    "role": "master",
+    "redis_version": "7.2.4",
+    "redis_mode": "standalone",
+    "tcp_port": "6379",
+    "uptime_in_seconds": "1000",
+    "maxmemory": "0",
+    "maxmemory_policy": "noeviction",
+    "connected_clients": "1",
+    "maxclients": "10000",
+}
+
+
+def node(number: int, info: dict[str, str] | None = None, **changes: Any) -> NodeFacts:
+    """A sound one, on a machine of its own, and what is different about it."""
+    sound = NodeFacts(
+        Node(f"n{number}", tls=True),
+        peer=f"10.0.0.{number}",
+        info=INFO | {"run_id": f"r{number}"} | (info or {}),
+        other_run_id=f"r{number}",
+        readings=[Reading(50.0, 1.0, 1.001), Reading(50.501, 1.501, 1.502)],
+        latencies=[0.001] * 100,
+    )
+    return sound._replace(**changes)
+
+
+def bad(*nodes: NodeFacts, **settings: Any) -> list[Finding]:
+    """All that is not ok."""
+    return [f for f in findings(CHECKS, Facts(nodes, **settings)) if f.level != "ok"]
+
+
+def levels(found: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.level, finding.check) for finding in found]
+
+
+ONE, TWO = node(1), node(2)
+
+
+def test_what_is_sound_is_ok() -> None:
+    assert bad(ONE, TWO, node(3)) == []
+    assert worst(findings(CHECKS, Facts([ONE, TWO, node(3)]))) == "ok"
+
+
+def test_when_nobody_answers_only_that_is_said() -> None:
+    found = findings(CHECKS, Facts([n._replace(silent="gone") for n in (ONE, TWO, node(3))]))
+    told = [(f.level, f.check) for f in found]
+    assert told == [*[("error", "reach")] * 3, ("ok", "count")]
+
+
+def test_who_may_not_ask_says_so_and_blames_nobody() -> None:
+    mute = node(3)._replace(info=None, readings=[], other_run_id="")
+    found = bad(ONE, TWO, mute)
+    assert {f.level for f in found} == {"unknown"}
+    assert {f.node for f in found} == {"n3:6379"}
+    assert worst(found) == "ok"
+
+
+def test_a_load_balancer() -> None:
+    found = bad(ONE, TWO, node(3, other_run_id="another"))
+    assert levels(found) == [("error", "between")]
+
+
+def test_a_sentinel() -> None:
+    assert levels(bad(ONE, TWO, node(3, {"redis_mode": "sentinel"}))) == [("error", "mode")]
+
+
+def test_an_old_server() -> None:
+    assert levels(bad(ONE, TWO, node(3, {"redis_version": "5.0.14"}))) == [("warning", "version")]
+
+
+def test_two_nodes_on_one_machine() -> None:
+    found = bad(ONE, TWO, node(3, peer="10.0.0.1"))
+    assert levels(found) == [("warning", "hosts")]
+    assert found[0].found == "n1:6379, n3:6379 are on one machine, 10.0.0.1"
+    mixed = bad(ONE, node(2, peer="127.0.0.1"), node(3, peer="::1"))
+    assert "n2:6379, n3:6379 are on one machine, this machine" in mixed[0].found
+
+
+def test_a_zone_with_a_quorum() -> None:
+    zoned = [node(i, {"availability_zone": zone}) for i, zone in enumerate("abc", 1)]
+    assert bad(*zoned) == []
+    assert levels(bad(*zoned[:2], node(3, {"availability_zone": "a"}))) == [("warning", "zones")]
+
+
+def test_in_clear_on_a_network() -> None:
+    assert levels(bad(ONE, TWO, node(3, node=Node("n3")))) == [("warning", "tls")]
+
+
+def test_an_open_door_that_we_came_through() -> None:
+    found = bad(ONE, TWO, node(3, open_to_all=True))
+    assert levels(found) == [("error", "door")]
+
+
+def test_clocks_apart() -> None:
+    ahead = [Reading(r.server + 5, r.before, r.after) for r in ONE.readings]
+    assert levels(bad(ONE, TWO, node(3, readings=ahead))) == [("warning", "clocks")]
+
+
+def test_a_clock_that_runs_fast_or_stands() -> None:
+    for elapsed in (0.0, 0.45, 0.6, -1.0):
+        readings = [Reading(50.0, 1.0, 1.001), Reading(50.0 + elapsed, 1.501, 1.502)]
+        assert levels(bad(ONE, TWO, node(3, readings=readings))) == [("error", "elapsed")]
+    slow_answers = [Reading(50.0, 1.0, 1.4), Reading(50.2, 1.5, 1.9)]
+    assert bad(ONE, TWO, node(3, readings=slow_answers)) == [], "nothing can be told from these"
+
+
+def test_latencies_against_the_timeout() -> None:
+    now_and_then = [0.001] * 97 + [0.06] * 3
+    assert levels(bad(ONE, TWO, node(3, latencies=now_and_then))) == [("warning", "latency")]
+    assert levels(bad(ONE, TWO, node(3, latencies=[0.06] * 3))) == [("error", "latency")]
+    assert bad(ONE, TWO, node(3, latencies=[0.06]), node_timeout=0.1) == []
+
+
+def test_an_uptime_that_is_just_enough() -> None:
+    young = [node(i, {"uptime_in_seconds": "31"}) for i in (1, 2, 3)]
+    found = bad(*young)
+    assert levels(found) == [("error", "uptime"), *[("warning", "uptime")] * 3]
+    assert bad(*[node(i, {"uptime_in_seconds": "32"}) for i in (1, 2, 3)]) == []
+    assert levels(bad(young[0], TWO, node(3))) == [("warning", "uptime")]
