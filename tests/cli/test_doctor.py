@@ -7,7 +7,7 @@ import os
 import pty
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PATIENT = {"node_timeout": 1.0, "connect_timeout": 2.0, "ttl": 10.0}
 
 
-def examine(nodes: list[str | Node], **arguments: Any) -> dict[str, list[Finding]]:
+def examine(nodes: Sequence[str | Node], **arguments: Any) -> dict[str, list[Finding]]:
     """What the doctor finds, by level."""
     entries = tuple(n if isinstance(n, Node) else Node.from_url(n) for n in nodes)
     found = findings(CHECKS, find_out(Settings(entries, PATIENT | arguments, "test")))

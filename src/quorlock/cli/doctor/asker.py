@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from quorlock import now
 from quorlock._drivers.ask import Refused, Silent, Talk
@@ -92,8 +92,8 @@ def _reading(talk: Talk) -> Reading | None:
     after = now()
     if not isinstance(answer, list):
         return None
-    whole, micro = (int(part) for part in answer)
-    return Reading(whole + micro / 1e6, before, after)
+    whole, micro = cast("list[bytes]", answer)
+    return Reading(int(whole) + int(micro) / 1e6, before, after)
 
 
 def _info(answer: Any) -> dict[str, str] | None:
@@ -110,7 +110,7 @@ def _config(talk: Talk) -> dict[str, str]:
     for name in _CONFIG:
         answer = talk.ask(b"CONFIG", b"GET", name.encode())
         if isinstance(answer, list) and answer:
-            told[name] = _text(answer[1])
+            told[name] = _text(cast("list[bytes]", answer)[1])
     return told
 
 

@@ -34,7 +34,7 @@ def _silence(node: NodeFacts) -> Result:
 
 def _commands(node: NodeFacts, _: Facts) -> Result:
     if not node.refused:
-        return ok("every command that quorlock uses is allowed and works")
+        return ok("all that quorlock uses are allowed, and work")
     found = "; ".join(f"{name}: {text}" for name, text in node.refused.items())
     if any("NOPERM" in text for text in node.refused.values()):
         return error(found, "grant the rights of docs/acl.md, for prefix + resource and quorlock:*")

@@ -83,7 +83,9 @@ def findings(checks: Iterable[Check], facts: Facts) -> list[Finding]:
 def worst(found: Sequence[Finding]) -> Level:
     """Of the whole report; what could not be looked at does not count."""
     levels = {finding.level for finding in found}
-    return next((level for level in LEVELS if level in levels and level != "unknown"), "ok")
+    if "error" in levels:
+        return "error"
+    return "warning" if "warning" in levels else "ok"
 
 
 def _of(check: Check, facts: Facts) -> list[Finding]:

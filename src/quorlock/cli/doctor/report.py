@@ -46,11 +46,16 @@ def _title(level: Level) -> str:
 
 
 def _lines(found: Sequence[Finding], width: int) -> Iterator[str]:
+    # What is the same of several nodes is said once.
+    nodes: dict[Finding, list[str]] = {}
     for finding in found:
+        nodes.setdefault(finding._replace(node=""), []).append(finding.node)
+    for finding, where in nodes.items():
+        head = f"  {finding.check:12}"
         if finding.level == "ok":
-            yield _wrapped(f"  {finding.check:12}", finding.found, width)
+            yield _wrapped(head, finding.found, width)
             continue
-        yield f"  {finding.check:12}{finding.node or 'all nodes together'}"
+        yield _wrapped(head, ", ".join(filter(None, where)) or "all nodes together", width)
         yield _wrapped("    found   ", finding.found, width)
         yield _wrapped("    why     ", finding.why, width)
         yield _wrapped("    fix     ", finding.fix, width)
