@@ -10,7 +10,7 @@ from typing import Any
 from hiredis import Reader, ReplyError
 
 from quorlock._wire.answers import printable, redacted
-from quorlock._wire.conversation import Nonsense
+from quorlock._wire.conversation import REPLY_BYTES_MAX, Nonsense
 
 NOTHING_YET = object()  # not hiredis' own False, which is a reply as well (RESP3's #f)
 
@@ -26,10 +26,14 @@ class Replies:
 
     def __init__(self, secret: str | None) -> None:
         self._secret = secret
+        self._unread = 0
         self._reader = Reader(notEnoughData=NOTHING_YET)
 
     def hear(self, data: bytes) -> None:
-        """Take in what came."""
+        """Take in what came. Raises Nonsense where a reply has no end."""
+        self._unread += len(data)
+        if self._unread > REPLY_BYTES_MAX:
+            raise Nonsense
         self._reader.feed(data)
 
     def next(self) -> Any:
@@ -39,6 +43,8 @@ class Replies:
         except Exception as error:
             # Whatever the parser makes of a stranger's bytes, which may be an echo: not shown.
             raise Nonsense from error
+        if reply is not NOTHING_YET:
+            self._unread = 0
         if isinstance(reply, ReplyError):
             return Refused(printable(redacted(str(reply), self._secret)))
         return reply

@@ -1,0 +1,61 @@
+"""The doctor's door: what it makes of nodes that misbehave. None of its words shows our password."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorlock import Node
+from quorlock._drivers.ask import Refused, Silent, Talk
+from quorlock.testing.servers import Servers
+from tests.support.impostors import Behaviour, Impostor, answers, closes_at_once, endless_bulk
+
+PASSWORD = "pass-word"
+# Where our question reaches a socket that is closed already.
+_RESET = ("Broken pipe", "Connection reset by peer")
+
+
+def why(data: bytes | Behaviour, *, password: str | None = None) -> Silent:
+    behaviour = answers(data) if isinstance(data, bytes) else data
+    with Impostor(behaviour) as impostor:
+        node = Node.from_url(impostor.url).__replace__(password=password)
+        with pytest.raises(Silent) as caught, Talk(node, 0.3):
+            pass
+    assert PASSWORD not in str(caught.value)
+    return caught.value
+
+
+def test_a_stranger_does_not_speak_the_protocol() -> None:
+    assert str(why(b"HTTP/1.1 400 Bad Request\r\n")) == "it does not speak the Redis protocol"
+
+
+def test_an_answer_without_an_end() -> None:
+    assert str(why(endless_bulk)) == "it does not speak the Redis protocol"
+
+
+def test_who_hangs_up() -> None:
+    assert str(why(closes_at_once)) in {"it closes the connection at once", *_RESET}
+
+
+def test_half_an_answer_is_waited_for_so_long() -> None:
+    assert str(why(b"+PO")) == "no answer within 0.3 s"
+
+
+def test_an_echo_of_the_password_is_cut_out() -> None:
+    error = why(b"-WRONGPASS who says pass-word?\r\n", password=PASSWORD)
+    assert (str(error), error.login) == ("WRONGPASS who says ***?", True)
+
+
+def test_a_node_that_loads_is_no_login_that_fails() -> None:
+    error = why(b"-LOADING Redis is loading the dataset in memory\r\n")
+    assert (str(error), error.login) == ("LOADING Redis is loading the dataset in memory", False)
+
+
+def test_an_answer_is_as_it_is(nodes: Servers) -> None:
+    with Talk(Node.from_url(nodes.urls[0]), 5.0) as talk:
+        assert talk.peer == ""
+        assert talk.ask(b"SET", b"a", b"1") == b"OK"
+        assert talk.ask(b"GET", b"b") is None
+        assert len(talk.ask(b"TIME")) == 2
+        assert isinstance(talk.ask(b"NO-SUCH"), Refused)
+    with pytest.raises(Silent):
+        talk.ask(b"PING")
