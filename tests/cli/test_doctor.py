@@ -212,10 +212,12 @@ def test_a_clock_that_jumps(two: list[str], tmp_path: Path) -> None:
 
 
 def test_a_slow_node(nodes: Servers, two: list[str]) -> None:
+    """Half of its answers are late; on a busy machine some of the others' may be."""
     with Proxy(nodes[2].url) as proxy:
-        proxy.delay = 0.03
-        finding = only(examine([*two, proxy.url], node_timeout=0.02), "error", "latency")
-    assert finding.node == proxy.url.removeprefix("unix://").partition("?")[0]
+        proxy.delay = 0.15
+        (finding,) = examine([*two, proxy.url], node_timeout=0.1)["error"]
+    assert finding.check == "latency"
+    assert finding.node == Node.from_url(proxy.url).address
 
 
 def test_few_clients_are_left(two: list[str]) -> None:

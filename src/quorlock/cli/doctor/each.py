@@ -152,7 +152,11 @@ def _version(node: NodeFacts, _: Facts) -> Result:
     major = told.get("redis_version", "").partition(".")[0]
     if major.isdecimal() and int(major) < _OLDEST:
         return warning(f"{name} {version}", "Redis 6 or newer, or any Valkey")
-    tracking = {True: ", with tracking", False: ", without tracking", None: ""}
+    tracking = {
+        True: ", with tracking",
+        False: ", without tracking",
+        None: ", tracking not granted",
+    }
     return ok(f"{name} {version}{tracking[node.tracking]}")
 
 
