@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FILE = "quorlock.toml"
 _STDERR = 2
+LOCAL = "local"  # in place of URLs: the user's own nodes on this machine
 # What may hold a password, and so is not for the children that we start.
 SECRET = ("QUORLOCK_NODES", "QUORLOCK_PASSWORD")
 
@@ -37,7 +38,9 @@ no nodes are named. Say which, in one of these ways:
   QUORLOCK_NODES=redis://a:6379,redis://b:6379,redis://c:6379
   nodes = ["redis://a:6379", "redis://b:6379", "redis://c:6379"]
       in the TOML file that --config or QUORLOCK_CONFIG names, in ./{FILE},
-      or in ~/.config/quorlock/{FILE}"""
+      or in ~/.config/quorlock/{FILE}
+  --nodes local
+      for nodes of your own on this machine, as `quorlock local up` starts them"""
 
 
 class Settings(NamedTuple):
@@ -136,6 +139,10 @@ def _about(key: str) -> str:
 
 
 def _nodes(urls: object, login: dict[str, Any], where: str) -> tuple[Node, ...]:
+    if urls == [LOCAL]:  # they take no password
+        from quorlock.cli.local_set import local_nodes
+
+        return local_nodes()
     if not isinstance(urls, list):
         raise Failed(EX_CONFIG, f"{where}: nodes: give a list of URLs, also for one node")
     things = cast("list[object]", urls)

@@ -257,7 +257,7 @@ class Server:
     ) -> list[Any]:
         login = [] if self._plan.password is None else [("AUTH", self._plan.password)]
         try:
-            replies = _converse(self.path, [*login, *commands], timeout)
+            replies = converse(self.path, [*login, *commands], timeout)
         except TimeoutError:
             raise TimeoutError(
                 f"{self!r} did not answer {commands[0][0]!r} within {timeout} s; "
@@ -494,10 +494,10 @@ class _Process:
         options forbid it: no `default` user, a replica, no memory.
         """
         login = [] if self.plan.password is None else [("AUTH", self.plan.password)]
-        *_, info = _converse(self.path, [*login, ("INFO", "server")], _EXECUTE_TIMEOUT)
+        *_, info = converse(self.path, [*login, ("INFO", "server")], _EXECUTE_TIMEOUT)
         found = re.search(rb"run_id:(\w+)", info if isinstance(info, bytes) else b"")
         if found is not None:
-            _converse(self.path, [*login, ("SET", _BORN_EMPTY, found[1])], _EXECUTE_TIMEOUT)
+            converse(self.path, [*login, ("SET", _BORN_EMPTY, found[1])], _EXECUTE_TIMEOUT)
             self._marked = self.handle.pid
 
     def settle(self, deadline: float, *, may_move: bool) -> None:
@@ -550,7 +550,7 @@ class _Process:
 
     def _answers(self) -> bool:
         try:
-            (reply,) = _converse(self.path, [("PING",)], timeout=0.5)
+            (reply,) = converse(self.path, [("PING",)], timeout=0.5)
         except OSError:
             return False
         # Any answer will do, also NOAUTH; but a server that loads cannot serve yet.
@@ -682,7 +682,7 @@ def _thread_states(pid: int) -> list[str]:
     return states
 
 
-def _converse(
+def converse(
     path: str, commands: Sequence[Sequence[bytes | str | float]], timeout: float
 ) -> list[Any]:
     """Send all commands at once over a new connection; return their replies, errors as values."""
