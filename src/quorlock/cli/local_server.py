@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _READY_TIMEOUT = 10.0  # seconds; one needs 0.05
 _END_TIMEOUT = 5.0
 _ANSWER_TIMEOUT = 1.0
+_LOG_TAIL_LINES = 5
 _BORN_EMPTY = "quorlock:born-empty"  # docs/decisions/0013-restart-guard.md
 _SIDE_KEYS = b"quorlock:"
 # What macOS has in place of SO_PEERCRED, from its sys/un.h.
@@ -49,7 +50,7 @@ class LocalServer:
         self.path = str(folder / f"{number}.sock")
         self._folder = folder
         self._number = number
-        self.started = False  # by us
+        self._started = False  # by us
 
     def spawn(self, binary: str) -> None:
         """Run the program; `await_ready()` waits until it serves. Raises ServersUnavailable.
@@ -57,7 +58,7 @@ class LocalServer:
         It puts itself in the background, so that it is nobody's child, in a session of its own:
         no terminal reaches it, and whoever started it need not wait for it.
         """
-        self.started = True
+        self._started = True
         self._file("log").write_bytes(b"")
         done = subprocess.run(
             self._command_line(binary),
@@ -69,17 +70,17 @@ class LocalServer:
             check=False,
         )
         if done.returncode:
+            self._started = False
             raise ServersUnavailable(f"{binary} does not start: {done.stdout}{done.stderr}".strip())
 
-    def await_ready(self, timeout: float = _READY_TIMEOUT) -> None:
+    def await_ready(self) -> None:
         """Until it answers. Raises ServersUnavailable."""
-        deadline = time.monotonic() + timeout
-        while not self._answers():
-            if time.monotonic() > deadline:
-                log = self._file("log").read_text(errors="replace").splitlines()
-                tail = "\n  ".join(log[-5:])
-                raise ServersUnavailable(f"{self.path} does not answer. Its log ends:\n  {tail}")
-            time.sleep(0.005)
+        self._await_answer(_READY_TIMEOUT)
+
+    def await_started(self, timeout: float) -> None:
+        """Until it answers, if we started it. Raises ServersUnavailable."""
+        if self._started:
+            self._await_answer(timeout)
 
     def say_born_empty(self) -> None:
         """Tell the restart guard of all clients that this process had nothing to forget."""
@@ -137,6 +138,15 @@ class LocalServer:
 
     def _file(self, kind: str) -> Path:
         return self._folder / f"{self._number}.{kind}"
+
+    def _await_answer(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not self._answers():
+            if time.monotonic() > deadline:
+                log = self._file("log").read_text(errors="replace").splitlines()
+                tail = "\n  ".join(log[-_LOG_TAIL_LINES:])
+                raise ServersUnavailable(f"{self.path} does not answer. Its log ends:\n  {tail}")
+            time.sleep(0.005)
 
     def _answers(self) -> bool:
         try:

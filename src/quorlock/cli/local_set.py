@@ -20,7 +20,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -112,10 +111,10 @@ def down(*, force: bool) -> Ended:
     with _changing(place):
         servers = present()
         told = _close(servers)
-        if held := sorted({resource for one in told for resource in one.held}):
-            if not force:
-                _open(servers)
-                raise Failed(EX_TEMPFAIL, f"{_named(held)}; --force ends the nodes all the same")
+        held = sorted({resource for one in told for resource in one.held})
+        if held and not force:
+            _open(servers)
+            raise Failed(EX_TEMPFAIL, f"{_named(held)}; --force ends the nodes all the same")
         # A lease is on a quorum, and each quorum has one of so many nodes that forgot nothing.
         knowing = sum(one.born_empty for one in told)
         sure = not held and knowing >= len(servers) - len(servers) // 2
@@ -133,9 +132,9 @@ def _start_first(place: Path, servers: list[LocalServer]) -> None:
         for server in servers:
             server.say_born_empty()
     except BaseException:
-        for server in servers:  # one that does not listen yet would be missed
-            with suppress(ServersUnavailable):
-                server.await_ready(_LATE if server.started else 0.0)
+        for server in servers:
+            with suppress(ServersUnavailable):  # one that does not listen yet would be missed
+                server.await_started(_LATE)
         _end(place, servers, sure=True)  # nobody was told of them yet
         raise
 
