@@ -200,6 +200,20 @@ def test_down_waits_for_no_holder_and_ends_none(shell: Shell) -> None:
     assert shell.answer("local", "down") == "5 local nodes ended"
 
 
+def test_a_down_that_was_cut_off_is_undone(shell: Shell) -> None:
+    """It lets nobody acquire while it looks; who holds goes on. The next `up` opens them again."""
+    token = shell.answer("acquire", "x")
+    for server in local_set.present():
+        server.close()
+    refused = shell.run("acquire", "y", "-w", "0")
+    assert refused.returncode != 0
+    assert "OOM" in refused.stderr
+    assert shell.answer("extend", "x", "--token", token) == ""
+    assert shell.answer("release", "x", "--token", token) == ""
+    shell.answer("local", "up")
+    assert shell.answer("acquire", "y", "-w", "0")
+
+
 def test_by_force_it_ends_and_those_after_keep_out(shell: Shell) -> None:
     """The holder has its lease still, so nodes that know nothing of it may not vote yet."""
     assert shell.answer("acquire", "x", "--ttl", "30")
