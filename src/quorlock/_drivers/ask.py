@@ -1,7 +1,7 @@
 """Asks one node plain questions over a connection of its own, blocking: for `quorlock doctor`.
 
 Nothing that is asked here votes, and nothing that votes passes here. Leaves what to ask, and what
-the answers mean, to the caller (docs/decisions/0021-a-door-for-the-doctor.md).
+the answers mean, to the caller (docs/decisions/0020-a-door-for-the-doctor.md).
 """
 
 from __future__ import annotations

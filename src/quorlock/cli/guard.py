@@ -3,7 +3,7 @@
 It starts the command, passes signals on, and ends it in time: TERM at validity - kill_after, KILL
 before the end, by the local clock alone. It hangs by a channel, and ends the command too when `run`
 is gone, however it went. Leaves the lock to `run`, which tells it how long the lease is valid
-(docs/decisions/0020-a-guard-beside-run.md).
+(docs/decisions/0019-a-guard-beside-run.md).
 """
 
 from __future__ import annotations
