@@ -8,19 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorlock.cli.child import Child
 from quorlock.cli.durations import duration
 from quorlock.cli.exits import EX_TEMPFAIL, Failed, status_of
-from quorlock.cli.guard import Orders
 from quorlock.cli.nodes import Source, with_nodes
-from quorlock.cli.signals import Signals
-from quorlock.cli.turn import Plan, Turn
-from quorlock.cli.voice import Voice
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
     from quorlock import Lock, Redlock
     from quorlock.cli.config import Settings
+    from quorlock.cli.turn import Plan
+    from quorlock.cli.voice import Voice
 
 # Of the ttl, for the command to end when it is told to; and at the most, or there were no time
 # left in which renewal may try again.
@@ -76,6 +73,8 @@ def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> i
     64 wrong usage, 78 configuration, 77 not permitted, 126 CMD cannot be run, 127 it is not found,
     128+N ended by signal N, or interrupted by it while waiting.
     """
+    from quorlock.cli.voice import Voice  # here and below: --help and completion load no core
+
     voice = Voice(resource, quiet=chosen["quiet"], verbose=chosen["verbose"], as_json=as_json)
     try:
         return _run(source.settings(), resource, chosen, voice)
@@ -87,6 +86,10 @@ def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> i
 
 
 def _run(settings: Settings, resource: str, chosen: dict[str, Any], voice: Voice) -> int:
+    from quorlock.cli.child import Child
+    from quorlock.cli.signals import Signals
+    from quorlock.cli.turn import Turn
+
     words = _words(chosen["shell"], chosen["words"])
     # The order in which they are left: no command, then no lock, then signals as they were.
     with Signals() as signals, settings.redlock() as redlock:
@@ -96,6 +99,9 @@ def _run(settings: Settings, resource: str, chosen: dict[str, Any], voice: Voice
 
 
 def _plan(redlock: Redlock, resource: str, words: tuple[str, ...], chosen: dict[str, Any]) -> Plan:
+    from quorlock.cli.guard import Orders
+    from quorlock.cli.turn import Plan
+
     renew = not chosen["no_renew"]
     max_hold = math.inf if chosen["max_hold"] is None else chosen["max_hold"]
     lock = redlock.lock(
