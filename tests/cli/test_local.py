@@ -23,7 +23,7 @@ from quorlock.cli.exits import (
     Failed,
 )
 from quorlock.cli.local_server import LocalServer
-from quorlock.testing.servers import ServersUnavailable
+from quorlock.testing.servers import ServersUnavailable, converse
 from tests.cli.command import Shell
 
 
@@ -34,7 +34,7 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     state = tempfile.mkdtemp()
     monkeypatch.setenv("XDG_STATE_HOME", state)
     shell = Shell(Path(state))
-    shell.nodes = {"XDG_STATE_HOME": state, "QUORLOCK_NODES": "local"}
+    shell.variables = {"XDG_STATE_HOME": state, "QUORLOCK_NODES": "local"}
     yield shell
     shell.run("local", "down", "--force")
     left = pids()
@@ -89,7 +89,7 @@ def test_nobody_else_reaches_them(shell: Shell) -> None:
     place = local_set.folder()
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert stat.S_IMODE((place / "0.sock").stat().st_mode) == 0o700
-    (port,) = local_set.present()[0]._ask([("CONFIG", "GET", "port")])
+    (port,) = converse(str(place / "0.sock"), [("CONFIG", "GET", "port")], 5.0)
     assert port == [b"port", b"0"]
 
 
@@ -147,7 +147,7 @@ def test_a_reboot_ends_whatever_was_held(shell: Shell) -> None:
     """What an earlier boot left in the folder is removed; its note keeps nobody out."""
     place = local_set.folder()
     place.mkdir(mode=0o700, parents=True)
-    (place / "note.json").write_text('{"boot": "an earlier one", "count": 3}')
+    (place / "note.json").write_text('{"boot": "an earlier one", "nodes": 3}')
     (place / "7.sock").touch()
     assert "there are no local nodes" in shell.run("local", "status").stdout
     assert shell.answer("acquire", "x", "-w", "0")

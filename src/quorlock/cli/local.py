@@ -42,7 +42,7 @@ def down(*, force: bool) -> int:
     from quorlock.cli.local_set import down
 
     ended = down(force=force)
-    click.echo(f"{ended.count} local nodes ended" if ended.count else "there are no local nodes")
+    click.echo(f"{ended.nodes} local nodes ended" if ended.nodes else "there are no local nodes")
     if not ended.sure:
         why = "something may be held still: the next `up` gives no lock until that is over"
         click.echo(f"quorlock local: {why}", err=True)

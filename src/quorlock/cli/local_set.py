@@ -46,13 +46,13 @@ class Note(NamedTuple):
     """What the folder says of the nodes in it."""
 
     boot: str
-    count: int
+    nodes: int
 
 
 class Ended(NamedTuple):
     """What `down` did."""
 
-    count: int
+    nodes: int
     sure: bool  # nothing can be held by what these nodes granted
 
 
@@ -81,17 +81,17 @@ def present() -> list[LocalServer]:
     """The nodes that were started, running or not. Raises Failed."""
     place = folder()
     note = _read(place)
-    return [LocalServer(place, number) for number in range(note.count if note else 0)]
+    return [LocalServer(place, number) for number in range(note.nodes if note else 0)]
 
 
 def up(count: int | None) -> list[LocalServer]:
     """All of them running: started, restarted or left alone. Raises Failed."""
     with _changing(folder()) as place:
         note = _read(place)
-        if note and count and note.count != count:
-            why = f"there are {note.count} local nodes; run `quorlock local down` first"
+        if note and count and note.nodes != count:
+            why = f"there are {note.nodes} local nodes; run `quorlock local down` first"
             raise Failed(EX_USAGE, why)
-        number = note.count if note else count or COUNT
+        number = note.nodes if note else count or COUNT
         servers = [LocalServer(place, index) for index in range(number)]
         try:
             if note is None:
@@ -237,7 +237,7 @@ def _read(place: Path) -> Note | None:
         return None
     except OSError as error:
         raise Failed(EX_CONFIG, f"{place}: {error.strerror}") from error
-    return Note(said["boot"], said["count"]) if said["boot"] == _boot() else None
+    return Note(said["boot"], said["nodes"]) if said["boot"] == _boot() else None
 
 
 def _write(place: Path, note: Note) -> None:
