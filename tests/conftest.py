@@ -52,5 +52,6 @@ def nodes(servers: Servers) -> Servers:
         elif server.stopped:
             server.cont()
         server.born_empty()  # also one that a test restarted
+        server.left_alone()
         server.flush()
     return servers

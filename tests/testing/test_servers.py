@@ -772,6 +772,24 @@ def test_the_first_process_is_born_empty_and_no_other() -> None:
         assert server.keys() == []
 
 
+def test_a_server_is_left_alone_when_the_last_client_has_gone() -> None:
+    """Also one that closed while the server could not look: what it sent is served before."""
+    with Servers(1) as servers:
+        server = servers[0]
+        assert server.left_alone()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(server.path)
+            assert not server.left_alone(0.05)
+        assert server.left_alone()
+        server.stop()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(server.path)
+            client.sendall(b"SET late 1\r\n")
+        server.cont()
+        assert server.left_alone()
+        assert server.execute("GET", "late") == b"1"
+
+
 def test_a_server_that_takes_no_note_is_none_the_worse() -> None:
     """A replica, a node of a Cluster, one without room: who uses them is told by them."""
     for options in (

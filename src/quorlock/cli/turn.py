@@ -90,20 +90,22 @@ class Turn:
     def _status(self, ended: Ended, lost: str | None, *, is_held_on: bool) -> int:
         if ended.in_time and lost is None:
             return ended.status
-        self._voice.warn("lost", lost or self._ending())
+        self._voice.warn("lost", self._ending(lost))
         # Lost after the command had ended well, or not to be minded.
         is_minor = is_held_on or self._plan.orders.on_lost == "warn"
         return ended.status if is_minor else EX_LOST
 
-    def _ending(self) -> str:
-        """Why the command was ended though the lease was not lost."""
+    def _ending(self, lost: str | None) -> str:
+        """Why the command was ended. An end that was to be comes first: on a busy machine the lease
+        may be over by the time that it is given back, but that is not why.
+        """
         plan = self._plan
         if not plan.renew:
             return f"the ttl of {plan.lock.ttl:g} s is over, and with --no-renew so is the command"
         # TERM comes when an extension by a whole ttl would have passed the limit.
         if now() + plan.lock.ttl > self._began + plan.max_hold:
             return f"the command was ended: --max-hold of {plan.max_hold:g} s is spent"
-        return "the command was ended: no quorum of nodes renewed the lease in time"
+        return lost or "the command was ended: no quorum of nodes renewed the lease in time"
 
     def _under(self, lease: Lease) -> Ended:
         self._began = now()

@@ -153,5 +153,6 @@ def quorlock_servers(_quorlock_running_servers: Servers) -> Servers:
         elif server.stopped:
             server.cont()
         server.born_empty()
+        server.left_alone()
         server.flush()
     return _quorlock_running_servers

@@ -43,6 +43,8 @@ __all__ = ["Server", "ServerReplyError", "Servers", "ServersUnavailable", "find_
 
 _READY_TIMEOUT = 10.0  # seconds for all servers together; five need 0.1
 _SIGNAL_TIMEOUT = 5.0  # seconds until a process that was sent SIGSTOP or SIGCONT must have obeyed
+# Connections that wait at its other socket are taken in between two looks.
+_ALONE_LOOKS = 2
 _EXECUTE_TIMEOUT = 5.0
 _PORT_TRIES = 5
 _LOG_TAIL_LINES = 12
@@ -228,6 +230,22 @@ class Server:
         self.execute("FLUSHALL")
         if self._process.is_born_empty:
             self.born_empty()
+
+    def left_alone(self, timeout: float = 1.0) -> bool:
+        """Wait until nobody else is connected, at most `timeout` seconds; whether it is so.
+
+        What a client sent before it closed is served nevertheless, on a busy machine also after
+        a FLUSHALL that was sent later: so look first, then flush. Raises what `execute()` raises.
+        """
+        deadline, looks = time.monotonic() + timeout, 0
+        while looks < _ALONE_LOOKS:
+            clients: bytes = self.execute("CLIENT", "LIST")
+            looks = looks + 1 if clients.count(b"\n") == 1 else 0
+            if time.monotonic() > deadline:
+                return False
+            if not looks:
+                time.sleep(0.001)
+        return True
 
     def execute(self, *args: bytes | str | float, timeout: float = _EXECUTE_TIMEOUT) -> Any:
         """Send one command over a connection of its own (RESP2) and return the reply.
