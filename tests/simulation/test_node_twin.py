@@ -30,7 +30,7 @@ from quorlock._core.commands import (
     Release,
 )
 from quorlock._wire.packing import COUNTER, pack
-from quorlock.testing.node import FULL, OK, Entry, Error, Node, Reply, Status
+from quorlock.testing.node import DAY_MS, FULL, OK, Entry, Error, Node, Reply, Status
 from quorlock.testing.servers import Servers, find_binary
 from quorlock.testing.words import COMMANDS, Session
 from tests.simulation.twins import (
@@ -561,6 +561,27 @@ def test_an_instant_that_was_not_known_may_show_later() -> None:
         assert (judge([born, *asked], newborn(Session, Twin)) is None) is fits
     both = [Heard((b"PTTL", b"k"), 101, 101, left) for left in (2, 3)]
     assert judge([born, *both], newborn(Session, Twin)) is not None
+
+
+def test_two_expiries_of_one_script_may_be_set_in_two_ms() -> None:
+    """By a server before 7.2, in that order; later ones read one clock for all of a script."""
+    counter = b"quorlock:fence:k"
+    words = (b"EVAL", scripts.ACQUIRE.text, b"3", b"k", counter, b"quorlock:guard")
+    fence = 1_000 * 1_000  # the next full grid after the 100th ms
+    born = Heard((*words, b"token", b"9", b"1000", b"0"), 100, 101, [1, 100_000, fence])
+
+    def fits(lock_left: int, counter_left: int, *, old: bool) -> bool:
+        lock = Heard((b"PTTL", b"k"), 101, 101, lock_left)
+        fences = Heard((b"PTTL", counter), 101, 101, DAY_MS + counter_left)
+        return judge([born, lock, fences], newborn(Session, Twin), old=old) is None
+
+    assert fits(8, -1, old=True)
+    assert fits(9, 0, old=True)
+    assert fits(8, 0, old=True)
+    assert not fits(9, -1, old=True)
+    assert not fits(8, 1, old=True)
+    assert fits(8, -1, old=False)
+    assert not fits(8, 0, old=False)
 
 
 def test_a_reply_of_another_type_is_another_reply() -> None:

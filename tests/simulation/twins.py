@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 from random import Random
 from typing import Any, NamedTuple
 
@@ -480,7 +480,7 @@ class Twin(Node):
     """The node itself; it only counts what it meets."""
 
     seen: Counter[str]
-    late = 0
+    late: tuple[int, ...] = (0,)  # ms by which a script's expiries are set after its begin, each
 
     def alive(self, key: bytes, at: int) -> Entry | None:
         entry = self.keys.get(key)
@@ -492,14 +492,15 @@ class Twin(Node):
         return found
 
     def expire_at(self, key: bytes, entry: Entry, until: int, at: int) -> None:
-        super().expire_at(key, entry, until + self.late, at)
+        late, self.late = self.late[0], self.late[1:] or self.late
+        super().expire_at(key, entry, until + late, at)
 
     def guard(self, key: bytes, run_id: bytes, worth: bytes, at: int) -> Reply:
         # Before 7.2 TIME goes on within a script, expiry does not.
         found = self.alive(key, at)
         if found is not None:
             self.keys[key] = found._replace(until=None)
-        reply = super().guard(key, run_id, worth, at + self.late)
+        reply = super().guard(key, run_id, worth, at + self.late[0])
         if found is not None and self.keys[key].value == found.value:
             self.keys[key] = found
         return reply
@@ -562,7 +563,8 @@ class Disagreement(NamedTuple):
 def judge(transcript: Transcript, first: Session, *, old: bool = False) -> Disagreement | None:
     """The first reply that the twin would not have given, whichever ms it was.
 
-    old: a server before 7.2, whose clock may go on to the next ms within one command.
+    old: a server before 7.2, whose clock may go on to the next ms within one command, also between
+    the two expiries that an acquire with a fence sets.
     """
     courses = [Course(first)]
     for place, heard in enumerate(transcript):
@@ -595,18 +597,19 @@ def is_count(words: Words) -> bool:
 
 def instants(
     courses: list[Course], heard: Heard, *, old: bool
-) -> Iterator[tuple[Course, int, int]]:
-    """Every course with every ms that it may go on with, and how late it sets an expiry then."""
+) -> Iterator[tuple[Course, int, tuple[int, ...]]]:
+    """Every course with every ms that it may go on with, and how late it sets two expiries then."""
     if heard.first == heard.last:
-        yield from ((course, heard.last, 0) for course in courses)
+        yield from ((course, heard.last, (0,)) for course in courses)
         return
     for course in courses:
         for at in range(max(course.at, heard.first), heard.last + 1):
-            for late in range(heard.last - at + 1) if old else (0,):
+            lates = range(heard.last - at + 1) if old else (0,)
+            for late in combinations_with_replacement(lates, 2):
                 yield course.copy(), at, late
 
 
-def answer(course: Course, words: Words, at: int, late: int) -> Any:
+def answer(course: Course, words: Words, at: int, late: tuple[int, ...]) -> Any:
     """The twin's reply as it would come off the wire."""
     course.at = at
     node = course.session.node
