@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,3 +46,20 @@ def mortal(nodes: Servers) -> Iterator[Servers]:
     for node in nodes:
         if node.stopped:
             node.cont()
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_from_a_terminal() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """Commands inherit what is ignored, and rightly ignore it too: under nohup, or in a script's
+    background, that would be SIGHUP or SIGINT.
+    """
+    ignored = [
+        number
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+        if signal.getsignal(number) is signal.SIG_IGN
+    ]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
