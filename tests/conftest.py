@@ -55,3 +55,12 @@ def nodes(servers: Servers) -> Servers:
         server.left_alone()
         server.flush()
     return servers
+
+
+@pytest.fixture
+def mortal_nodes(nodes: Servers) -> Iterator[Servers]:
+    """The same five servers, for tests that stop or kill: all run again afterwards."""
+    yield nodes
+    for node in nodes:
+        if node.stopped:
+            node.cont()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator
 
 import pytest
 
-from quorlock.testing.servers import Servers
 from tests.api.faces import FACES, Face
 
 
@@ -18,15 +16,6 @@ def face(request: pytest.FixtureRequest) -> Face:
     chosen = request.param
     assert isinstance(chosen, Face)
     return chosen
-
-
-@pytest.fixture
-def mortal_nodes(nodes: Servers) -> Iterator[Servers]:
-    """The same five servers, for tests that stop or kill: all run again afterwards."""
-    yield nodes
-    for node in nodes:
-        if node.stopped:
-            node.cont()
 
 
 @pytest.hookimpl(tryfirst=True)

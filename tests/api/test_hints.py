@@ -48,6 +48,7 @@ def telling(request: pytest.FixtureRequest) -> Iterator[Servers]:
 @pytest.fixture(autouse=True)
 def fresh(telling: Servers) -> None:
     for server in telling:
+        server.left_alone()
         server.flush()
         server.execute("CONFIG", "RESETSTAT")
 

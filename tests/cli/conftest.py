@@ -39,15 +39,6 @@ def installed(shell: Shell) -> Shell:
     return shell
 
 
-@pytest.fixture
-def mortal(nodes: Servers) -> Iterator[Servers]:
-    """The same servers, for tests that stop or kill: all run again afterwards."""
-    yield nodes
-    for node in nodes:
-        if node.stopped:
-            node.cont()
-
-
 @pytest.fixture(autouse=True)
 def _signals_as_from_a_terminal() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
     """Commands inherit what is ignored, and rightly ignore it too: under nohup, or in a script's

@@ -165,15 +165,15 @@ def test_a_signal_ends_the_wait(number: signal.Signals, shell: Shell, nodes: Ser
 
 
 def test_a_second_signal_does_not_cut_short_what_the_first_began(
-    shell: Shell, mortal: Servers
+    shell: Shell, mortal_nodes: Servers
 ) -> None:
     """A node hangs, so that the end takes its time; the first signal says the status."""
-    with Redlock(mortal.urls, ttl=30) as redlock, redlock.lock("a"):
-        for node in mortal:
+    with Redlock(mortal_nodes.urls, ttl=30) as redlock, redlock.lock("a"):
+        for node in mortal_nodes:
             node.execute("CONFIG", "RESETSTAT")
         with shell.start("acquire", "a") as waiting:
-            asks(mortal)
-            mortal[0].stop()
+            asks(mortal_nodes)
+            mortal_nodes[0].stop()
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT):
                 if waiting.poll() is None:
                     waiting.send_signal(number)
@@ -181,8 +181,8 @@ def test_a_second_signal_does_not_cut_short_what_the_first_began(
                     waiting.wait(0.02)
             printed = waiting.communicate(timeout=20)
         assert (waiting.returncode, printed) == (143, ("", ""))
-        mortal[0].cont()
-    assert at_last(mortal, "a", None)
+        mortal_nodes[0].cont()
+    assert at_last(mortal_nodes, "a", None)
 
 
 def test_a_signal_that_is_ignored_stays_ignored(shell: Shell, nodes: Servers) -> None:

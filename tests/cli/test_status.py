@@ -48,33 +48,33 @@ def test_free_and_held(shell: Shell, nodes: Servers) -> None:
     assert text.partition("\n'b': free\n")[2].count("  free") == 5
 
 
-def test_while_nodes_are_killed(shell: Shell, mortal: Servers) -> None:
+def test_while_nodes_are_killed(shell: Shell, mortal_nodes: Servers) -> None:
     """Held while a quorum tells so; then split, since dead nodes may have it; then unreachable."""
-    steal(mortal[:3], "a")
+    steal(mortal_nodes[:3], "a")
     assert told(shell)["verdict"] == "held"
-    mortal[0].kill()
+    mortal_nodes[0].kill()
     facts = told(shell)
     assert facts["verdict"] == "split", "two have it, two are free: the fifth could decide"
     assert facts["nodes"][0] == {
-        "node": mortal[0].path,
+        "node": mortal_nodes[0].path,
         "holder": None,
         "ttl_left": None,
         "error": facts["nodes"][0]["error"],
     }
     assert facts["nodes"][0]["error"]
     assert "split: nobody is seen to hold a quorum" in shell.answer("status", "a")
-    mortal[3].kill()
-    mortal[4].kill()
+    mortal_nodes[3].kill()
+    mortal_nodes[4].kill()
     assert told(shell, status=EX_UNAVAILABLE)["verdict"] == "unreachable"
     done = shell.run("status", "a")
     assert (done.returncode, done.stderr) == (EX_UNAVAILABLE, "")
     assert done.stdout.startswith("'a': unreachable: 3 of 5 nodes did not say; ")
 
 
-def test_a_hung_node_costs_little(shell: Shell, mortal: Servers) -> None:
+def test_a_hung_node_costs_little(shell: Shell, mortal_nodes: Servers) -> None:
     """It is told as such; the others decide."""
-    steal(mortal[1:], "a")
-    mortal[0].stop()
+    steal(mortal_nodes[1:], "a")
+    mortal_nodes[0].stop()
     facts = told(shell)
     assert facts["verdict"] == "held"
     assert facts["nodes"][0]["error"]
@@ -167,12 +167,12 @@ def test_what_is_free_needs_no_breaking(shell: Shell) -> None:
     assert (done.returncode, done.stdout) == (0, "'a': nothing to break\n")
 
 
-def test_without_a_quorum_it_says_so(shell: Shell, mortal: Servers) -> None:
+def test_without_a_quorum_it_says_so(shell: Shell, mortal_nodes: Servers) -> None:
     """The nodes that answer obey; nobody is told that it is free."""
-    steal(mortal[:], "a")
-    for node in mortal[:3]:
+    steal(mortal_nodes[:], "a")
+    for node in mortal_nodes[:3]:
         node.kill()
     done = shell.run("break", "a", "--yes")
     assert (done.returncode, done.stdout) == (EX_UNAVAILABLE, "")
     assert "refused), after 1 attempt" in done.stderr
-    assert at_last(mortal[3:], "a", None)
+    assert at_last(mortal_nodes[3:], "a", None)

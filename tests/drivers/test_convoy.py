@@ -27,6 +27,8 @@ from quorlock._wire.packing import pack
 from tests.support.script import policy_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from quorlock._core.effects import Flow
 
 ERROR = b"-ERR of some kind\r\n"
@@ -90,6 +92,12 @@ class Round:
         assert self.turn.future.done() is (self.outcome is not None), self.command
         if self.outcome is not None:
             assert self.turn.future.result() == self.outcome, self.command
+
+
+def hear(link: Link, data: bytes) -> None:
+    """These bytes come from the node."""
+    link.get_buffer(-1)[: len(data)] = data
+    link.buffer_updated(len(data))
 
 
 def asking(command: Command, n: int) -> Flow[tuple[Verdict, tuple[Answer, ...]]]:
@@ -189,8 +197,7 @@ class Net:
             return
         self.heard[index] = self.heard.get(index, b"") + data
         self._note(index)
-        link.get_buffer(-1)[: len(data)] = data
-        link.buffer_updated(len(data))
+        hear(link, data)
 
     heard: dict[int, bytes] = field(default_factory=dict)
 
@@ -305,6 +312,32 @@ def test_asked_together_is_asked_one_by_one(n: int, steps: list[tuple[Any, ...]]
     asyncio.run(scene())
 
 
+def sent_by(play: Callable[[Net], object]) -> list[bytes]:
+    """The names of the commands that come to the one node of a net of which this is made use."""
+
+    async def scene() -> list[bytes]:
+        net = Net(1)
+        try:
+            play(net)
+            net.engine._flush()
+            link: Any = net.engine.ways[0].link
+            wire = link._transport
+            return [words[0] for words in iter(wire.commands.gets, False)]
+        finally:
+            net.close()
+
+    return asyncio.run(scene())
+
+
+def two_releases(net: Net) -> Link:
+    """Sent over its link: the first carries the script, the second only its name."""
+    net.pay(0)
+    net.pay(0)
+    link = net.engine.ways[0].link
+    assert link is not None
+    return link
+
+
 def test_a_script_that_goes_again_goes_before_what_is_asked_meanwhile() -> None:
     """One packet says that a script was forgotten, and brings an answer upon which the flow asks
     on at once: the bytes go in the order in which the answers will be looked for.
@@ -314,68 +347,33 @@ def test_a_script_that_goes_again_goes_before_what_is_asked_meanwhile() -> None:
         yield from asking(Acquire(b"a", b"a", 9), 1)
         return (yield from asking(Acquire(b"b", b"b", 9), 1))
 
-    async def scene() -> None:
-        net = Net(1)
-        try:
-            net.pay(0)  # carries the script
-            net.pay(0)
-            turn = Turn(net.engine, twice())
-            turn.begin()
-            link: Any = net.engine.ways[0].link
-            wire = link._transport
-            assert [wire.commands.gets()[0] for _ in range(3)] == [b"EVAL", b"EVALSHA", b"SET"]
-            data = b":-3\r\n" + NOSCRIPT + b"+OK\r\n"
-            link.get_buffer(-1)[: len(data)] = data
-            link.buffer_updated(len(data))
-            net.engine._flush()
-            assert [wire.commands.gets()[0] for _ in range(2)] == [b"EVAL", b"SET"]
-            data = b":-3\r\n+OK\r\n"
-            link.get_buffer(-1)[: len(data)] = data
-            link.buffer_updated(len(data))
-            assert turn.future.result()[0] is Verdict.WON
-        finally:
-            net.close()
+    def play(net: Net) -> None:
+        link = two_releases(net)
+        turn = Turn(net.engine, twice())
+        turn.begin()
+        hear(link, b":-3\r\n" + NOSCRIPT + b"+OK\r\n")
+        net.engine._flush()
+        hear(link, b":-3\r\n+OK\r\n")
+        assert turn.future.result()[0] is Verdict.WON
 
-    asyncio.run(scene())
+    assert sent_by(play) == [b"EVAL", b"EVALSHA", b"SET", b"EVAL", b"SET"]
 
 
 def test_a_script_that_was_forgotten_goes_again_by_itself() -> None:
     """Nothing else needs to be sent for that."""
-
-    async def scene() -> None:
-        net = Net(1)
-        try:
-            net.pay(0)  # carries the script
-            net.pay(0)
-            link: Any = net.engine.ways[0].link
-            data = b":-3\r\n" + NOSCRIPT
-            link.get_buffer(-1)[: len(data)] = data
-            link.buffer_updated(len(data))
-            wire = link._transport
-            assert [wire.commands.gets()[0] for _ in range(3)] == [b"EVAL", b"EVALSHA", b"EVAL"]
-        finally:
-            net.close()
-
-    asyncio.run(scene())
+    sent = sent_by(lambda net: hear(two_releases(net), b":-3\r\n" + NOSCRIPT))
+    assert sent == [b"EVAL", b"EVALSHA", b"EVAL"]
 
 
 def test_what_was_asked_together_goes_before_what_a_node_is_asked_alone() -> None:
     """Also when it has not been sent yet: its answer is looked for first."""
 
-    async def scene() -> None:
-        net = Net(1)
-        try:
-            net.engine._lonely = False  # so it is sent at the end of the tick
-            net.ask(Acquire)
-            net.pay(0)
-            net.engine._flush()
-            link: Any = net.engine.ways[0].link
-            wire = link._transport
-            assert [wire.commands.gets()[0] for _ in range(2)] == [b"SET", b"EVAL"]
-        finally:
-            net.close()
+    def play(net: Net) -> None:
+        net.engine._lonely = False  # so it is sent at the end of the tick
+        net.ask(Acquire)
+        net.pay(0)
 
-    asyncio.run(scene())
+    assert sent_by(play) == [b"SET", b"EVAL"]
 
 
 def end_of(n: int) -> list[tuple[Any, ...]]:

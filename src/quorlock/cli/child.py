@@ -61,6 +61,7 @@ class Child:
         """End the command if it still runs, and the guard."""
         self._channel.close()
         if self._guard:
+            self.wake()  # it has to see that
             os.waitpid(self._guard, 0)
             self._guard = 0
 
@@ -86,6 +87,10 @@ class Child:
     def end(self) -> None:
         """The lease is gone before its time: end the command now."""
         self._channel.say("end")
+
+    def wake(self) -> None:
+        """Let the guard go on if somebody has stopped it: it watches the clock."""
+        os.kill(self._guard, signal.SIGCONT)
 
     def hear(self) -> Ended | None:
         """What there is to hear; None: it goes on. Raises Failed."""

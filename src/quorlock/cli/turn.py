@@ -123,6 +123,7 @@ class Turn:
         while True:
             sources: list[Child | Signals] = [child, signals]
             ready, _, _ = select.select(sources, [], [], self._look)
+            child.wake()
             for number in signals.taken():
                 child.signal(number)
             if child in ready and (ended := child.hear()) is not None:

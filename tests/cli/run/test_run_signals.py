@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from quorlock import Redlock
-from tests.cli.run.conftest import PATIENT, Runner
+from tests.cli.run.conftest import PATIENT, Runner, events
 from tests.cli.run.looks import await_that, runs
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -105,6 +105,18 @@ def test_with_its_guard_killed_the_command_dies(run: Runner) -> None:
     assert held.end().returncode == 128 + signal.SIGKILL
     await_that(lambda: not [pid for pid in run.pids() if runs(pid)])
     assert not any(run.keys())
+
+
+def test_a_guard_that_is_stopped_goes_on(run: Runner) -> None:
+    """Else the command would outlive the lease, and `run` wait for the guard for ever."""
+    held = run.patient("x", "--json", "--ttl", "2s")
+    (guard,) = children(held.pid)
+    os.kill(guard, signal.SIGSTOP)
+    for node in run.nodes[:3]:
+        node.stop()
+    done = held.end()
+    assert done.returncode == 79
+    assert run.log("alive")[-1][0] < events(done)["ended"]["valid_until"]
 
 
 def children(pid: int) -> list[int]:

@@ -73,7 +73,7 @@ def _uptime(facts: Facts) -> list[Result]:
         soon = sorted(left for _, left in out)[facts.quorum - (facts.n - len(out)) - 1]
         found = f"{len(out)} of {facts.n} nodes are kept out: no lock for {math.ceil(soon)} s"
         told.append(error(found, "wait; restart nodes one at a time, max_ttl apart"))
-    return told or [ok("all are past the restart guard")] * bool(facts.reached)
+    return told or [ok("all vote: past the restart guard, or born empty")] * bool(facts.reached)
 
 
 def _late(node: NodeFacts, left: float) -> Result:
