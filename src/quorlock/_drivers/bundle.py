@@ -77,7 +77,11 @@ class Bundle:
         """Before sending: take in what arrived, drop what broke, wait where there is hope."""
         at = now()
         if at - self._used_at > _STALE_AFTER:
+            was_missing = self.missing
             self._look(0)
+            # Those that hung up while it lay idle are mostly there again at once: worth a short
+            # while, as at first. A lease on a bare majority needs each of its nodes to release it.
+            self._fresh |= self.missing and not was_missing
         self._used_at = at
         if self._arrivals or self.missing:
             self._take_in()
