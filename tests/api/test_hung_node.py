@@ -52,6 +52,24 @@ async def test_more_is_asked_of_a_hung_node_than_it_may_owe(
     assert left_over(mortal_nodes) == {}
 
 
+async def test_a_bare_majority_of_which_one_was_cut_off(face: Face, mortal_nodes: Servers) -> None:
+    """Two hung, and the way to a third is only just being remade: the release waits for it."""
+    async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+        await cycles(redlock, 3)
+        for hung in mortal_nodes[3:]:
+            hung.stop()
+        for _ in range(5):
+            lease = await redlock.lock("a").acquire()
+            mortal_nodes[0].execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            while redlock.nodes[0].up:  # noqa: ASYNC110 (a longer look away would miss it)
+                await asyncio.sleep(0)
+            assert await lease.release() is True
+            assert left_over(mortal_nodes[:3]) == {}
+        for hung in mortal_nodes[3:]:
+            hung.cont()
+        assert await until(lambda: left_over(mortal_nodes) == {})
+
+
 async def test_hung_from_the_start(face: Face, mortal_nodes: Servers) -> None:
     """A node that accepts and never answers to connecting does not keep anybody from locking."""
     mortal_nodes[1].stop()

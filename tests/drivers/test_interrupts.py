@@ -22,6 +22,7 @@ import sys
 import textwrap
 import threading
 import time
+import traceback
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ import quorlock
 from quorlock import ConfigError, Lease, LeaseLost, QuorlockError, Redlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import CodeType, FrameType
 
     from quorlock._drivers.pool import Pool
@@ -52,10 +53,12 @@ class Interrupter:
 
     granularity "line": where a line begins.  "signal": where CPython looks for signals, which
     is when a function begins, after a call of something written in C, and when a loop repeats.
+    within: in this function alone.
     """
 
-    def __init__(self, k: int, granularity: str) -> None:
+    def __init__(self, k: int, granularity: str, within: str = "") -> None:
         self.k = k
+        self.within = within
         self.seen = 0
         self.where = ""
         self._opcodes = granularity == "signal"
@@ -93,6 +96,8 @@ class Interrupter:
         return self._step
 
     def _point(self, frame: FrameType) -> None:
+        if self.within not in ("", frame.f_code.co_qualname):
+            return
         self.seen += 1
         if self.seen == self.k:
             name = frame.f_code.co_filename.removeprefix(SOURCE + "/")
@@ -374,6 +379,7 @@ def every_point(
     *,
     stride: int,
     cold: bool = False,
+    within: str = "",
     before: Callable[[], None] = lambda: None,
     after: Callable[[], None] = lambda: None,
 ) -> None:
@@ -383,7 +389,7 @@ def every_point(
     tried: Counter[str] = Counter()
     try:
         for k in range(random.randint(1, stride), POINTS_MAX, stride):
-            at = Interrupter(k, granularity)
+            at = Interrupter(k, granularity, within)
             try:
                 with watchdog():
                     before()
@@ -391,7 +397,8 @@ def every_point(
                     after()
                     scene.check(at, outcome)
             except Stuck:
-                scene.faults.append(f"{k}: {at.where}: stuck for good")
+                scene.faults.append(f"{k}: {at.where}: stuck for good: {traceback.format_exc()}")
+                after()
                 break
             tried[outcome] += 1
             if not at.where:
@@ -499,13 +506,65 @@ def test_one_node_dead(
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", [extend, release, block])
+def test_two_nodes_hung(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    """A bare majority, one of which the interrupt cuts off: its release counts nevertheless."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    every_point(act, scene, granularity, stride=47, **holding_back(nodes[3:]))
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
 @pytest.mark.parametrize("act", WANTING)
 def test_quorum_hung(
     nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
 ) -> None:
     """Acquires end after the outage timeout; on all five nothing is left."""
-    scene = Scene(nodes, list(nodes), maker(nodes, node_timeout=0.1, outage_timeout=0.1))
-    hung = nodes[2:]
+    scene = Scene(nodes, list(nodes), maker(nodes, outage_timeout=0.1))
+    every_point(act, scene, granularity, stride=97, **holding_back(nodes[2:]))
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_while_an_error_comes_out(nodes: Servers, granularity: str) -> None:
+    """At every line that ends what failed: the bundle is there again."""
+    scene = Scene(nodes, list(nodes), maker(nodes, outage_timeout=0.1))
+    hung = holding_back(nodes[2:])
+    every_point(try_acquire, scene, granularity, stride=1, within="Driver.win", **hung)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", [try_acquire, release])
+def test_crowded(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    """While others have all the places, so that it queues, and they pass bundles on."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    over = threading.Event()
+
+    def crowd(number: int) -> None:
+        while not over.is_set():
+            with contextlib.suppress(QuorlockError):
+                scene.redlock.lock(f"crowd-{number}", timeout=0.1).acquire().release()
+
+    crowd_: list[threading.Thread] = []
+
+    def gather() -> None:
+        over.clear()
+        crowd_[:] = [threading.Thread(target=crowd, args=(n,), daemon=True) for n in range(6)]
+        for thread in crowd_:
+            thread.start()
+
+    def disperse() -> None:
+        over.set()
+        for thread in crowd_:
+            thread.join()
+
+    every_point(act, scene, granularity, stride=29, before=gather, after=disperse)
+
+
+def holding_back(hung: Sequence[Server]) -> dict[str, Any]:
+    """They are stopped while the interrupted call runs."""
 
     def stop() -> None:
         for server in hung:
@@ -515,7 +574,7 @@ def test_quorum_hung(
         for server in hung:
             server.cont()
 
-    every_point(act, scene, granularity, stride=97, before=stop, after=cont)
+    return {"before": stop, "after": cont}
 
 
 # --- real signals ----------------------------------------------------------------------------

@@ -100,10 +100,18 @@ class Driver:
             flow.close()
             return result
         except BaseException:
+            # Each twice, and not by a function that does so: a Ctrl-C may fall into the doing, and
+            # also into the beginning of that function.
             try:
-                _surely(partial(turn.abandon, flow))
+                try:
+                    turn.abandon(flow)
+                finally:
+                    turn.abandon(flow)
             finally:
-                _surely(turn.leave)
+                try:
+                    turn.leave()
+                finally:
+                    turn.leave()
             if self._closed.up:
                 _freeze_at_exit()
             raise
@@ -307,15 +315,6 @@ class _Turn(Exchange, Owner):
             if self._closed.wait(left / 1e9):
                 raise QuorlockError(CLOSED_MEANWHILE)
         return now()
-
-
-def _surely(step: Callable[[], None]) -> None:
-    """Do it; and if a Ctrl-C falls into it, once more from the start."""
-    try:
-        step()
-    except BaseException:
-        step()
-        raise
 
 
 def interpreter_ends() -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _POLL_IN = select.POLLIN
 # How long a bundle may lie idle before we look whether its nodes have hung up meanwhile.
 _STALE_AFTER = 1_000 * NS_PER_MS
-# A question of ours on another bundle's connection is answered outside of our poll.
+# A question of ours on another bundle's or a keeper's connection is answered outside of our poll.
 _FOREIGN_POLL = 1 * NS_PER_MS
 
 
@@ -59,6 +59,7 @@ class Bundle:
         self._poll = select.poll()
         self._fresh = True
         self._foreign: list[Connection] = []  # others' connections that carry our questions
+        self._awaits_keeper = False  # and what keepers do for us
         self._closed = False
         self._used_at = now()
         self.missing = True  # some node has no connection here
@@ -151,6 +152,7 @@ class Bundle:
         """Ask all nodes at once, waiting for none."""
         if self._foreign:
             self._foreign = []
+        self._awaits_keeper = False
         command, behind, _ = effect
         data = pack(command)
         exchange.round = round_ = exchange.round + 1
@@ -224,10 +226,15 @@ class Bundle:
             if connection.ask(data, question):
                 # An answer that the loss of the connection gave is in the mail already.
                 return None
-        if type(command) is Release:
-            member.owe(command, "", now())
+        return None if self._left_to_keeper(index, question) else member.absence
+
+    def _left_to_keeper(self, index: int, question: Question) -> bool:
+        """A release that we can't send is owed; True: its asker hears what comes of it."""
         self.missing = True
-        return member.absence
+        if type(question.command) is not Release or not self._keepers[index].owe(question):
+            return False
+        self._awaits_keeper = True
+        return True
 
     def _kept_out(self, connection: Connection, question: Question) -> Answer | None:
         """The answer in the name of a node that must not vote yet."""
@@ -281,7 +288,7 @@ class Bundle:
                 # well: they get as much again, up to their whole time.
                 left = min(-left, self._policy.node_timeout) // NS_PER_MS * NS_PER_MS
                 until, is_last_look = at + left, True
-            if self._foreign:
+            if self._foreign or self._awaits_keeper:
                 left = min(left, _FOREIGN_POLL)
             # Rounded up: a poll that ends early would look, find nothing and poll again.
             self._look(-(-left // NS_PER_MS))

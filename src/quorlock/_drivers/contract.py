@@ -2,8 +2,9 @@
 
 1. `Send`: reads the clock before the first byte and after the last; sends to every node that
    can be sent to, at once, without waiting for any; delivers an answer in the node's name
-   for each that can not (DOWN, BACKLOG) or was never asked (ABSENT, see `Send.behind`).  It may
-   let acquires queue, never anything else, and gives up those that cannot begin by `Send.by`.
+   for each that can not (DOWN, BACKLOG) or was never asked (ABSENT, see `Send.behind`).  A release
+   that is owed to a node which may be there may be answered when it is paid.  It may let acquires
+   queue, never anything else, and gives up those that cannot begin by `Send.by`.
 2. `Receive`: gives the replies to any round of this flow, in the order of their coming, each
    with its round; `Elapsed` at the deadline, after one last look at the sockets.  A driver that
    comes late to it may go on for as long as it is late, by node_timeout at the most.  Replies

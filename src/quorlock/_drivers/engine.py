@@ -154,10 +154,9 @@ class Engine:
                 return BACKLOG
             if link.ask(data, question):
                 return None
-        if type(command) is Release:
-            way.member.owe(command, "", question.asked_at)
+        promised = type(command) is Release and way.owe(question)
         way.want()
-        return way.member.absence
+        return None if promised else way.member.absence
 
     def _kept_out(self, link: Link, question: Question) -> Answer | None:
         """The answer in the name of a node that must not vote yet."""

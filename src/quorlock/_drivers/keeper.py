@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from quorlock._core.outcomes import Vote
 from quorlock._core.time import FOR_EVER, NS_PER_MS
+from quorlock._drivers.awaited import Awaited
 from quorlock._drivers.clock import now
 from quorlock._drivers.connection import Connection, Exchange
 from quorlock._drivers.dial import dial
@@ -51,6 +52,7 @@ class Keeper:
         self._woken = False
         self._wanting: dict[Bundle, None] = {}
         self._unsent: dict[Connection, None] = {}
+        self._awaited = Awaited(member)
         self._own: Connection | None = None  # the one on which debts are paid
         self._until: Instant = FOR_EVER  # when nothing more is to be done
         self._thread: threading.Thread | None = None
@@ -64,6 +66,10 @@ class Keeper:
         if bundle not in self._wanting or self._thread is None:
             self._wanting[bundle] = None
             self._wake()
+
+    def owe(self, question: Question) -> bool:
+        """Release that as soon as may be; True: the asker hears what comes of it."""
+        return self._awaited.owe(question, closing=self.closing)
 
     def has_unsent(self, connection: Connection) -> None:
         """Send what this connection could not, when it can."""
@@ -195,10 +201,11 @@ class Keeper:
         _hear(connection, exchange, len(owed), self._patience())
         exchange.over = True
         for reply in exchange.mail:
+            token = owed[reply.round].token
             if reply.answer.is_done:
                 deleted = reply.answer.vote is Vote.GRANTED
-                token = owed[reply.round].token
                 self.member.debts.answered(token, connection.run_id, deleted=deleted)
+            self._awaited.answer(token, reply.answer, reply.at)
         return not connection.lost and len(exchange.mail) == len(owed)
 
     def _dial(self) -> Connection | None:
@@ -206,6 +213,7 @@ class Keeper:
             return dial(self.member, self._members, self._patience())
         except Exception as error:  # noqa: BLE001 (whatever it is, this node does not vote)
             self.member.failed(error, now())
+            self._awaited.give_up(now())
             self._changed.wake_all()
             return None
 

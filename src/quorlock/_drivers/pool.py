@@ -236,7 +236,12 @@ class Pool:
             self._serve()
 
     def give_all(self, owner: Owner) -> None:
-        """Put back whatever the owner has, after an interrupt."""
+        """Put back whatever the owner has, and leave the queues, after an interrupt."""
+        for queue in (self._queue, self._urgent):
+            with self._lock:
+                for waiter in list(queue):
+                    if waiter.owner is owner:
+                        queue.remove(waiter)
         while (bundle := self._of(owner)) is not None:
             self.give(bundle)
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from quorlock._core.outcomes import Vote
+from quorlock._drivers.awaited import Awaited
 from quorlock._drivers.clock import now
 from quorlock._drivers.dial import tls_words, to_memory, tune
 from quorlock._drivers.link import Hears, Link, tuned
@@ -59,6 +60,7 @@ class Way:
         self._task: asyncio.Task[None] | None = None
         self._links: set[Link] = set()
         self._closed = False
+        self._awaited = Awaited(member)
         self._on_hint: Hint | None = None
         self._news = asyncio.Event()  # the link is gone, or more is owed
 
@@ -74,6 +76,10 @@ class Way:
             name = f"quorlock way to {self.member.address}"
             self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
             silence(self._task)
+
+    def owe(self, question: Question) -> bool:
+        """Release that as soon as may be; True: the asker hears what comes of it."""
+        return self._awaited.owe(question, closing=self._closed)
 
     def watch(self, on_hint: Hint) -> None:
         """Have hints given over its links, from the next extension on."""
@@ -137,6 +143,7 @@ class Way:
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, this node does not vote)
             self.member.failed(_as_unfit(error), now())
+            self._awaited.give_up(now())
         else:
             self.link = link
             self._pay()  # a debt is paid first thing on the next connection (rule 3)
@@ -203,7 +210,7 @@ class Way:
         if link is None:
             return
         for release in self.member.debts.due(at):
-            receiver = _Payment(self.member, link, release.token)
+            receiver = _Payment(self.member, link, release.token, self._awaited)
             link.ask(pack(release), Question(release, receiver, 0, at))
 
 
@@ -212,15 +219,17 @@ class _Payment(Hears):
 
     over = False
 
-    def __init__(self, member: Member, link: Link, token: bytes) -> None:
+    def __init__(self, member: Member, link: Link, token: bytes, awaited: Awaited) -> None:
         self._member = member
         self._link = link
         self._token = token
+        self._awaited = awaited
 
     def hear(self, reply: Replied) -> None:
         if reply.answer.is_done:
             deleted = reply.answer.vote is Vote.GRANTED
             self._member.debts.answered(self._token, self._link.run_id, deleted=deleted)
+        self._awaited.answer(self._token, reply.answer, reply.at)
 
 
 def _as_unfit(error: Exception) -> Exception:
