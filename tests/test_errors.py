@@ -67,7 +67,7 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
     ),
     (
         AcquireTimeout("r", [held(A)], 1, 0.00149),
-        "'r' is held by another: 1 of 1 nodes refused (a:6379) after 1 attempt in 1 ms",
+        "'r' is held by another: 1 of 1 nodes refused after 1 attempt in 1 ms",
     ),
     (
         AcquireTimeout("r", [held(A), yes(B)], 2, 0.25, 0.5),
@@ -118,7 +118,7 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
     (
         QuorumUnreachable("r", [down(A)], 1, 0.0),
         (
-            "'r': 0 of 1 nodes answered, 1 are needed (a:6379: connection refused), after 1 attempt"
+            "'r': 0 of 1 nodes answered, 1 is needed (a:6379: connection refused), after 1 attempt"
             " in 0 ms; look at these nodes"
         ),
     ),

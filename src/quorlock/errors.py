@@ -148,7 +148,8 @@ class AcquireTimeout(AcquireError, TimeoutError):
         if any(vote.cause == _UNFENCED for vote in self.votes):
             return "was granted by a quorum of nodes, but they did not agree on a fence"
         refused = [vote.node for vote in self.votes if vote.vote == "refused"]
-        return f"is held by another: {len(refused)} of {n} nodes refused ({', '.join(refused)})"
+        which = f" ({', '.join(refused)})" if len(refused) < n else ""
+        return f"is held by another: {len(refused)} of {n} nodes refused{which}"
 
     def _hint(self) -> str:
         if self.holder_ttl is not None:
@@ -175,14 +176,14 @@ class QuorumUnreachable(AcquireError):
 
     def _count(self) -> str:
         n = len(self.votes)
-        answered, needed = sum(vote.answered for vote in self.votes), n // 2 + 1
+        answered = sum(vote.answered for vote in self.votes)
         # A node that the verdict did not wait for is not to blame, and would not have decided it.
-        if answered < needed and all(vote.cause != _UNHEARD for vote in self.votes):
-            return f"{answered} of {n} nodes answered, {needed} are needed"
+        if answered <= n // 2 and all(vote.cause != _UNHEARD for vote in self.votes):
+            return f"{answered} of {n} nodes answered, {_needed(n)}"
         granted = sum(vote.vote == "granted" for vote in self.votes)
         refused = sum(vote.vote == "refused" for vote in self.votes)
         return (
-            f"{granted} of {n} nodes granted it and {refused} refused, {needed} are needed;"
+            f"{granted} of {n} nodes granted it and {refused} refused, {_needed(n)};"
             f" those that did not answer could decide it"
         )
 
@@ -314,6 +315,11 @@ def _shortened(value: object, limit: int = 80) -> str:
     except Exception:  # noqa: BLE001 (integers too long to print, objects with a broken repr)
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 2 * limit else f"{text[: 2 * limit]}…"
+
+
+def _needed(nodes: int) -> str:
+    quorum = nodes // 2 + 1
+    return f"{quorum} {'is' if quorum == 1 else 'are'} needed"
 
 
 def _seconds(value: float) -> str:
