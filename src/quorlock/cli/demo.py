@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
-
 import click
 
+from quorlock.cli.durations import Seconds
 from quorlock.cli.exits import EX_UNAVAILABLE, Failed
-
-if TYPE_CHECKING:
-    from typing import Any
-
-
-class Seconds(click.FloatRange):
-    """A float in a range, in which click would let `nan` be: it compares with nothing."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """The number, which is one."""
-        number: float = super().convert(value, param, ctx)
-        if math.isnan(number):
-            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
-        return number
 
 
 @click.command("demo")

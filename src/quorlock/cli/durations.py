@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from typing import Any
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _NUMBER = r"\d+(?:\.\d+)?"
@@ -22,3 +27,16 @@ def duration(text: str | float) -> float:
     if re.fullmatch(f"(?:{_PART})+", text):
         return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(_PART, text))
     raise click.BadParameter(f"{text!r} is no duration: 30s, 2h, 1m30s, 500ms, or seconds.")
+
+
+class Seconds(click.FloatRange):
+    """A float in a range, in which click would let `nan` be: it compares with nothing."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number, which is one."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return number

@@ -39,6 +39,7 @@ COMMANDS = {
     "status": Entry("status", "See who holds what, node by node."),
     "break": Entry("breaking", "Release by force; shows first what it breaks."),
     "doctor": Entry("doctor.command", "See whether these nodes are fit for locks."),
+    "bench": Entry("bench.command", "See how fast locks are on your nodes."),
     "local": Entry("local", "Run nodes of your own on this machine."),
     "demo": Entry("demo", "See it work on local servers that fail, in seconds."),
     "completion": Entry("completion", "Print what makes a shell complete these."),

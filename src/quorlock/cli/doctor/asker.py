@@ -10,6 +10,7 @@ import hashlib
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -19,8 +20,12 @@ from quorlock._drivers.ask import Refused, Silent, Talk
 from quorlock.cli.doctor.facts import Facts, NodeFacts, Reading
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
     from quorlock import Node
     from quorlock.cli.config import Settings
+
+__all__ = ["Silent", "Talk", "connected", "find_out"]
 
 _QUESTIONS_MAX = 100
 _QUESTIONS_SECONDS = 1.0
@@ -43,6 +48,24 @@ def find_out(settings: Settings) -> Facts:
         drift_factor=settings.argument("drift_factor"),
         restart_guard=settings.argument("restart_guard"),
     )
+
+
+@contextmanager
+def connected(nodes: Sequence[Node], seconds: float) -> Generator[list[Talk | Silent]]:
+    """A connection to each, made at once, or why there is none; for `quorlock bench`."""
+    with ThreadPoolExecutor(len(nodes)) as pool, ExitStack() as open_ones:
+        talks = list(pool.map(partial(_connected, seconds=seconds), nodes))
+        for talk in talks:
+            if isinstance(talk, Talk):
+                open_ones.enter_context(talk)
+        yield talks
+
+
+def _connected(node: Node, seconds: float) -> Talk | Silent:
+    try:
+        return Talk(node, seconds)
+    except Silent as error:
+        return error
 
 
 def _seconds(duration: float | timedelta) -> float:

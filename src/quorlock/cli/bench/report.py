@@ -1,0 +1,206 @@
+"""What was measured, as text for people and as JSON for programs; what it says of the bounds."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from quorlock.cli.bench.facts import Times
+from quorlock.cli.bench.plot import bar, histogram, ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from quorlock.cli.bench.facts import Contention, Measured, NodeFacts, Rate, Verbs
+
+_WIDEST, _NARROWEST = 100, 60
+_BUSY = 0.8  # of a CPU: more than that and Python has no time to spare
+_SLOW = 3.0  # times what the quorum's slowest node takes
+
+
+def as_facts(measured: Measured) -> dict[str, Any]:
+    """It, as `#/$defs/bench` of docs/cli.schema.json."""
+    one, troubles = measured.one, measured.troubles
+    verbs = {"acquire": one.acquire, "extend": one.extend, "release": one.release}
+    contention = measured.contention
+    return {
+        "seconds": round(measured.seconds, 3),
+        "quorum": measured.quorum,
+        "ttl": measured.ttl,
+        "nodes": [
+            node._asdict() | {"error": node.error or None, "round_trip": _times(node.round_trip)}
+            for node in measured.nodes
+        ],
+        "one_caller": {
+            **{verb: _times(Times.of(taken)) for verb, taken in verbs.items()},
+            "cpu": round(one.cpu, 3),
+        },
+        "many_callers": [
+            rate._asdict() | {"per_second": round(rate.per_second, 1), "cpu": round(rate.cpu, 3)}
+            for rate in measured.rates
+        ],
+        "contention": contention._asdict()
+        | {"per_second": round(contention.per_second, 1), "wait": _times(contention.wait)},
+        "errors": [
+            {"error": name, "count": count, "example": troubles.examples[name]}
+            for name, count in troubles.errors.most_common()
+        ],
+        "lost": troubles.lost,
+        "overlaps": troubles.overlaps,
+    }
+
+
+def _times(times: Times) -> dict[str, float | None]:
+    return {
+        name: round(value, 7) if isinstance(value, float) else value
+        for name, value in times._asdict().items()
+    }
+
+
+def as_text(measured: Measured) -> str:
+    """It, in parts; as wide as the terminal, within reason."""
+    width = max(_NARROWEST, min(shutil.get_terminal_size().columns - 1, _WIDEST))
+    parts = (
+        _nodes(measured.nodes, measured.quorum, width),
+        _one(measured.one, width),
+        _rates(measured.rates, width),
+        _contention(measured.contention),
+        _troubles(measured, width),
+        (line for word in words(measured) for line in textwrap.wrap(word, width)),
+    )
+    return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part)))
+
+
+def _nodes(nodes: Sequence[NodeFacts], quorum: int, width: int) -> Iterator[str]:
+    room = width - 36
+    yield f"{'each node alone: a GET':{room}}{'p50':>11}{'p99':>11}{'in quorum':>12}"
+    for node in nodes:
+        if node.round_trip.number:
+            share = "-" if node.in_quorum is None else f"{node.in_quorum:.0%}"
+            trips = f"{ms(node.round_trip.p50):>11}{ms(node.round_trip.p99):>11}"
+            yield f"  {_shortened(node.node, room - 4):{room - 2}}{trips}{share:>12}"
+        if node.error:
+            yield from _indented(f"{_shortened(node.node, room - 4)}: {node.error}", width)
+    if len(nodes) > 1:
+        yield f"  in quorum: how often its yes was among the {quorum} that acquire waits for"
+
+
+def _one(one: Verbs, width: int) -> Iterator[str]:
+    yield f"{'one caller':18}{'p50':>11}{'p90':>11}{'p99':>11}{'longest':>11}"
+    for verb, taken in (("acquire", one.acquire), ("extend", one.extend), ("release", one.release)):
+        times = Times.of(taken)
+        row = "".join(f"{ms(t):>11}" for t in (times.p50, times.p90, times.p99, times.max))
+        yield f"  {verb:16}{row}"
+    if one.acquire:
+        yield ""
+        yield f"{'acquire':>14}{'times':>9}"
+        yield from histogram(one.acquire, width)
+
+
+def _rates(rates: Sequence[Rate], width: int) -> Iterator[str]:
+    room, most = width - 44, max(rate.per_second for rate in rates)
+    yield f"{'many callers: acquire + release':34}{'CPU':>7}"
+    for rate in rates:
+        # The numbers one below the other.
+        name = f"{'':{7 - len(str(rate.callers))}}{_callers(rate)}"
+        line = f"{name:18}{rate.per_second:>8,.0f} per s{rate.cpu:>8.0%}"
+        yield f"{line}  {bar(rate.per_second, most, room)}".rstrip()
+
+
+def _contention(contention: Contention) -> Iterator[str]:
+    wait = contention.wait
+    yield f"{contention.contenders} callers want one lock, hold it for 1 ms, and want it again"
+    yield f"  {'turns':16}{contention.per_second:>10,.0f} per s"
+    yield f"  {'wait':16}{ms(wait.p50):>11} p50, {ms(wait.p99)} p99, {ms(wait.max)} longest"
+    if contention.handed_on is not None:
+        yield f"  {'handed on':16}{contention.handed_on:>10.0%}  of turns, to another caller"
+    yield f"  {'turns each':16}{contention.fewest:>10,}  the fewest; the most: {contention.most:,}"
+    if contention.handed_on is not None and contention.handed_on < 1 / 2:
+        yield "  Who gives it back mostly gets it again: the others sleep between two tries."
+
+
+def _troubles(measured: Measured, width: int) -> Iterator[str]:
+    troubles = measured.troubles
+    for name, count in troubles.errors.most_common():
+        yield from textwrap.wrap(f"{count:,} x {name}, such as: {troubles.examples[name]}", width)
+    if troubles.lost:
+        yield f"{troubles.lost:,} leases were over before they were given back"
+    if troubles.overlaps:
+        yield f"{troubles.overlaps:,} times two held the same lock at once"
+
+
+def words(measured: Measured) -> Iterator[str]:
+    """What bounds it, as far as the figures tell."""
+    yield from _about_one(measured)
+    yield from _about_nodes(measured)
+    yield from _about_many(measured.rates)
+
+
+def _about_one(measured: Measured) -> Iterator[str]:
+    """A round is over when a quorum has answered, whatever the others do."""
+    node, took = slowest_of_quorum(measured), Times.of(measured.one.acquire).p50
+    if node is None or took is None or node.round_trip.p50 is None:
+        return
+    trip, n = node.round_trip.p50, len(measured.nodes)
+    waits = f"a round waits for {measured.quorum} of {n} nodes, of which the slowest is" * (n > 1)
+    pace = "the nodes and the network set" if trip > took / 2 else "this machine sets"
+    yield (
+        f"One caller: {waits or 'a round waits for'} {_shortened(node.node)}. It answers a GET in"
+        f" {ms(trip)}; an acquire takes {ms(took)}, with this process on a CPU for"
+        f" {measured.one.cpu:.0%} of the time. So {pace} the pace."
+    )
+
+
+def _about_nodes(measured: Measured) -> Iterator[str]:
+    slowest = slowest_of_quorum(measured)
+    bound = slowest.round_trip.p50 if slowest else None
+    for node in measured.nodes:
+        trip = node.round_trip.p50
+        if bound and trip and trip > _SLOW * bound:
+            slow = f"{_shortened(node.node)} takes {trip / bound:.0f} times as long"
+            yield f"{slow}; nobody waits for it while {measured.quorum} others answer."
+    out = sum(bool(node.error) for node in measured.nodes)
+    spare = len(measured.nodes) - out - measured.quorum
+    if out:
+        left = f"{spare} more may fail" if spare > 0 else "none of the others may fail"
+        yield f"{out} of {len(measured.nodes)} nodes did not vote: {left}."
+
+
+def _about_many(rates: Sequence[Rate]) -> Iterator[str]:
+    best = {rate.face: rate for rate in sorted(rates, key=lambda rate: rate.per_second)}
+    less, top = sorted((best["threads"], best["tasks"]), key=lambda rate: rate.per_second)
+    if not top.per_second:
+        return
+    why = (
+        "this process' CPU is what bounds it, so more processes do more"
+        if top.cpu >= _BUSY
+        else "what bounds it is the nodes, the network or others on this machine"
+    )
+    yield (
+        f"Many callers: {top.per_second:,.0f} per s with {_callers(top)}, against"
+        f" {less.per_second:,.0f} with {_callers(less)}. This process was on a CPU for"
+        f" {top.cpu:.0%} of the time: {why}."
+    )
+
+
+def slowest_of_quorum(measured: Measured) -> NodeFacts | None:
+    """The one that a round waits for: of five the third fastest; None if too few vote."""
+    up = [n for n in measured.nodes if n.round_trip.p50 is not None and not n.error]
+    up.sort(key=lambda node: node.round_trip.p50 or 0.0)
+    return up[measured.quorum - 1] if len(up) >= measured.quorum else None
+
+
+def _callers(rate: Rate) -> str:
+    return f"{rate.callers:,} {rate.face if rate.callers > 1 else rate.face[:-1]}"
+
+
+def _shortened(name: str, room: int = 40) -> str:
+    """Its end tells nodes apart."""
+    return name if len(name) <= room else f"..{name[len(name) - room + 2 :]}"
+
+
+def _indented(text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False
+    )
