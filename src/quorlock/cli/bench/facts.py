@@ -84,15 +84,15 @@ class Contention(NamedTuple):
     Attributes:
         contenders: how many.
         per_second: turns of all together.
+        busy: the share of the time that one of them had it.
         wait: from asking to having it; also of who still waited in the end.
-        handed_on: the share of turns that went to another contender than the turn before.
         fewest, most: turns of one contender.
     """
 
     contenders: int
     per_second: float
+    busy: float
     wait: Times
-    handed_on: float | None
     fewest: int
     most: int
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from quorlock.cli.bench.facts import Contention, Measured, NodeFacts, Rate, Verbs
 
-_WIDEST, _NARROWEST = 100, 60
+_WIDEST, _NARROWEST = 100, 72
 _BUSY = 0.8  # of a CPU: more than that and Python has no time to spare
 _SLOW = 3.0  # times what the quorum's slowest node takes
 
@@ -41,7 +41,11 @@ def as_facts(measured: Measured) -> dict[str, Any]:
             for rate in measured.rates
         ],
         "contention": contention._asdict()
-        | {"per_second": round(contention.per_second, 1), "wait": _times(contention.wait)},
+        | {
+            "per_second": round(contention.per_second, 1),
+            "busy": round(contention.busy, 3),
+            "wait": _times(contention.wait),
+        },
         "errors": [
             {"error": name, "count": count, "example": troubles.examples[name]}
             for name, count in troubles.errors.most_common()
@@ -76,7 +80,7 @@ def _nodes(nodes: Sequence[NodeFacts], quorum: int, width: int) -> Iterator[str]
     room = width - 36
     yield f"{'each node alone: a GET':{room}}{'p50':>11}{'p99':>11}{'in quorum':>12}"
     for node in nodes:
-        if node.round_trip.number:
+        if node.round_trip.number or not node.error:
             share = "-" if node.in_quorum is None else f"{node.in_quorum:.0%}"
             trips = f"{ms(node.round_trip.p50):>11}{ms(node.round_trip.p99):>11}"
             yield f"  {_shortened(node.node, room - 4):{room - 2}}{trips}{share:>12}"
@@ -109,15 +113,11 @@ def _rates(rates: Sequence[Rate], width: int) -> Iterator[str]:
 
 
 def _contention(contention: Contention) -> Iterator[str]:
-    wait = contention.wait
-    yield f"{contention.contenders} callers want one lock, hold it for 1 ms, and want it again"
-    yield f"  {'turns':16}{contention.per_second:>10,.0f} per s"
-    yield f"  {'wait':16}{ms(wait.p50):>11} p50, {ms(wait.p99)} p99, {ms(wait.max)} longest"
-    if contention.handed_on is not None:
-        yield f"  {'handed on':16}{contention.handed_on:>10.0%}  of turns, to another caller"
-    yield f"  {'turns each':16}{contention.fewest:>10,}  the fewest; the most: {contention.most:,}"
-    if contention.handed_on is not None and contention.handed_on < 1 / 2:
-        yield "  Who gives it back mostly gets it again: the others sleep between two tries."
+    wait, busy = contention.wait, contention.busy
+    yield f"{contention.contenders} callers want one lock and hold it for 20 ms"
+    yield f"  {'turns':12}{contention.per_second:>10,.1f} per s; it is held {busy:.0%} of the time"
+    yield f"  {'wait':12}{ms(wait.p50):>10} p50, {ms(wait.p99)} p99, {ms(wait.max)} longest"
+    yield f"  {'turns each':12}{contention.fewest:>10,} the fewest; the most: {contention.most:,}"
 
 
 def _troubles(measured: Measured, width: int) -> Iterator[str]:
@@ -125,9 +125,9 @@ def _troubles(measured: Measured, width: int) -> Iterator[str]:
     for name, count in troubles.errors.most_common():
         yield from textwrap.wrap(f"{count:,} x {name}, such as: {troubles.examples[name]}", width)
     if troubles.lost:
-        yield f"{troubles.lost:,} leases were over before they were given back"
+        yield f"leases lost, over before they were given back: {troubles.lost:,}"
     if troubles.overlaps:
-        yield f"{troubles.overlaps:,} times two held the same lock at once"
+        yield f"overlaps, two that held the same lock at once: {troubles.overlaps:,}"
 
 
 def words(measured: Measured) -> Iterator[str]:
@@ -172,15 +172,13 @@ def _about_many(rates: Sequence[Rate]) -> Iterator[str]:
     less, top = sorted((best["threads"], best["tasks"]), key=lambda rate: rate.per_second)
     if not top.per_second:
         return
-    why = (
-        "this process' CPU is what bounds it, so more processes do more"
-        if top.cpu >= _BUSY
-        else "what bounds it is the nodes, the network or others on this machine"
-    )
+    rest = "; the rest it waited for the nodes, the network, or other programs here"
+    if top.cpu >= _BUSY:
+        rest = ": that is what bounds it, so more processes do more"
     yield (
         f"Many callers: {top.per_second:,.0f} per s with {_callers(top)}, against"
         f" {less.per_second:,.0f} with {_callers(less)}. This process was on a CPU for"
-        f" {top.cpu:.0%} of the time: {why}."
+        f" {top.cpu:.0%} of the time{rest}."
     )
 
 

@@ -5,8 +5,9 @@ how long, and which locks.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from quorlock import AcquireTimeout, QuorlockError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from quorlock.asyncio import Lease, Lock
     from quorlock.cli.bench.measure import Window
 
-HOLD = 0.001  # seconds that a contender stays inside
+HOLD = 0.02  # seconds that a contender stays inside
 _BEAT = 0.05  # seconds between two looks whether we are to stop
 
 
@@ -42,12 +43,18 @@ async def many_callers(locks: Sequence[cycle[Lock]], window: Window, troubles: T
                 troubles.slipped()
             counts[number] += window.counts(began)
 
-    cpu, seconds = await together([call(number) for number in range(len(locks))], window)
-    return Rate("tasks", len(locks), sum(counts) / seconds, cpu)
+    cpu = await together([call(number) for number in range(len(locks))], window)
+    return Rate("tasks", len(locks), sum(counts) / window.counted, cpu)
 
 
-async def contenders(count: int, lock: Lock, window: Window, troubles: Troubles) -> Contention:
-    """All want the same, hold it for a moment, and want it again at once."""
+async def contenders(
+    count: int, lock: Lock, away: tuple[float, float], window: Window, troubles: Troubles
+) -> Contention:
+    """All want the same, and are rarely without want: it is nearly always somebody's.
+
+    After a turn one stays away for as long as the others sleep between two tries. If it asked again
+    at once it would find them all asleep, and have it nearly always.
+    """
     room = Room(troubles)
     waits: list[float] = []
 
@@ -63,40 +70,38 @@ async def contenders(count: int, lock: Lock, window: Window, troubles: Troubles)
                 troubles.failed(error)
                 await asyncio.sleep(PAUSE)
                 continue
-            counts = window.counts(asked)
-            room.enter(number, lease, counts=counts)
-            if counts:
-                waits.append(time.perf_counter() - asked)
+            entered = time.perf_counter()
+            room.enter(lease)
             await asyncio.sleep(HOLD)
             room.leave(lease)
+            if window.counts(entered):
+                waits.append(entered - asked)
+                room.turns[number].append(time.perf_counter() - entered)
             if not await lease.release():
                 troubles.slipped()
+            await asyncio.sleep(min(random.uniform(*away), window.left))
 
-    _, seconds = await together([contend(number) for number in range(count)], window)
-    each = [room.turns[number] for number in range(count)]
-    turns = sum(each)
-    share = room.handed_on / turns if turns else None
-    return Contention(count, turns / seconds, Times.of(waits), share, min(each), max(each))
+    await together([contend(number) for number in range(count)], window)
+    inside = [room.turns[number] for number in range(count)]
+    each = list(map(len, inside))
+    seconds = window.counted
+    busy = sum(map(sum, inside)) / seconds
+    return Contention(count, sum(each) / seconds, busy, Times.of(waits), min(each), max(each))
 
 
 class Room:
-    """Where only one may be: counts who comes in, and who meets another there."""
+    """Where only one may be: sees who meets another there."""
 
     def __init__(self, troubles: Troubles) -> None:
         self._troubles = troubles
         self._inside: Lease | None = None
-        self._last: int | None = None
-        self.turns: Counter[int] = Counter()
-        self.handed_on = 0
+        self.turns: defaultdict[int, list[float]] = defaultdict(list)  # seconds, by contender
 
-    def enter(self, number: int, lease: Lease, *, counts: bool) -> None:
-        """With this lease. Whoever is still inside with a lease that is over is no overlap."""
+    def enter(self, lease: Lease) -> None:
+        """Whoever is still inside with a lease that is over is no overlap: it was told so."""
         if self._inside is not None and self._inside.held:
             self._troubles.met()
-        if counts:
-            self.turns[number] += 1
-            self.handed_on += self._last not in (None, number)
-        self._inside, self._last = lease, number
+        self._inside = lease
 
     def leave(self, lease: Lease) -> None:
         """Before it is given back."""
@@ -104,10 +109,8 @@ class Room:
             self._inside = None
 
 
-async def together(
-    calls: Sequence[Coroutine[None, None, None]], window: Window
-) -> tuple[float, float]:
-    """Each as a task, until all have ended: our share of a CPU, and the seconds that count.
+async def together(calls: Sequence[Coroutine[None, None, None]], window: Window) -> float:
+    """Each as a task, until all have ended; the share of the time that we were on a CPU.
 
     When we are told to stop, whoever waits for a lock is cancelled: it may wait for long.
     """
@@ -123,4 +126,4 @@ async def together(
     for error in ended:
         if isinstance(error, Exception):
             raise error
-    return meter.read()
+    return meter.cpu

@@ -48,7 +48,7 @@ def one_caller(nodes: int, locks: cycle[Lock], window: Window, troubles: Trouble
                 for node, vote in enumerate(lease.votes):
                     yes[node] += vote.vote == "granted"
 
-    cpu, _ = together([call], window)
+    cpu = together([call], window)
     acquire, extend, release = ([each[verb] for each in taken] for verb in range(3))
     return Verbs(acquire, extend, release, yes, cpu)
 
@@ -73,29 +73,29 @@ def many_callers(locks: Sequence[cycle[Lock]], window: Window, troubles: Trouble
         counts[number] = count
 
     calls = [lambda number=number: call(number) for number in range(len(locks))]
-    cpu, seconds = together(calls, window)
-    return Rate("threads", len(locks), sum(counts) / seconds, cpu)
+    cpu = together(calls, window)
+    return Rate("threads", len(locks), sum(counts) / window.counted, cpu)
 
 
-def together(calls: Sequence[Callable[[], None]], window: Window) -> tuple[float, float]:
-    """Each in a thread, until all have ended: our share of a CPU, and the seconds that count."""
+def together(calls: Sequence[Callable[[], None]], window: Window) -> float:
+    """Each in a thread, until all have ended; the share of the time that we were on a CPU."""
     with ThreadPoolExecutor(len(calls)) as pool:
         futures = [pool.submit(call) for call in calls]
         window.warm_up()
         meter = Meter()
         for future in futures:
             future.result()
-    return meter.read()
+    return meter.cpu
 
 
 class Meter:
-    """A stop-watch for elapsed time and for this process' CPU time."""
+    """A stop-watch for our CPU time."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
         self._cpu = time.process_time()
 
-    def read(self) -> tuple[float, float]:
-        """The share of a CPU since it was made, and the seconds."""
-        seconds = time.perf_counter() - self._began
-        return (time.process_time() - self._cpu) / seconds, seconds
+    @property
+    def cpu(self) -> float:
+        """The share of the time since it was made that this process was on a CPU."""
+        return (time.process_time() - self._cpu) / (time.perf_counter() - self._began)
