@@ -145,7 +145,9 @@ def test_leases_that_are_lost_are_counted(shell: Shell, nodes: Servers) -> None:
                     node.execute("DEL", *keys)
         printed, said = bench.communicate()
     assert bench.returncode == 1, said
-    assert re.search(r"^leases lost, over before they were given back: [\d,]+$", printed, re.MULTILINE)
+    assert re.search(
+        r"^leases lost, over before they were given back: [\d,]+$", printed, re.MULTILINE
+    )
 
 
 # --- rights ----------------------------------------------------------------------------------

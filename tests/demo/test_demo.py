@@ -3,6 +3,7 @@ sees what there is to see, on logs that were made up."""
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -11,18 +12,23 @@ import sys
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 
 from quorlock import __main__ as command
 from quorlock.cli.exits import EX_SIGNAL, EX_UNAVAILABLE, EX_USAGE
+from quorlock.demo import run, screen
 from quorlock.demo.counter import Counter
 from quorlock.demo.scenario import REJOIN_DELAY, RESTART_DELAY, TTL, Act, Fates, Settings, plot
 from quorlock.demo.witness import Judgement, Log, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rich.console import RenderableType
 
 SRC = Path(command.__file__).parents[1]
 linux = pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
@@ -73,6 +79,7 @@ def test_nothing_is_lost_while_nodes_fail(folder: Path) -> None:
     assert row(output, "acquisitions") > 50
     assert row(output, "turns per worker") > 0
     assert "The witness is content" in output
+    assert output.splitlines()[-1].endswith("quorlock run demo --nodes local -- echo mine")
     events = re.findall(
         r"^ *([\d.]+) s  nodes? (.*?) (killed|back|stopped|continued)", output, re.MULTILINE
     )
@@ -243,6 +250,96 @@ def test_a_node_that_was_killed_late_comes_back_late() -> None:
     assert not fates.may(stop, stop.at)
     assert fates.may(stop, stop.at + REJOIN_DELAY + 0.1)
     assert [fates.state(node) for node in range(5)] == ["up", "up", "up", "killed", "up"]
+
+
+@pytest.mark.parametrize(
+    ("options", "acts"),
+    [
+        ("", [Act.KILL, Act.RESTART, Act.STOP, Act.CONT]),
+        ("--no-kill", [Act.STOP, Act.CONT]),
+        ("--no-stop", [Act.KILL, Act.RESTART]),
+        ("--no-kill --no-stop", []),
+        ("--kill --stop --nodes 3", [Act.KILL, Act.RESTART, Act.STOP, Act.CONT]),
+        ("--nodes 2", []),
+        ("--no-lock --kill", []),
+    ],
+)
+def test_only_what_was_asked_for_happens(
+    options: str, acts: list[Act], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To nodes that can be spared, and never without the lock, where nobody asks them."""
+    asked: list[Settings] = []
+
+    def played(chosen: Settings) -> int:
+        asked.append(chosen)
+        return 0
+
+    monkeypatch.setattr(run, "run", played)
+    assert command.main(["demo", *options.split()]) == 0
+    assert [step.act for step in plot(asked[0])] == acts
+
+
+# --- the screen ------------------------------------------------------------------------------
+
+
+class Busy:
+    """As much of a crew as the screen looks at."""
+
+    def __init__(self, workers: int) -> None:
+        self.votes = [[12_345, 678, 12_345, 1_234]] * 5
+        self.turns = [1_234] * workers
+        self.members = [Done()]
+
+
+class Done:
+    turns = ((0.01, 0.002, 0.003),)
+
+
+def shown(width: int, *what: RenderableType) -> list[str]:
+    """In lines, as wide as they would like to be: what is too wide is cut on a real one."""
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(*what, sep="\n")
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 71, 72, 80])
+def test_no_figure_is_cut(width: int) -> None:
+    """Nor a word, on a narrow terminal: the last column breaks its lines."""
+    crew: Any = Busy(8)
+    stories = [Text("killed 1.6 s, back 2.6 s")] * 5
+    words = " ".join(
+        " ".join(shown(width, table)).replace("\u2500", "")
+        for table in (
+            screen.nodes_table(crew, "what happened to it", stories, width),
+            screen.times_table(crew, width),
+            screen.workers_table(crew.turns, width),
+        )
+    ).split()
+    assert "\u2026" not in "".join(words)
+    assert words.count("12,345") == 10
+    assert words.count("1,234") == 5 + 8
+    assert words.count("killed") == words.count("2.6") == 5
+    assert {"granted", "refused", "unknown", "others", "included", "happened"} <= {*words}
+
+
+@pytest.mark.parametrize("workers", [1, 8, 16, 17, 64])
+def test_the_living_picture_fits_24_lines(workers: int) -> None:
+    """With all that has been told above it, in 80 columns."""
+    crew: Any = Busy(workers)
+    told = shown(80, run.opening(settings()))
+    events = len(plot(settings())) + 1
+    picture = [
+        *shown(80, screen.nodes_table(crew, "state", [Text("up")] * 5, 80)),
+        *shown(80, screen.workers_table(crew.turns, 80)),
+    ]
+    assert len(told) + events + 2 + len(picture) <= 24
+    assert "1,234" in picture[-1]
+
+
+@pytest.mark.parametrize(("nodes", "can"), [(1, False), (2, False), (3, True), (4, True)])
+def test_it_says_so_where_no_node_can_be_spared(nodes: int, can: bool) -> None:
+    assert ("None can be spared" not in run.opening(settings(nodes))) is can
 
 
 # --- the witness -----------------------------------------------------------------------------

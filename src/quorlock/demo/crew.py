@@ -114,9 +114,9 @@ class Crew:
         self.close()
 
     @property
-    def ready(self) -> bool:
-        """All are waiting for the start."""
-        return all(member.ready for member in self.members)
+    def ready(self) -> int:
+        """How many are waiting for the start."""
+        return sum(member.ready for member in self.members)
 
     @property
     def ended(self) -> bool:

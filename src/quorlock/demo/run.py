@@ -105,9 +105,11 @@ class Show:
     def _gather(self, crew: Crew) -> None:
         """Wait until all workers stand ready."""
         self._screen.say(opening(self._settings))
-        while not crew.ready and crew.complete and self._now < _READY_TIMEOUT:
+        waited_for = len(crew.members)
+        while crew.ready < waited_for and crew.complete and self._now < _READY_TIMEOUT:
             crew.listen(_BEAT)
             self._heed()
+            self._screen.gather(crew.ready)
 
     def _perform(self, crew: Crew) -> float:
         steps = list(plot(self._settings))
@@ -147,26 +149,29 @@ _ACTS = {
 
 
 def opening(settings: Settings) -> str:
-    """What will be seen, in lines of 80 columns."""
-    work = f"{settings.workers} processes add to one counter file that is not atomic, "
+    """What will be seen."""
+    work = f"{settings.workers} processes add to one counter file that is not atomic"
+    witness = "A witness logs who is inside and when, and reads the counter in the end."
     if not settings.locking:
-        return f"{work}without a lock.\n{_WITNESS}"
+        return f"{work}, without a lock.\n{witness}"
     nodes = f"{settings.nodes} local servers" if settings.nodes > 1 else "one local server"
-    return (
-        f"{work}each time under\n"
-        f"a lock on {nodes} (quorum {settings.quorum}, ttl {TTL:g} s).\n{_WITNESS}"
-    )
+    lock = f"each time under a lock on {nodes} (quorum {settings.quorum}, ttl {TTL:g} s)."
+    spared = "" if settings.spare else " None can be spared, so nothing happens to them."
+    return f"{work}, {lock}{spared}\n{witness}"
 
 
-_WITNESS = "A witness logs who is inside and when, and reads the counter in the end."
+_NEXT = """\
+The same without the lock: quorlock demo --no-lock
+A lock of your own:        quorlock run demo --nodes local -- echo mine"""
 
 
 def verdict(settings: Settings, crew: Crew, judgement: Judgement, screen: Screen) -> int:
-    """The last line, and the exit status that goes with it."""
+    """The last words, and the exit status that goes with them."""
     if not settings.locking:
         return _contrast(judgement, screen)
     if judgement.content and not crew.died:
         screen.say("The witness is content: no addition lost, nobody met inside.", "bold green")
+        screen.say(_NEXT)
         return CONTENT
     screen.say(f"The witness is NOT content: {complaint(crew, judgement)}.", "bold red")
     return NOT_CONTENT
@@ -177,6 +182,7 @@ def _contrast(judgement: Judgement, screen: Screen) -> int:
     if lost > 0 and met > 0:
         text = f"Without the lock {lost:,} of {made:,} additions are lost ({lost / made:.0%})."
         screen.say(f"{text} With it: none.", "bold yellow")
+        screen.say("The same with the lock: quorlock demo")
         return CONTENT
     screen.say("No contrast: nothing was lost this time; try more --workers.", "bold red")
     return NOT_CONTENT

@@ -46,6 +46,11 @@ class Settings:
         """How many nodes must grant."""
         return self.nodes // 2 + 1
 
+    @property
+    def spare(self) -> int:
+        """How many may be out at once."""
+        return self.nodes - self.quorum
+
 
 class Act(Enum):
     """What is done to a node."""
@@ -67,12 +72,11 @@ class Step:
 
 def plot(settings: Settings) -> tuple[Step, ...]:
     """The faults in their order; never more than a minority of the nodes is out at once."""
-    most_out = settings.nodes - settings.quorum
-    if most_out == 0:
+    if settings.spare == 0:
         return ()
     kill, restart, stop, cont = _instants(settings.seconds)
     # Of five: nodes 2 and 4 are killed, 2 comes back, 5 is stopped.
-    killed = tuple(range(1, settings.nodes, 2))[:most_out]
+    killed = tuple(range(1, settings.nodes, 2))[: settings.spare]
     steps: list[Step] = []
     if settings.killing:
         steps += [Step(kill, Act.KILL, killed), Step(restart, Act.RESTART, killed[:1])]

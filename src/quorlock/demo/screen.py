@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _STYLES = {"up": "green", "killed": "bold red", "stopped": "bold yellow"}
 _REFRESH = 0.12  # seconds
 _ROW_MAX = 8  # workers in one row
+_SINGLY_MAX = 16  # workers that are shown one by one: of more the picture would not fit 24 lines
+_ROOMY = 72  # columns that the widest table needs
 _TROUBLES_MAX = 3
 _NAME_WIDTH = 16
 _WHOLE_MS = 10
@@ -65,6 +67,12 @@ class Screen:
         grid.add_row(f"{seconds:.1f} s", Text(text, style))
         self._print(grid)
 
+    def gather(self, ready: int) -> None:
+        """So many workers stand ready; with many it takes a while."""
+        if self._live is not None:
+            text = f"{ready} of {self._settings.workers} workers stand ready"
+            self._live.update(Text(text), refresh=True)
+
     def show(self, seconds: float, crew: Crew, fates: Fates) -> None:
         """The picture of this moment; not more often than eyes can follow."""
         now = time.monotonic()
@@ -78,8 +86,9 @@ class Screen:
         parts: list[RenderableType] = [Text(f"\n{head}   {rate:,.0f} per second", "bold")]
         if self._settings.locking:
             states = [fates.state(node) for node in range(self._settings.nodes)]
-            parts.append(nodes_table(crew, "state", [Text(s, _STYLES[s]) for s in states]))
-        parts.append(workers_table(turns))
+            texts = [Text(state, _STYLES[state]) for state in states]
+            parts.append(nodes_table(crew, "state", texts, self._console.width))
+        parts.append(workers_table(turns, self._console.width))
         self._live.update(Group(*parts), refresh=True)
 
     def conclude(self, seconds: float, crew: Crew, fates: Fates, judgement: Judgement) -> None:
@@ -90,10 +99,11 @@ class Screen:
             self.say(f"and {len(crew.troubles) - _TROUBLES_MAX:,} more of that kind", "yellow")
         self._print(Text())
         if self._settings.locking:
+            self.say("What the nodes said when they were asked for the lock:")
             stories = [Text(fates.story(node)) for node in range(self._settings.nodes)]
-            self._print(nodes_table(crew, "what happened to it", stories))
+            self._print(nodes_table(crew, "what happened to it", stories, self._console.width))
             self._print(Text())
-            self._print(times_table(crew))
+            self._print(times_table(crew, self._console.width))
             self._print(Text())
         self._print(summary(seconds, crew, judgement))
         self._print(Text())
@@ -123,20 +133,28 @@ class Rate:
         return (turns - count) / (now - at) if now > at else 0.0
 
 
-def nodes_table(crew: Crew, header: str, last: Sequence[Text]) -> Table:
+def headed_table(width: int) -> Table:
+    """An empty one; its columns stand closer together where there is little room."""
+    return Table(box=SIMPLE_HEAD, padding=(0, int(width >= _ROOMY)), show_edge=False)
+
+
+def nodes_table(crew: Crew, header: str, last: Sequence[Text], width: int) -> Table:
     """What every node voted in the attempts that won, and what is to say about it."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False)
-    for name in ("node", "granted", "refused", "unknown", "not waited for"):
-        table.add_column(name, justify="right")
-    table.add_column(header, no_wrap=True, min_width=24)
+    table = headed_table(width)
+    # On a narrow terminal the last column breaks its lines, and no figure is cut.
+    table.add_column("node", justify="right", no_wrap=True)
+    for name in ("granted", "refused", "unknown"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=7)
+    table.add_column("not waited for", justify="right", min_width=6)
+    table.add_column(header, min_width=12)
     for number, (votes, text) in enumerate(zip(crew.votes, last, strict=True), 1):
         table.add_row(str(number), *(f"{count:,}" for count in votes), text)
     return table
 
 
-def times_table(crew: Crew) -> Table:
+def times_table(crew: Crew, width: int) -> Table:
     """How long acquiring and releasing took."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False)
+    table = headed_table(width)
     table.add_column("", min_width=_NAME_WIDTH)
     for name in ("p50", "p99"):
         table.add_column(name, justify="right", min_width=10)
@@ -176,14 +194,18 @@ def summary(seconds: float, crew: Crew, judgement: Judgement) -> Table:
     return table
 
 
-def workers_table(turns: Sequence[int]) -> Table:
-    """How many turns every worker has had."""
+def workers_table(turns: Sequence[int], width: int) -> Table:
+    """How many turns every worker has had, or what the fewest and the most are."""
     table = Table.grid(padding=(0, 1))
+    if len(turns) > _SINGLY_MAX:
+        table.add_row(f" turns per worker: {min(turns):,} the fewest, {max(turns):,} the most")
+        return table
+    in_row = max(1, min(_ROW_MAX, (width - 8) // 7))
     table.add_column(min_width=7)
-    for _ in turns[:_ROW_MAX]:
+    for _ in turns[:in_row]:
         table.add_column(justify="right", min_width=6)
-    for first in range(0, len(turns), _ROW_MAX):
-        row = turns[first : first + _ROW_MAX]
+    for first in range(0, len(turns), in_row):
+        row = turns[first : first + in_row]
         numbers = (str(number) for number in range(first + 1, first + len(row) + 1))
         table.add_row(" worker", *numbers, style="dim")
         table.add_row(" turns", *(f"{count:,}" for count in row))
