@@ -9,12 +9,18 @@ from quorlock.cli.exits import EX_UNAVAILABLE, Failed
 
 
 @click.command("demo")
-@click.option("--no-lock", is_flag=True, help="The contrast: the same work without the lock.")
+@click.option(
+    "--no-lock",
+    is_flag=True,
+    help="The contrast: the same work without the lock; nothing happens to the nodes.",
+)
 @click.option("--seconds", type=Seconds(5, 600), help="How long (10; without the lock 5).")
 @click.option("--workers", type=click.IntRange(1, 64), default=8, help="Processes (8).")
 @click.option("--nodes", type=click.IntRange(1, 9), default=5, help="Servers (5).")
-@click.option("--kill/--no-kill", default=True, help="Kill two nodes and restart one, or do not.")
-@click.option("--stop/--no-stop", default=True, help="Stop and continue a node, or do not.")
+@click.option(
+    "--kill/--no-kill", default=True, help="Kill a minority of the nodes and restart one (yes)."
+)
+@click.option("--stop/--no-stop", default=True, help="Stop a node and continue it (yes).")
 def command(
     *, no_lock: bool, seconds: float | None, workers: int, nodes: int, kill: bool, stop: bool
 ) -> int:
