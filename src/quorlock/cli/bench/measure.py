@@ -31,7 +31,7 @@ CONTENDERS = 8
 _LOCKS = 16  # of one caller, in turn: the next round is not for the key of the last one
 _TTL_MAX = 2.0  # what a bench that was killed leaves behind is gone after it
 _TIMEOUT = 1.0  # beyond the hiccups of a busy machine: they show as time, not as errors
-_WARM_UP = 0.2  # of each part: not counted
+_WARM_UP = 0.3  # of each part: not counted
 _SILENCE_SHARE = 0.2  # of the whole: so long we wait for a node that does not answer
 # How the time is shared out; the last is for connecting and for closing.
 _TRIPS, _ONE, _RATES, _CONTENTION, _REST = 0.1, 0.2, 0.4, 0.24, 0.06
