@@ -28,6 +28,15 @@ ACL = Path(__file__).parents[2] / "docs" / "acl.md"
 SHORT = ("--seconds", "1", "--tasks", "1,8")
 
 
+@pytest.fixture
+def shell(shell: Shell) -> Shell:
+    """A busy machine is no hung node: a second to answer, and so a ttl of ten."""
+    settings = shell.home / "settings.toml"
+    settings.write_text("node_timeout = 1.0\n")
+    shell.variables["QUORLOCK_CONFIG"] = str(settings)
+    return shell
+
+
 def measured(shell: Shell, *words: str, status: int = 0) -> dict[str, Any]:
     """What `--json` says, held against its schema."""
     done = shell.run("bench", *SHORT, "--json", *words)
@@ -43,7 +52,7 @@ def keys_of(nodes: Iterable[Server]) -> list[bytes]:
 
 def emptied(nodes: Iterable[Server]) -> bool:
     """No key is left, before any could have run out: a node that woke up reads what it was sent."""
-    deadline = time.monotonic() + 1.5
+    deadline = time.monotonic() + 5
     while keys_of(nodes) and time.monotonic() < deadline:
         time.sleep(0.01)
     return keys_of(nodes) == []
@@ -91,9 +100,9 @@ def test_what_people_read(shell: Shell, nodes: Servers) -> None:
         assert len(re.findall(rf"^  \S*{name} .* ms .* ms .*%$", done.stdout, re.MULTILINE)) == 1
     assert "One caller: a round waits for 3 of 5 nodes" in done.stdout
     assert "Many callers: " in done.stdout
-    assert re.match(r"quorlock bench: loads 5 nodes for about 1 s, ", done.stderr)
-    assert re.search(r"\(quorlock-bench:\w{8}:\.\.\., ttl 2 s\)$", done.stderr)
-    assert done.stderr.count("\n") == 1
+    head, keys = done.stderr.splitlines()
+    assert head == "quorlock bench: loads 5 nodes for about 1 s, under keys of its own:"
+    assert re.fullmatch(r"  quorlock-bench:\w{8}:\.\.\. \(ttl 10 s\)", keys)
 
 
 def test_one_node(bare_shell: Shell, nodes: Servers) -> None:
@@ -113,7 +122,7 @@ def test_a_dead_and_a_hung_node_are_named(shell: Shell, mortal_nodes: Servers) -
     flat = " ".join(done.stdout.split())
     dead, hung = (mortal_nodes[number].path[-20:] for number in (1, 3))
     assert f"{dead}: Connection refused" in flat
-    assert f"{hung}: no answer within 0.2 s" in flat
+    assert f"{hung}: no answer within 0.5 s" in flat
     assert "2 of 5 nodes did not vote: none of the others may fail" in flat
     mortal_nodes[3].cont()
     assert emptied([node for node in mortal_nodes if node.alive])
@@ -168,7 +177,8 @@ def guarded() -> Iterator[Servers]:
 def by_file(shell: Shell, nodes: Servers, username: str, **settings: str) -> None:
     lines = {"username": username, "password": "PASSWORD", **settings}
     text = "".join(f"{name} = '{value}'\n" for name, value in lines.items())
-    (shell.home / "quorlock.toml").write_text(f"nodes = {nodes.urls}\n{text}")
+    text += f"nodes = {nodes.urls}\nnode_timeout = 1.0\n"
+    (shell.home / "quorlock.toml").write_text(text)
 
 
 def test_it_touches_no_keys_but_its_own(bare_shell: Shell, guarded: Servers) -> None:
@@ -281,7 +291,7 @@ def test_a_reader_that_goes_away(shell: Shell) -> None:
     done = shell.run("bench", *SHORT, capture_output=False, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert done.returncode == EX_SIGNAL + signal.SIGPIPE
-    assert done.stderr.count("\n") == 1
+    assert done.stderr.count("\n") == 2
 
 
 def test_a_dumb_terminal_is_not_drawn_on(shell: Shell) -> None:
@@ -290,4 +300,4 @@ def test_a_dumb_terminal_is_not_drawn_on(shell: Shell) -> None:
         terminal.hear(lambda _: False)
         bench.communicate(timeout=20)
     assert "\x1b" not in terminal.said
-    assert terminal.said.count("\n") == 1
+    assert terminal.said.count("\n") == 2

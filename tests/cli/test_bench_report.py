@@ -108,6 +108,10 @@ def test_the_quorum_waits_for_its_slowest() -> None:
 def test_on_one_machine_it_is_the_machine() -> None:
     text = said(measured(*(node(name, 0.00004) for name in "abcde")))
     assert "So this machine sets the pace" in text
+    noise = measured(
+        *(node(name, trip) for name, trip in zip("abc", (1e-5, 1e-5, 9e-5), strict=True)), quorum=2
+    )
+    assert "times as long" not in said(noise)
 
 
 def test_one_node_is_waited_for() -> None:

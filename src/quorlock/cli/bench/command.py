@@ -63,8 +63,8 @@ def command(source: Source, *, seconds: float, tasks: tuple[int, ...], as_json: 
     bench = Bench(settings, Plan(seconds, tasks), stop, progress.tell)
     nodes = "one node" if len(settings.nodes) == 1 else f"{len(settings.nodes)} nodes"
     progress.say(
-        f"loads {nodes} for about {seconds:g} s, under keys of its own"
-        f" ({bench.keys}..., ttl {bench.ttl:g} s)"
+        f"loads {nodes} for about {seconds:g} s, under keys of its own:"
+        f"\n  {bench.keys}... (ttl {bench.ttl:g} s)"
     )
     try:
         measured = _measured(bench, stop)

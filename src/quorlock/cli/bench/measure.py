@@ -32,7 +32,8 @@ _LOCKS = 16  # of one caller, in turn: the next round is not for the key of the 
 _TTL_MAX = 2.0  # what a bench that was killed leaves behind is gone after it
 _TIMEOUT = 1.0  # beyond the hiccups of a busy machine: they show as time, not as errors
 _WARM_UP = 0.3  # of each part: not counted
-_SILENCE_SHARE = 0.2  # of the whole: so long we wait for a node that does not answer
+# So long we wait for a node that does not answer: a share of the whole, and at least half a second.
+_SILENCE_SHARE, _SILENCE_MIN = 0.2, 0.5
 # How the time is shared out; the last is for connecting and for closing.
 _TRIPS, _ONE, _RATES, _CONTENTION, _REST = 0.1, 0.2, 0.4, 0.24, 0.06
 
@@ -153,8 +154,8 @@ class Bench:
     def _trips(self) -> list[Times | str]:
         """To one node after the other: what asking it takes, or why it does not answer."""
         self._tell("each node")
-        share = self._plan.seconds * _SILENCE_SHARE
-        patience = min(float(self._settings.argument("connect_timeout")), share)
+        most = max(self._plan.seconds * _SILENCE_SHARE, _SILENCE_MIN)
+        patience = min(float(self._settings.argument("connect_timeout")), most)
         with connected(self._settings.nodes, patience) as talks:
             weight = _TRIPS / len(talks)
             return [_trips_to(talk, f"{self.keys}0", self._window(weight)) for talk in talks]
