@@ -110,6 +110,11 @@ def test_one_node(bare_shell: Shell, nodes: Servers) -> None:
     assert [node["in_quorum"] for node in facts["nodes"]] == [1]
 
 
+def test_more_callers_than_threads_are_tasks(shell: Shell) -> None:
+    facts = measured(shell, "--tasks", "65")
+    assert [(rate["face"], rate["callers"]) for rate in facts["many_callers"]] == [("tasks", 65)]
+
+
 # --- nodes that fail -------------------------------------------------------------------------
 
 

@@ -135,6 +135,8 @@ def test_many_callers_are_bound_by_python_or_not() -> None:
     assert "97% of the time: that is what bounds it" in text
     idle = [rate("threads", 1, 500), rate("tasks", 64, 90)]
     assert "50% of the time; the rest it waited" in said(measured(*FIVE, rates=idle))
+    alone = said(measured(*FIVE, rates=RATES[2:]))  # --tasks 64, or more than threads can be
+    assert "9,000 per s with 64 tasks. This process" in alone
 
 
 def test_what_went_wrong_is_told() -> None:

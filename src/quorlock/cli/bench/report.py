@@ -169,17 +169,19 @@ def _about_nodes(measured: Measured) -> Iterator[str]:
 
 
 def _about_many(rates: Sequence[Rate]) -> Iterator[str]:
-    best = {rate.face: rate for rate in sorted(rates, key=lambda rate: rate.per_second)}
-    less, top = sorted((best["threads"], best["tasks"]), key=lambda rate: rate.per_second)
+    """The best of either face; of threads there may be none."""
+    ordered = sorted(rates, key=lambda rate: rate.per_second)
+    top = ordered[-1]
     if not top.per_second:
         return
+    other = next((rate for rate in reversed(ordered) if rate.face != top.face), None)
+    against = f", against {other.per_second:,.0f} with {_callers(other)}" if other else ""
     rest = "; the rest it waited for the nodes, the network, or other programs here"
     if top.cpu >= _BUSY:
         rest = ": that is what bounds it, so more processes do more"
     yield (
-        f"Many callers: {top.per_second:,.0f} per s with {_callers(top)}, against"
-        f" {less.per_second:,.0f} with {_callers(less)}. This process was on a CPU for"
-        f" {top.cpu:.0%} of the time{rest}."
+        f"Many callers: {top.per_second:,.0f} per s with {_callers(top)}{against}. This process was"
+        f" on a CPU for {top.cpu:.0%} of the time{rest}."
     )
 
 
