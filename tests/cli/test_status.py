@@ -176,3 +176,12 @@ def test_without_a_quorum_it_says_so(shell: Shell, mortal_nodes: Servers) -> Non
     assert (done.returncode, done.stdout) == (EX_UNAVAILABLE, "")
     assert "refused), after 1 attempt" in done.stderr
     assert at_last(mortal_nodes[3:], "a", None)
+
+
+def test_what_nobody_answers_is_not_called_free(shell: Shell, mortal_nodes: Servers) -> None:
+    """Nor is there "nothing to break": nobody knows."""
+    for node in mortal_nodes[:3]:
+        node.kill()
+    done = shell.run("break", "a")
+    assert (done.returncode, done.stdout) == (EX_UNAVAILABLE, "")
+    assert "unreachable: 3 of 5 nodes did not say" in done.stderr

@@ -29,5 +29,8 @@ def command(source: Source, *, resource: str, yes: bool) -> int:
         for holder in shown:
             redlock.break_lease(resource, holder)
         after = redlock.inspect(resource) if shown else told
-    click.echo(as_text(after) if shown else f"{resource!r}: nothing to break")
+    if shown:
+        click.echo(as_text(after))
+    elif told.verdict != UNREACHABLE:
+        click.echo(f"{resource!r}: nothing to break")
     return EX_UNAVAILABLE if after.verdict == UNREACHABLE else 0
