@@ -1,7 +1,9 @@
-"""Completion in a real bash, the scripts for the others, and what `--help` may load."""
+"""Completion in a real bash, zsh and fish, and what it and `--help` may load."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,12 +13,30 @@ import pytest
 
 from quorlock.cli.main import COMMANDS, commands
 from tests.cli.command import Shell
+from tests.cli.terminal import Terminal
 
-bash = shutil.which("bash")
+RUNTIME = {"XDG_RUNTIME_DIR": "."}  # else fish leaves a folder in /tmp
+
+OFFERED = {
+    "": list(COMMANDS),
+    "st": ["status"],
+    "status --js": ["--json"],
+    "acquire x --format ": ["token", "shell", "json"],
+    "acquire deploy:web --format ": ["token", "shell", "json"],
+    "acquire x --format=": ["token", "shell", "json"],
+    "acquire x --format=j": ["json"],
+    "completion b": ["bash"],
+    "demo --no-l": ["--no-lock"],
+    "run --on-busy=s": ["skip"],
+    "run x -- wc af": ["afile"],
+    "run x -- env wc af": ["afile"],
+    "run x -- quorl": ["quorlock"],
+}
 
 
-def completed(shell: Shell, *words: str) -> list[str]:
-    """What bash offers for the last of these words, by what the completion has registered."""
+@pytest.mark.parametrize("line", [line for line in OFFERED if "afile" not in OFFERED[line]])
+def test_what_bash_offers(line: str, installed: Shell) -> None:
+    """By the function that it has registered; files, which bash finds by itself, are below."""
     script = """
         eval "$(quorlock completion bash)" || exit
         registered=$(complete -p quorlock) && [[ $registered =~ -F\\ ([^ ]+) ]] || exit
@@ -24,46 +44,126 @@ def completed(shell: Shell, *words: str) -> list[str]:
         "${BASH_REMATCH[1]}" quorlock "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
         printf '%s\\n' "${COMPREPLY[@]}"
     """
-    assert bash is not None
+    # bash breaks words at these too.
+    words = re.split(r" |(?<=[=:])|(?=[=:])", f"quorlock {line}")
+    if words[-1] == "" and words[-2] == "=":
+        words.pop()
+    done = has_run("bash", script, *words, shell=installed)
+    assert done.split() == OFFERED[line]
+
+
+@pytest.mark.parametrize("line", OFFERED)
+def test_what_fish_offers(line: str, installed: Shell) -> None:
+    """By itself, or of what comes after `--`."""
+    (installed.home / "afile").touch()
+    offered = [offer.partition("\t")[0] for offer in by_fish(line, installed)]
+    option, equals, _ = line.rpartition(" ")[2].partition("=")
+    assert offered == [f"{option}{equals}{it}" if equals else it for it in OFFERED[line]]
+
+
+def test_fish_says_what_each_command_is_for(installed: Shell) -> None:
+    said = [f"{name}\t{entry.help}" for name, entry in COMMANDS.items()]
+    assert by_fish("", installed) == said
+
+
+def test_fish_says_to_its_end_what_an_option_means(installed: Shell) -> None:
+    """Commas and all."""
+    (said,) = by_fish("run --on-l", installed)
+    assert said.startswith("--on-lost\tIf the lease is lost: TERM")
+    assert said.endswith(", or say so and leave it.")
+
+
+def by_fish(line: str, shell: Shell) -> list[str]:
+    """What it offers, and what it says of each."""
+    script = "quorlock completion fish | source; complete -C $argv[2..]"
+    return has_run("fish", script, f"quorlock {line}", shell=shell).splitlines()
+
+
+def has_run(name: str, script: str, *words: str, shell: Shell) -> str:
+    """What this shell prints, which reads no set-up and complains of nothing."""
+    quiet = {"bash": "--norc", "fish": "--no-config"}[name]
+    if (path := shutil.which(name)) is None:
+        pytest.skip(f"there is no {name}")
     done = subprocess.run(
-        [bash, "--norc", "-c", script, "bash", "quorlock", *words],
-        env=shell.environment(),
+        [path, quiet, "-c", script, name, *words],
+        env=shell.environment(RUNTIME),
+        cwd=shell.home,
         capture_output=True,
         text=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split()
+    return done.stdout
 
 
-@pytest.mark.skipif(bash is None, reason="there is no bash")
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        ([""], list(COMMANDS)),
-        (["st"], ["status"]),
-        (["status", "--js"], ["--json"]),
-        (["acquire", "x", "--format", ""], ["token", "shell", "json"]),
-        (["completion", "b"], ["bash"]),
-        (["demo", "--no-l"], ["--no-lock"]),
-    ],
-    ids=" ".join,
-)
-def test_bash_completes(words: list[str], offered: list[str], installed: Shell) -> None:
-    assert completed(installed, *words) == offered
+# What is typed, before the tabulator, and what the shell makes of it.
+TYPED = {
+    "quorlock st": "quorlock status",
+    "quorlock run --on-b": "quorlock run --on-busy",
+    "quorlock run --on-busy s": "quorlock run --on-busy skip",
+    "quorlock run --on-busy=s": "quorlock run --on-busy=skip",
+    "quorlock run deploy:web --on-b": "quorlock run deploy:web --on-busy",
+    "quorlock run 'a b' --on-b": "quorlock run 'a b' --on-busy",
+    "quorlock status --config af": "quorlock status --config afile",
+    "quorlock status --config=af": "quorlock status --config=afile",
+    "quorlock run x -- quorlo": "quorlock run x -- quorlock",
+    "quorlock run x -- wc af": "quorlock run x -- wc afile",
+    "quorlock run x -- ./bin/quo": "quorlock run x -- ./bin/quorlock",
+    "quorlock status -- x --js": "quorlock status -- x --js",  # an argument
+}
+# As users are told to set it up. zsh is not told to load its completion first.
+SETUP = {
+    "bash": 'eval "$(quorlock completion bash)"',
+    "zsh": 'eval "$(quorlock completion zsh)"',
+    "fish": "quorlock completion fish > ~/.config/fish/completions/quorlock.fish",
+}
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_others_are_given_their_script(shell: str, bare_shell: Shell) -> None:
-    """It calls back for what it is to offer, and gets it."""
-    script = bare_shell.answer("completion", shell)
-    assert f"_QUORLOCK_COMPLETE={shell}_complete" in script
-    given = {
-        "_QUORLOCK_COMPLETE": f"{shell}_complete",
-        "COMP_WORDS": "quorlock st",
-        "COMP_CWORD": "st" if shell == "fish" else "1",
-    }
-    assert "status" in bare_shell.answer(given=given)
+@pytest.mark.parametrize("name", SETUP)
+def test_at_a_terminal(name: str, installed: Shell) -> None:
+    """In a real shell, keys pressed: the tabulator, then `show ` at the line's beginning."""
+    home = installed.home
+    (home / "afile").touch()
+    (home / ".config/fish/completions").mkdir(parents=True)
+    show = home / "bin" / "show"
+    show.write_text('#!/bin/sh\nfor word; do printf "<%s>" "$word"; done >> shown; echo >> shown\n')
+    show.chmod(0o755)
+    shown = home / "shown"
+    shown.touch()
+    with Terminal(name, home, installed.environment(), setup=SETUP[name]) as terminal:
+        for number, typed in enumerate(TYPED, 1):
+            terminal.type(f"{typed}\t\x01show \r")
+            terminal.await_that(lambda: len(shown.read_text().splitlines()) == number)  # noqa: B023
+    wanted = ["".join(f"<{word}>" for word in shlex.split(line)) for line in TYPED.values()]
+    assert shown.read_text().splitlines() == wanted
+
+
+def test_zsh_loads_it_from_a_folder_of_functions(installed: Shell) -> None:
+    """As packages install it: a file `_quorlock` in the fpath."""
+    functions = installed.home / "functions"
+    functions.mkdir()
+    (functions / "_quorlock").write_text(installed.answer("completion", "zsh"))
+    setup = "fpath=(~/functions $fpath); autoload -Uz compinit; compinit -u"
+    with Terminal("zsh", installed.home, installed.environment(), setup=setup) as terminal:
+        terminal.type("quorlock completion b\t> said\r")
+        terminal.await_that((installed.home / "said").exists)
+
+
+def test_what_follows_run_is_left_to_the_commands_own_completion_in_bash(installed: Shell) -> None:
+    """Where the package bash-completion is there."""
+    script = """
+        eval "$(quorlock completion bash)"
+        _command_offset() { echo "from word $1 on: ${COMP_WORDS[$1]}"; }
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+        _quorlock quorlock "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    """
+    words = ("quorlock", "run", "x", "--", "git", "ch")
+    assert has_run("bash", script, *words, shell=installed) == "from word 4 on: git\n"
+
+
+def test_another_question_is_not_answered(bare_shell: Shell) -> None:
+    for instruction in ("tcsh_source", "bash_nonsense"):
+        bare_shell.complaint(1, given={"_QUORLOCK_COMPLETE": instruction})
 
 
 def test_another_shell_is_wrong_usage(bare_shell: Shell) -> None:
@@ -108,10 +208,8 @@ def test_help_loads_click_and_little_of_ours(bare_shell: Shell) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_each_command_loads_no_core(name: str, bare_shell: Shell) -> None:
     """Nor does completion."""
-    ways = [loaded(bare_shell, name, "--help")]
-    asked = {"COMP_WORDS": f"quorlock {name} --", "COMP_CWORD": "2"}
-    ways.append(loaded(bare_shell, _QUORLOCK_COMPLETE="bash_complete", **asked))
-    for brought in ways:
+    asked = loaded(bare_shell, name, "--", _QUORLOCK_COMPLETE="bash_complete")
+    for brought in (loaded(bare_shell, name, "--help"), asked):
         assert f"quorlock.cli.{COMMANDS[name].module}" in brought
         assert {"socket", "rich", "hiredis"} & brought == set()
         unwanted = ("quorlock._core", "quorlock._face", "quorlock._sync", "quorlock.demo")

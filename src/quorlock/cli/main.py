@@ -18,8 +18,10 @@ from quorlock.errors import QuorlockError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_NAME = "quorlock"
-_COMPLETE = "_QUORLOCK_COMPLETE"
+    from click.shell_completion import CompletionItem
+
+NAME = "quorlock"
+COMPLETE = "_QUORLOCK_COMPLETE"
 
 
 class Entry(NamedTuple):
@@ -67,9 +69,17 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Those that begin so; click would load each one for its help."""
+        from click.shell_completion import CompletionItem
 
-@click.command(_NAME, cls=Commands, invoke_without_command=True)
-@click.version_option(__version__, prog_name=_NAME)
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=COMMANDS[name].help) for name in names), *options]
+
+
+@click.command(NAME, cls=Commands, invoke_without_command=True)
+@click.version_option(__version__, prog_name=NAME)
 @click.pass_context
 def commands(context: click.Context) -> int:
     """quorlock, the distributed lock: Redlock over independent Redis or Valkey nodes."""
@@ -80,14 +90,16 @@ def commands(context: click.Context) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    if instruction := os.environ.get(_COMPLETE):
+    if instruction := os.environ.get(COMPLETE):
+        from quorlock.cli.completion import complete
+
         return complete(instruction)
     context = None
     try:
         with (
             exits.interruptible(),
             commands.make_context(
-                _NAME, list(sys.argv[1:] if arguments is None else arguments)
+                NAME, list(sys.argv[1:] if arguments is None else arguments)
             ) as context,
         ):
             status = int(commands.invoke(context))
@@ -100,10 +112,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exits.EX_USAGE
     except (KeyboardInterrupt, OSError, exits.Failed, QuorlockError) as error:
         return exits.told(context.invoked_subcommand if context else None, error)
-
-
-def complete(instruction: str) -> int:
-    """Do for a shell what it asks by `bash_source` or `bash_complete`."""
-    from click.shell_completion import shell_complete
-
-    return shell_complete(commands, {}, _NAME, _COMPLETE, instruction)
