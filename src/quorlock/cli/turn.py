@@ -52,6 +52,7 @@ class Turn:
         self._signals = signals
         self._voice = voice
         self._began = 0.0
+        self._is_ending = False  # a signal said so
         self._look = min(plan.lock.ttl / _LOOKS, _LONGEST_LOOK)
 
     def take(self) -> int:
@@ -124,7 +125,7 @@ class Turn:
             sources: list[Child | Signals] = [child, signals]
             ready, _, _ = select.select(sources, [], [], self._look)
             child.wake()
-            for number in signals.taken():
+            for number in self._signalled():
                 child.signal(number)
             if child in ready and (ended := child.hear()) is not None:
                 return ended
@@ -135,6 +136,12 @@ class Turn:
                 is_told = True
                 self._lose()
 
+    def _signalled(self) -> list[int]:
+        """The signals that have come; those that mean an end also end --min-hold."""
+        numbers = self._signals.taken()
+        self._is_ending |= any(means_an_end(number) for number in numbers)
+        return numbers
+
     def _lose(self) -> None:
         if self._plan.orders.on_lost == "warn":
             self._voice.warn("lost", "the lease is lost; the command runs on without it")
@@ -143,13 +150,14 @@ class Turn:
             self._child.end()
 
     def _hold_on(self, lease: Lease) -> bool:
-        """Hold it for min_hold; a signal that means an end is one. Whether there was any need."""
+        """Hold it for min_hold; a signal that means an end is one, also one that the command was
+        told of: who stops us has no need of those who would start it too. Whether it was held on.
+        """
         until = self._began + self._plan.min_hold
-        is_needed = now() < until and lease.held
-        while (left := until - now()) > 0 and lease.held:
+        is_needed = now() < until and lease.held and not self._is_ending
+        while (left := until - now()) > 0 and lease.held and not self._is_ending:
             select.select([self._signals], [], [], min(left, self._look))
-            if any(means_an_end(number) for number in self._signals.taken()):
-                break
+            self._signalled()
         return is_needed
 
 

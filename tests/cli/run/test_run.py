@@ -150,6 +150,14 @@ def test_min_hold_keeps_it_after_a_short_job_and_a_signal_ends_that(run: Runner)
     assert not any(run.keys())
 
 
+def test_a_signal_that_ends_the_command_ends_min_hold_too(run: Runner) -> None:
+    """Or a service that is stopped would be killed instead, and the lock stay for its ttl."""
+    held = run.patient("x", "--min-hold", "1h", does="obey")
+    held.send(signal.SIGTERM)
+    assert held.end().returncode == 0
+    assert not any(run.keys())
+
+
 def test_json_tells_of_every_event_in_a_line(run: Runner) -> None:
     told = events(run("x", "--json", "--fencing", "-c", "exit 4"))
     assert list(told) == ["acquired", "ended"]
