@@ -200,7 +200,8 @@ def test_help_loads_click_and_little_of_ours(bare_shell: Shell) -> None:
     ours = {name for name in brought if name.startswith("quorlock")}
     assert ours == {
         "quorlock.__main__",
-        *("quorlock.cli", "quorlock.cli.main", "quorlock.cli.exits", "quorlock.errors"),
+        *("quorlock.cli", "quorlock.cli.main", "quorlock.cli.exits", "quorlock.cli.streams"),
+        "quorlock.errors",
     }
     assert {"socket", "asyncio", "rich", "hiredis", "tomllib", "json"} & brought == set()
 

@@ -67,7 +67,10 @@ class Host:
         self.put("usr/local/bin/quorlock", f"#!{sys.executable}\n{lines}\nsys.exit(main())\n")
 
     def name_nodes(self, urls: list[str]) -> None:
-        (self.home / "etc/quorlock.toml").write_text(f"nodes = {json.dumps(urls)}\n")
+        # Patient: a machine on which many tests run is slower than a network.
+        patience = "node_timeout = 1.0\nconnect_timeout = 10.0\n"
+        file = self.home / "etc/quorlock.toml"
+        file.write_text(f"nodes = {json.dumps(urls)}\n{patience}")
 
     def put(self, name: str, script: str) -> Path:
         """A script of this name."""

@@ -42,8 +42,7 @@ class Child:
         self._pid = 0
         self._orders = orders
         self._channel, other = Channel.pair()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()  # or both would write what is in it
+        sys.stdout.flush()  # or both would write what is in it
         with held_back() as mask:
             self._guard = os.fork()
             if self._guard == 0:
@@ -111,7 +110,7 @@ class Child:
         # The guard was killed. On Linux the command was with it; elsewhere, and for what it has
         # started, this is all that can be done.
         if self._pid and self._orders.grouped:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, signal.SIGKILL)
         return Ended(EX_SIGNAL + signal.SIGKILL, in_time=True)
 
@@ -119,8 +118,12 @@ class Child:
 def _be_guard(orders: Orders, channel: Channel, mask: set[int]) -> None:
     status = 1
     try:
-        # Ctrl-Z does not stop it: who watches the clock goes on when all others stand.
-        with Signals(signal.SIGCHLD, signal.SIGTSTP) as signals:
+        # Ctrl-Z does not stop it, nor that the command reads in the terminal's background: who
+        # watches the clock goes on when all others stand.
+        if orders.grouped:
+            os.setpgid(0, 0)  # what is sent to the group of `run` is for `run` to pass on
+        stops = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+        with Signals(signal.SIGCHLD, *stops) as signals:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             Guard(orders, channel, signals).work()
         status = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -41,6 +42,9 @@ no nodes are named. Say which, in one of these ways:
       or in ~/.config/quorlock/{FILE}
   --nodes local
       for nodes of your own on this machine, as `quorlock local up` starts them"""
+_WITHIN_RUN = """
+`quorlock run`, under which this runs, keeps QUORLOCK_NODES from its command, for it may hold
+passwords: name them in a file"""
 
 
 class Settings(NamedTuple):
@@ -85,11 +89,15 @@ def settings(source: Source) -> Settings:
     elif "nodes" in arguments:
         where = str(path)
     else:
-        raise Failed(EX_CONFIG, _NOWHERE if path is None else f"{path}: it names no nodes")
+        raise Failed(EX_CONFIG, f"{path}: it names no nodes" if path else _nowhere())
     login = {name: arguments.pop(name, None) for name in _LOGIN}
     login["password"] = _password(source) or login["password"]
     nodes = _nodes(arguments.pop("nodes"), login, where)
     return Settings(nodes, arguments, str(path or where))
+
+
+def _nowhere() -> str:
+    return _NOWHERE + (_WITHIN_RUN if "QUORLOCK_TOKEN" in os.environ else "")
 
 
 def _given(source: Source) -> tuple[str | None, str]:
@@ -107,7 +115,9 @@ def _named_file(source: Source) -> Path | None:
 
 def _found_file() -> Path | None:
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    places = (Path(FILE), Path(home).expanduser() / "quorlock" / FILE)
+    places = [Path(FILE)]
+    with suppress(RuntimeError):  # there is no home: a container's user without a name
+        places.append(Path(home).expanduser() / "quorlock" / FILE)
     return next((place for place in places if place.exists()), None)
 
 

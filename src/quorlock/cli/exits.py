@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from quorlock import errors
+from quorlock.cli.streams import say
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -96,7 +97,7 @@ def told(command: str | None, error: BaseException) -> int:
     if isinstance(error, OSError) and not isinstance(error, errors.QuorlockError):
         _shut(sys.stdout)
     if not isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
-        sys.stderr.write(f"{' '.join(filter(None, ('quorlock', command)))}: {error}\n")
+        say(f"{' '.join(filter(None, ('quorlock', command)))}: {error}\n")
     return status_of(error)
 
 

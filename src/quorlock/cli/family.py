@@ -1,5 +1,9 @@
 """The command and what it has started, as far as signals reach: its process group, or, on a
-terminal, where it shares ours, itself and its descendants. Leaves when to signal to the guard.
+terminal, where it shares ours, itself; and those of its descendants that have left that group, as
+timeout(1) and setsid(1) do. Leaves when to signal to the guard.
+
+The guard adopts orphans (Linux): a descendant whose parent is gone is a child of the guard, who so
+knows it still, and buries it.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ from typing import TYPE_CHECKING
 from quorlock.cli.exits import EX_SIGNAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_IS_LINUX = sys.platform == "linux"
 
 
 class Family:
@@ -32,7 +38,8 @@ class Family:
         self, command: Sequence[str], environment: Mapping[str, str], *, grouped: bool
     ) -> None:
         self._grouped = grouped
-        self._known: dict[int, int] = {}
+        if _IS_LINUX:
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._process = subprocess.Popen(
             command,
             env=environment,
@@ -51,45 +58,80 @@ class Family:
     def status(self) -> int | None:
         """How it has ended, as a shell says it; None while it runs."""
         status = self._process.poll()
+        if status is None and _IS_LINUX:
+            self._bury()
         return status if status is None or status >= 0 else EX_SIGNAL - status
 
-    def send(self, number: int) -> None:
-        """Signal all of them; also those that are left of it when the command itself is gone."""
-        if self._grouped:
-            with suppress(ProcessLookupError):
+    def pass_on(self, number: int) -> None:
+        """Signal the command and what hangs by it; not what has made itself independent."""
+        self._send(number, self._tops(self.pid))
+
+    def term(self) -> None:
+        """Tell all of them to end, also those who have made themselves independent."""
+        self._send(signal.SIGTERM, self._tops(os.getpid()))
+
+    def kill(self) -> None:
+        """End all of them; also those that are left when the command is gone."""
+        found = {*_descendants(os.getpid())}
+        self._send(signal.SIGKILL, found)
+        seen = found
+        # Whoever has got it starts nothing any more: once no other is found, none is left.
+        while found := {*_descendants(os.getpid())} - seen:
+            self._send(signal.SIGKILL, found)
+            seen |= found
+
+    def _send(self, number: int, pids: Iterable[int]) -> None:
+        others = [pid for pid in pids if not self._is_reached(pid)]
+        with suppress(ProcessLookupError, PermissionError):  # sudo: it is another user's
+            if self._grouped:
                 os.killpg(self.pid, number)
-        elif hasattr(os, "pidfd_open"):
-            self._send_each(number)
-        else:
-            self._process.send_signal(number)
+            elif self._process.returncode is None:
+                os.kill(self.pid, number)
+        for pid in others:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
 
-    def forget(self) -> None:
-        """Close what we know the descendants by."""
-        while self._known:
-            os.close(self._known.popitem()[1])
+    def _is_reached(self, pid: int) -> bool:
+        """By what is sent to the command, or its group."""
+        if not self._grouped:
+            return pid == self.pid
+        with suppress(ProcessLookupError):
+            return os.getpgid(pid) == self.pid
+        return True
 
-    def _send_each(self, number: int) -> None:
-        # By descriptors: a descendant that has ended leaves its number to others.
-        for pid in _descendants(self.pid) if self._process.returncode is None else ():
-            if pid not in self._known:
-                with suppress(OSError):
-                    self._known[pid] = os.pidfd_open(pid)
-        for descriptor in self._known.values():
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(descriptor, number)
+    def _tops(self, pid: int) -> Iterator[int]:
+        """Whom to tell beside the group: the first of each other group, who tells those after it,
+        as timeout(1) and a `run` in a `run` do. Told twice, many a command gives up at once.
+        """
+        for child in _children(pid):
+            if not self._is_reached(child):
+                yield child
+            if self._is_reached(child) or not self._grouped:
+                yield from self._tops(child)
+
+    def _bury(self) -> None:
+        # Not the command: Popen asks for it by its number.
+        while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if found.si_pid == self.pid:
+                break
+            os.waitpid(found.si_pid, 0)
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    yield pid
+    for child in _children(pid):
+        yield child
+        yield from _descendants(child)
+
+
+def _children(pid: int) -> Iterator[int]:
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # a thread may end while we look
-            for child in children.read_text().split():
-                yield from _descendants(int(child))
+            yield from map(int, children.read_text().split())
 
 
 def _die_with(parent: int) -> Callable[[], None] | None:
     """What the child does before it becomes the command."""
-    if sys.platform != "linux":
+    if not _IS_LINUX:
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up here: the child is to do little
 

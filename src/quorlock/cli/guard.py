@@ -9,7 +9,6 @@ is gone, however it went. Leaves the lock to `run`, which tells it how long the 
 from __future__ import annotations
 
 import select
-import signal
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from quorlock import now
@@ -86,8 +85,7 @@ class Guard:
                     self._sources.remove(self._channel)
                     self._end(family)
         if self._ending:
-            family.send(signal.SIGKILL)  # what it has started and did not end itself
-        family.forget()
+            family.kill()  # what it has started and did not end itself
         return status
 
     def _look(self, family: Family) -> float:
@@ -96,7 +94,7 @@ class Guard:
         if not self._ending and self._orders.on_lost != "warn" and at >= self._end_at:
             self._end(family)
         if self._ending and at >= self._kill_at:
-            family.send(signal.SIGKILL)
+            family.kill()
             return _LONGEST_SLEEP
         due = self._kill_at if self._ending else self._end_at
         return min(max(due - at, 0.0), _LONGEST_SLEEP)
@@ -114,7 +112,7 @@ class Guard:
         if self._orders.on_lost != "kill":
             last = self._valid_until - patience * _KILL_LEFT
             self._kill_at = min(last, self._kill_at + patience * (1 - _KILL_LEFT))
-            family.send(signal.SIGTERM)
+            family.term()
 
     def _obey(self, family: Family, word: str, *facts: Any) -> None:
         if word == "until":
@@ -123,7 +121,7 @@ class Guard:
             (number,) = facts
             # On a terminal Ctrl-C is sent to every process of the group, and so to the command.
             if self._orders.grouped or number not in self._seen:
-                family.send(number)
+                family.pass_on(number)
             self._seen.discard(number)
         else:
             self._end(family)

@@ -4,6 +4,7 @@ returns its exit status; what it raises becomes one in `exits`.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -13,6 +14,7 @@ import click
 
 from quorlock import __version__
 from quorlock.cli import exits
+from quorlock.cli.streams import hold_places, say
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ def commands(context: click.Context) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
+    hold_places()
     if instruction := os.environ.get(COMPLETE):
         from quorlock.cli.completion import complete
 
@@ -108,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as error:  # --help and --version
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        error.show(told := io.StringIO())
+        say(told.getvalue())
         return exits.EX_USAGE
     except (KeyboardInterrupt, OSError, exits.Failed, QuorlockError) as error:
         return exits.told(context.invoked_subcommand if context else None, error)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
+
+from quorlock.cli.streams import say
 
 NEWS, WARNING, FAILURE = range(3)
 
@@ -33,5 +34,4 @@ class Voice:
             return
         told = {"event": event, "resource": self._resource, **facts, "message": sentence}
         line = json.dumps(told) if self._as_json else f"quorlock run: {sentence}"
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+        say(f"{line}\n")
