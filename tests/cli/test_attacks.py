@@ -287,6 +287,16 @@ def test_stopped_for_longer_than_the_lease_it_is_dead_by_then(
     bash.await_text(f"status={exits.EX_LOST}")
 
 
+def test_ctrl_c_while_it_is_loaded_ends_it_without_a_word(shell: Shell) -> None:
+    """In the midst of an import, of which there are many."""
+    (shell.home / "click.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n"
+    )
+    path = f"{shell.home}:{shell.environment()['PYTHONPATH']}"
+    done = shell.run("run", "x", "--", "true", given={"PYTHONPATH": path})
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
 # --- places ----------------------------------------------------------------------------------
 
 
