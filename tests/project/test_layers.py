@@ -40,8 +40,12 @@ TYPES_ONLY: dict[str, set[str]] = {"errors": {"_core"}}
 # so inside a function of this file, and of nothing else.
 LAZY: dict[str, str] = {"quorlock/_drivers/dial.py": "quorlock.testing.memory"}
 
-# Doors: what `quorlock doctor` asks a node has no place in the public API (decision 0018).
-DOORS: dict[str, str] = {"quorlock/cli/doctor/asker.py": "quorlock._drivers.ask"}
+# Doors: what `quorlock doctor`, `status --match` and `top` ask a node has no place in the public
+# API (decision 0020).
+DOORS: dict[str, str] = {
+    "quorlock/cli/doctor/asker.py": "quorlock._drivers.ask",
+    "quorlock/cli/asking.py": "quorlock._drivers.ask",
+}
 
 # What is neither ours nor in the standard library:
 THIRD_PARTY: dict[str, set[str]] = {

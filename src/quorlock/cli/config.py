@@ -10,17 +10,20 @@ from __future__ import annotations
 import os
 import tomllib
 from contextlib import suppress
+from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from quorlock import ConfigError, Node, Redlock
 from quorlock.cli.exits import EX_CONFIG, Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from quorlock.cli.nodes import Source
+
+R = TypeVar("R")
 
 FILE = "quorlock.toml"
 _STDERR = 2
@@ -63,10 +66,19 @@ class Settings(NamedTuple):
         """Of `Redlock`, as it was said, or its default."""
         return self.arguments.get(name, _DEFAULTS[name])
 
+    def seconds(self, name: str) -> float:
+        """One of these that is a duration."""
+        duration: float | timedelta = self.argument(name)
+        return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
     def redlock(self) -> Redlock:
         """It. Raises Failed where a value cannot work."""
+        return self.made(Redlock)
+
+    def made(self, face: Callable[..., R]) -> R:
+        """It, of this class: blocking or asyncio. Raises Failed."""
         try:
-            return Redlock(self.nodes, **self.arguments)
+            return face(self.nodes, **self.arguments)
         except ConfigError as error:
             why = str(error)
         raise Failed(EX_CONFIG, f"{self.where}: {why}")

@@ -2,36 +2,130 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from quorlock.cli.durations import duration
 from quorlock.cli.exits import EX_NOPERM, EX_UNAVAILABLE, is_not_permitted
 from quorlock.cli.nodes import Source, with_nodes
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from quorlock import Inspection
+    from quorlock.cli.config import Settings
+
+_INTERVAL = 1.0  # seconds
+INTERVAL_MIN = 0.1
+_LIMIT = 100
+
 
 @click.command("status")
-@click.argument("resources", metavar="RESOURCE...", nargs=-1, required=True)
+@click.argument("resources", metavar="RESOURCE...", nargs=-1)
+@click.option("--match", metavar="PATTERN", help="All that match, as in 'deploy:*'; needs +scan.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), help=f"With --match: so many at most ({_LIMIT})."
+)
+@click.option("--watch", "watched", is_flag=True, help="Go on; on a pipe: tell what changes.")
+@click.option("--interval", type=duration, help="With --watch: how often to look (1s).")
 @click.option("--json", "as_json", is_flag=True, help="As JSON: docs/cli.schema.json.")
 @with_nodes
-def command(source: Source, *, resources: tuple[str, ...], as_json: bool) -> int:
+def command(
+    source: Source,
+    *,
+    resources: tuple[str, ...],
+    match: str | None,
+    limit: int | None,
+    watched: bool,
+    interval: float | None,
+    as_json: bool,
+) -> int:
     """See who holds these resources, node by node, and what that comes to.
 
     held: one holder on a quorum. free: no key on any node that answered. split: neither that nor
     a quorum that is free. leftover: a quorum is free, a minority of nodes still has a key.
     unreachable: fewer than a quorum of nodes answered.
 
+    --match finds what is held as long as a quorum of nodes lists its keys: what is on one quorum is
+    on some node of any other. Keys of other programs that have the prefix are listed too.
+
     Tokens are secrets: holders are shown by a digest. Exit status: 69 if one is unreachable,
     77 if that is for want of a login or a right.
     """
-    from quorlock.cli.holders import UNREACHABLE, as_facts, as_text
+    _check(resources, match, limit, watched=watched, interval=interval)
+    settings, most = source.settings(), limit or _LIMIT
+    if watched:
+        from quorlock.cli.watching import Wish, watch
 
-    with source.redlock() as redlock:
-        told = list(map(redlock.inspect, resources))
+        every = interval or _INTERVAL
+        return watch(settings, Wish(resources, match, most), every, as_json=as_json)
+    from quorlock.cli.turns import look_once
+
+    names, left = (resources, 0) if match is None else _listed(settings, match, most)
+    told = look_once(settings, names) if names else []
+    _answer(told, left, as_json=as_json)
+    return _status(told)
+
+
+def _check(
+    resources: tuple[str, ...],
+    match: str | None,
+    limit: int | None,
+    *,
+    watched: bool,
+    interval: float | None,
+) -> None:
+    if not resources and match is None:
+        raise click.UsageError("Missing argument 'RESOURCE...': name some, or --match a pattern.")
+    if resources and match is not None:
+        raise click.UsageError("Name resources, or --match a pattern; not both.")
+    if limit is not None and match is None:
+        raise click.UsageError("--limit is for --match.")
+    if interval is not None and not watched:
+        raise click.UsageError("--interval is for --watch.")
+    check_interval(interval)
+
+
+def check_interval(interval: float | None) -> None:
+    """Raises UsageError where the nodes would be asked without a pause, or in years."""
+    if interval is not None and not INTERVAL_MIN <= interval <= 86_400:  # noqa: PLR2004 (a day)
+        raise click.UsageError(f"--interval is {INTERVAL_MIN:g} seconds to a day.")
+
+
+def _listed(settings: Settings, pattern: str, limit: int) -> tuple[list[str], int]:
+    """Names that match, and how many more there are; says on stderr what there is to say."""
+    from quorlock.cli.listing import list_once
+    from quorlock.cli.watching import more
+
+    listing = list_once(settings, pattern)
+    names = listing.names[:limit]
+    left = len(listing.names) - len(names)
+    notes = [listing.trouble] if listing.trouble else []
+    if not names:
+        notes.append(f"nothing matches {pattern!r}")
+    if left:
+        notes.append(more(left, limit))
+    for note in notes:
+        click.echo(f"quorlock status: {note}", err=True)
+    return names, left
+
+
+def _answer(told: Sequence[Inspection], left: int, *, as_json: bool) -> None:
+    from quorlock.cli.holders import as_facts, as_text
+
     if as_json:
         import json
 
-        click.echo(json.dumps({"resources": [as_facts(one) for one in told]}))
-    else:
+        rest = {"more": left} if left else {}
+        click.echo(json.dumps({"resources": [as_facts(one) for one in told]} | rest))
+    elif told:
         click.echo("\n".join(as_text(one) for one in told))
+
+
+def _status(told: Sequence[Inspection]) -> int:
+    from quorlock.cli.holders import UNREACHABLE
+
     silent = [one for one in told if one.verdict == UNREACHABLE]
     if is_not_permitted(view.error for one in silent for view in one.nodes):
         return EX_NOPERM

@@ -1,0 +1,162 @@
+"""`quorlock status --watch`: a picture that is drawn anew, or on a pipe what has changed.
+
+Leaves the looking to `turns`, the listing to `listing`, and what an inspection says to `holders`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import click
+
+from quorlock.cli.asking import Askers
+from quorlock.cli.holders import FREE, as_facts, as_text, digests, verdict
+from quorlock.cli.listing import Scan, merged, prefix_of, required
+from quorlock.cli.terminal import fitted, screen, wrapped
+from quorlock.cli.turns import look, repeat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from quorlock import Inspection
+    from quorlock.asyncio import Redlock
+    from quorlock.cli.config import Settings
+    from quorlock.cli.listing import Listing, Names
+    from quorlock.cli.screen import Screen
+
+
+class Wish(NamedTuple):
+    """What is to be shown: these resources, or those that match a pattern, so many at most."""
+
+    resources: Sequence[str]
+    pattern: str | None
+    limit: int
+
+
+class View(Protocol):
+    """Shows what was seen, and what is to be said of it."""
+
+    def show(self, told: Sequence[Inspection], notes: Sequence[str]) -> None:
+        """Do it."""
+        ...
+
+
+def watch(settings: Settings, wish: Wish, interval: float, *, as_json: bool) -> int:
+    """Show them until interrupted. Raises Failed where the nodes may not be asked."""
+    with ExitStack() as stack:
+        drawn = None if as_json else screen()
+        view = Changes(as_json=as_json) if drawn is None else Picture(drawn, interval)
+        askers: Askers[Names] | None = None
+        if wish.pattern is not None:
+            meet = partial(Scan, prefix=prefix_of(settings), pattern=wish.pattern)
+            askers = stack.enter_context(Askers(settings, interval, meet))
+            askers.wait(settings.seconds("connect_timeout"))
+        if drawn is not None:
+            stack.enter_context(drawn)
+        repeat(settings, interval, Watch(wish, view, askers).turn)
+    return 0
+
+
+class Watch:
+    """Which resources are looked at, from turn to turn: what once matched is, until it is free."""
+
+    def __init__(self, wish: Wish, view: View, askers: Askers[Names] | None) -> None:
+        self._wish = wish
+        self._view = view
+        self._askers = askers
+        self._names = list(wish.resources)
+
+    async def turn(self, redlock: Redlock) -> None:
+        """Look, and show."""
+        notes: list[str] = []
+        if self._askers is not None:
+            notes = self._list(merged(self._askers.reports))
+        told = await look(redlock, self._names)
+        self._view.show(told, notes)
+        if self._askers is not None:
+            self._names = [one.resource for one in told if verdict(one) != FREE]
+
+    def _list(self, listing: Listing) -> list[str]:
+        if listing.is_forbidden:
+            required(listing)
+        known = set(self._names)
+        new = [name for name in listing.names if name not in known]
+        room = max(0, self._wish.limit - len(known))
+        self._names = sorted([*self._names, *new[:room]])
+        notes = [listing.trouble] if listing.trouble else []
+        if not self._names:
+            notes.append(f"nothing matches {self._wish.pattern!r}")
+        if len(new) > room:
+            notes.append(more(len(new) - room, self._wish.limit))
+        return notes
+
+
+def more(left: int, limit: int) -> str:
+    """What is said of those that match and are not shown."""
+    return f"and {left:,} more match; --limit {limit} shows no more, narrow the pattern or raise it"
+
+
+class Picture:
+    """All of it, on a terminal."""
+
+    def __init__(self, drawn: Screen, interval: float) -> None:
+        self._screen = drawn
+        self._every = f"every {interval:g} s"
+
+    def show(self, told: Sequence[Inspection], notes: Sequence[str]) -> None:
+        """Draw it anew."""
+        from quorlock.cli.screen import Line
+
+        width, height = self._screen.width, self._screen.height
+        head = f"{datetime.now():%H:%M:%S}  {self._every}"
+        tail = [line for note in notes for line in wrapped(note, width)]
+        blocks = [wrapped(as_text(one), width) for one in told]
+        body = fitted(blocks, height - 1 - len(tail))
+        self._screen.draw(
+            [Line(head, "dim"), *map(Line, body), *(Line(line, "yellow") for line in tail)]
+        )
+
+
+class Changes:
+    """What has changed, on a pipe, as text or as lines of JSON. What is to be said goes to stderr,
+    once.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._seen: dict[str, Inspection] = {}
+        self._said: set[str] = set()
+
+    def show(self, told: Sequence[Inspection], notes: Sequence[str]) -> None:
+        """Print it."""
+        for note in notes:
+            if note not in self._said:
+                click.echo(f"quorlock status: {note}", err=True)
+        self._said = set(notes)
+        at = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        for one in told:
+            was = self._seen.get(one.resource)
+            if was is None or sight(was) != sight(one):
+                self._print(at, was, one)
+        self._seen = {one.resource: one for one in told}
+        sys.stdout.flush()
+
+    def _print(self, at: str, was: Inspection | None, one: Inspection) -> None:
+        if not self._as_json:
+            click.echo(f"{at} {as_text(one)}")
+            return
+        before = None if was is None else verdict(was)
+        click.echo(json.dumps({"time": at, "was": before, "now": as_facts(one)}))
+
+
+def sight(told: Inspection) -> tuple[object, ...]:
+    """What makes a change when it is another: not how long the keys will live, nor on how many
+    nodes they are, but which nodes are silent.
+    """
+    silent = [view.node for view in told.nodes if view.error]
+    return verdict(told), sorted(digests(told)), silent
