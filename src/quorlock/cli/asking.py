@@ -35,12 +35,16 @@ class Report(NamedTuple, Generic[T]):
 
 
 class Asker(Generic[T]):
-    """One node's. `meet` is called with every new connection, and gives what asks by it: a
-    function that is called at every look, and may raise Silent.
+    """One node's. `meet` is called with every new connection, and its node, and gives what asks by
+    it: a function that is called at every look, and may raise Silent.
     """
 
     def __init__(
-        self, node: Node, seconds: float, pause: float, meet: Callable[[Talk], Callable[[], T]]
+        self,
+        node: Node,
+        seconds: float,
+        pause: float,
+        meet: Callable[[Talk, Node], Callable[[], T]],
     ) -> None:
         self.address = node.address
         self.report: Report[T] = Report()
@@ -72,7 +76,7 @@ class Asker(Generic[T]):
     def _ask(self, talk: Talk) -> None:
         if self._node.db and isinstance(no := talk.ask(b"SELECT", b"%d" % self._node.db), Refused):
             raise Silent(no)
-        look = self._meet(talk)
+        look = self._meet(talk, self._node)
         while not self._over.is_set():
             self._tell(Report(look()))
             self._over.wait(self._pause)
@@ -86,7 +90,7 @@ class Askers(Generic[T]):
     """All nodes'. A context manager."""
 
     def __init__(
-        self, settings: Settings, pause: float, meet: Callable[[Talk], Callable[[], T]]
+        self, settings: Settings, pause: float, meet: Callable[[Talk, Node], Callable[[], T]]
     ) -> None:
         seconds = settings.seconds("connect_timeout")
         self.all = [Asker(node, seconds, pause, meet) for node in settings.nodes]

@@ -7,7 +7,6 @@ Leaves who holds them to an inspection, and connections to `asking`.
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from quorlock.cli.asking import Askers, Refused
@@ -72,6 +71,28 @@ class Listing(NamedTuple):
         return "; ".join([words] * bool(told) + [cut] * (not self.whole))
 
 
+class Wanted:
+    """Which resources are looked at, from turn to turn: those that match, so many at most, and what
+    once matched until it is free.
+    """
+
+    def __init__(self, names: Iterable[str], limit: int) -> None:
+        self.names = list(names)
+        self._limit = limit
+
+    def take(self, listing: Listing) -> int:
+        """Look at these too, as far as there is room; for how many there is none."""
+        known = set(self.names)
+        new = [name for name in listing.names if name not in known]
+        room = max(0, self._limit - len(known))
+        self.names = sorted([*self.names, *new[:room]])
+        return max(0, len(new) - room)
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Look on at these only."""
+        self.names = list(names)
+
+
 class Scan:
     """Lists the keys of one node, as often as it is called; gives what it has while it rests."""
 
@@ -133,10 +154,15 @@ def prefix_of(settings: Settings) -> bytes:
     return prefix if isinstance(prefix, bytes) else prefix.encode()
 
 
+def askers_of(settings: Settings, pattern: str, pause: float) -> Askers[Names]:
+    """Who list the keys of all nodes, again and again; not started yet."""
+    prefix = prefix_of(settings)
+    return Askers(settings, pause, lambda talk, _: Scan(talk, prefix, pattern))
+
+
 def list_once(settings: Settings, pattern: str) -> Listing:
     """What matches. Waits for no node longer than for connecting and listing. Raises Failed."""
-    meet = partial(Scan, prefix=prefix_of(settings), pattern=pattern)
-    with Askers(settings, SECONDS, meet) as askers:
+    with askers_of(settings, pattern, SECONDS) as askers:
         askers.wait(2 * settings.seconds("connect_timeout") + SECONDS)
         return required(merged(askers.reports))
 

@@ -41,6 +41,7 @@ COMMANDS = {
     "extend": Entry("tokens", "Let it be held for longer.", "extend"),
     "release": Entry("tokens", "Give it back.", "release"),
     "status": Entry("status", "See who holds what, node by node."),
+    "top": Entry("top.command", "See what goes on at the nodes, live."),
     "break": Entry("breaking", "Release by force; shows first what it breaks."),
     "doctor": Entry("doctor.command", "See whether these nodes are fit for locks."),
     "bench": Entry("bench.command", "See how fast locks are on your nodes."),

@@ -9,14 +9,12 @@ import json
 import sys
 from contextlib import ExitStack
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import click
 
-from quorlock.cli.asking import Askers
 from quorlock.cli.holders import FREE, as_facts, as_text, digests, verdict
-from quorlock.cli.listing import Scan, merged, prefix_of, required
+from quorlock.cli.listing import Wanted, askers_of, merged, required
 from quorlock.cli.terminal import fitted, screen, wrapped
 from quorlock.cli.turns import look, repeat
 
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
     from quorlock import Inspection
     from quorlock.asyncio import Redlock
+    from quorlock.cli.asking import Askers
     from quorlock.cli.config import Settings
     from quorlock.cli.listing import Listing, Names
     from quorlock.cli.screen import Screen
@@ -53,8 +52,7 @@ def watch(settings: Settings, wish: Wish, interval: float, *, as_json: bool) -> 
         view = Changes(as_json=as_json) if drawn is None else Picture(drawn, interval)
         askers: Askers[Names] | None = None
         if wish.pattern is not None:
-            meet = partial(Scan, prefix=prefix_of(settings), pattern=wish.pattern)
-            askers = stack.enter_context(Askers(settings, interval, meet))
+            askers = stack.enter_context(askers_of(settings, wish.pattern, interval))
             askers.wait(settings.seconds("connect_timeout"))
         if drawn is not None:
             stack.enter_context(drawn)
@@ -63,36 +61,33 @@ def watch(settings: Settings, wish: Wish, interval: float, *, as_json: bool) -> 
 
 
 class Watch:
-    """Which resources are looked at, from turn to turn: what once matched is, until it is free."""
+    """What is done at every turn."""
 
     def __init__(self, wish: Wish, view: View, askers: Askers[Names] | None) -> None:
         self._wish = wish
         self._view = view
         self._askers = askers
-        self._names = list(wish.resources)
+        self._wanted = Wanted(wish.resources, wish.limit)
 
     async def turn(self, redlock: Redlock) -> None:
         """Look, and show."""
-        notes: list[str] = []
+        wanted, notes = self._wanted, list[str]()
         if self._askers is not None:
             notes = self._list(merged(self._askers.reports))
-        told = await look(redlock, self._names)
+        told = await look(redlock, wanted.names)
         self._view.show(told, notes)
         if self._askers is not None:
-            self._names = [one.resource for one in told if verdict(one) != FREE]
+            wanted.keep(one.resource for one in told if verdict(one) != FREE)
 
     def _list(self, listing: Listing) -> list[str]:
         if listing.is_forbidden:
             required(listing)
-        known = set(self._names)
-        new = [name for name in listing.names if name not in known]
-        room = max(0, self._wish.limit - len(known))
-        self._names = sorted([*self._names, *new[:room]])
+        left = self._wanted.take(listing)
         notes = [listing.trouble] if listing.trouble else []
-        if not self._names:
+        if not self._wanted.names:
             notes.append(f"nothing matches {self._wish.pattern!r}")
-        if len(new) > room:
-            notes.append(more(len(new) - room, self._wish.limit))
+        if left:
+            notes.append(more(left, self._wish.limit))
         return notes
 
 

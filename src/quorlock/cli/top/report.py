@@ -1,0 +1,189 @@
+"""The facts as lines for people, fitted to a width and a height, and as JSON for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from quorlock.cli.holders import HELD, digests, holders, verdict
+from quorlock.cli.terminal import wrapped
+from quorlock.cli.top.facts import DOWN, HUNG, KEPT_OUT, UP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from quorlock.cli.top.facts import Facts, LockFacts, NodeFacts
+
+Styled = tuple[str, str]
+
+_STYLES = {UP: "", DOWN: "red", HUNG: "yellow", KEPT_OUT: "cyan"}
+_GAP = "  "
+_WHOLE_MS = 10
+_THOUSAND = 1_000
+
+
+class _Column(NamedTuple):
+    """0: what is left of the line. Numbers stand to the right."""
+
+    name: str
+    width: int
+    right: bool = True
+
+
+_NODES = (
+    _Column("node", 0, right=False),
+    _Column("state", 8, right=False),
+    _Column("p50 ms", 6),
+    _Column("max ms", 6),
+    _Column("conns", 5),
+    _Column("keys", 6),
+    _Column("ops/s", 6),
+)
+_LOCKS = (
+    _Column("resource", 0, right=False),
+    _Column("verdict", 11, right=False),
+    _Column("holder", 12, right=False),
+    _Column("nodes", 5),
+    _Column("left", 7),
+    _Column("seen", 7),
+    _Column("changes", 7),
+)
+
+
+def as_facts(facts: Facts) -> dict[str, Any]:
+    """Them, as `#/$defs/top` of docs/cli.schema.json."""
+    return {
+        "time": facts.at.isoformat(timespec="milliseconds"),
+        "nodes": [
+            node._asdict() | {"why": node.why or None, "lacks": list(node.lacks)}
+            for node in facts.nodes
+        ],
+        "locks": [_lock_facts(lock) for lock in facts.locks],
+        "more": facts.more,
+        "notes": list(facts.notes),
+    }
+
+
+def _lock_facts(lock: LockFacts) -> dict[str, Any]:
+    told = lock.told
+    return {
+        "resource": told.resource,
+        "verdict": verdict(told),
+        "holders": digests(told),
+        "ttl_left": told.ttl_left,
+        "seen_for": round(lock.seen_for, 3),
+        "changes": lock.changes,
+    }
+
+
+def as_lines(facts: Facts, width: int, height: int | None) -> list[Styled]:
+    """Them as text, with its style; None: it may be as long as it likes."""
+    lines = [(_head(facts), "bold"), ("", ""), *_nodes(facts.nodes, width), ("", "")]
+    tail = [(line, "yellow") for note in _notes(facts) for line in wrapped(note, width)]
+    rows = [(_lock(lock, width), _style(lock)) for lock in facts.locks]
+    header = [(_header(_LOCKS, width), "dim")] if rows else [("nothing is held", "dim")]
+    room = len(rows) if height is None else height - len(lines) - len(header) - len(tail)
+    if room < len(rows):
+        shown = max(0, room - 1)
+        rows[shown:] = [(f"and {len(rows) - shown:,} more", "dim")]
+    lines += [*header, *rows, *tail]
+    return [(line[:width], style) for line, style in lines][:height]
+
+
+def _head(facts: Facts) -> str:
+    n, up = len(facts.nodes), sum(node.state == UP for node in facts.nodes)
+    held = sum(verdict(lock.told) == HELD for lock in facts.locks)
+    quorum = f"{n} nodes, {up} up, quorum {n // 2 + 1}"
+    return f"quorlock top   {facts.at:%H:%M:%S}   {quorum}   {held:,} held"
+
+
+def _notes(facts: Facts) -> Iterable[str]:
+    lacks = dict.fromkeys(right for node in facts.nodes for right in node.lacks)
+    if lacks:
+        yield f"a dash: the nodes do not tell without {' '.join(lacks)} (docs/acl.md)"
+    if facts.more:
+        yield f"{facts.more:,} more match and were not looked at; narrow --match"
+    yield from facts.notes
+
+
+def _nodes(nodes: Sequence[NodeFacts], width: int) -> Iterable[Styled]:
+    yield _header(_NODES, width), "dim"
+    for node in nodes:
+        cells = (
+            node.state,
+            *map(_ms, (node.latency_p50, node.latency_max)),
+            *map(_short, (node.connections, node.keys, node.ops)),
+        )
+        yield _row(_NODES, (node.node, *cells), width, tail=True), _STYLES[node.state]
+        if node.why:
+            yield f"  {node.why}", _STYLES[node.state]
+
+
+def _lock(lock: LockFacts, width: int) -> str:
+    told = lock.told
+    holder, count = next(iter(holders(told)), ("-", 0))
+    cells = (
+        repr(told.resource)[1:-1],
+        verdict(told),
+        holder,
+        f"{count}/{len(told.nodes)}",
+        "-" if told.ttl_left is None else _age(told.ttl_left, ".1f"),
+        _age(lock.seen_for, ".0f"),
+        str(lock.changes),
+    )
+    return _row(_LOCKS, cells, width)
+
+
+def _style(lock: LockFacts) -> str:
+    return "" if verdict(lock.told) == HELD else "yellow"
+
+
+def _header(columns: Sequence[_Column], width: int) -> str:
+    return _row(columns, [column.name for column in columns], width)
+
+
+def _row(
+    columns: Sequence[_Column], cells: Sequence[str], width: int, *, tail: bool = False
+) -> str:
+    fixed = sum(column.width for column in columns) + len(_GAP) * (len(columns) - 1)
+    texts: list[str] = []
+    for column, cell in zip(columns, cells, strict=True):
+        room = column.width or max(_NAME_MIN, width - fixed)
+        text = _cut(cell, room, tail=tail)
+        texts.append(text.rjust(room) if column.right else text.ljust(room))
+    return _GAP.join(texts).rstrip()
+
+
+_NAME_MIN = 8
+
+
+def _cut(text: str, room: int, *, tail: bool) -> str:
+    """Its end (of an address) or its beginning, if it is too long."""
+    if len(text) <= room:
+        return text
+    return f"..{text[2 - room :]}" if tail else f"{text[: room - 2]}.."
+
+
+def _ms(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    ms = seconds * 1_000
+    return f"{ms:.2f}" if ms < _WHOLE_MS else f"{ms:.0f}"
+
+
+def _short(number: int | None) -> str:
+    """A number in at most six characters."""
+    if number is None:
+        return "-"
+    value, units = float(number), ["", "k", "M", "G"]
+    while value >= 100 * _THOUSAND and len(units) > 1:
+        value /= _THOUSAND
+        units.pop(0)
+    return f"{value:,.0f}{units[0]}"
+
+
+def _age(seconds: float, form: str) -> str:
+    if seconds < 60:  # noqa: PLR2004 (seconds in a minute)
+        return f"{seconds:{form}} s"
+    if seconds < 3_600:  # noqa: PLR2004
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.1f} h"
