@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # What each verdict means is told in docs/cli.md.
 HELD, FREE, SPLIT, LEFTOVER, UNREACHABLE = "held", "free", "split", "leftover", "unreachable"
+_UNLESS = ", if nothing is extended"
 
 
 def verdict(told: Inspection) -> str:
@@ -49,6 +50,11 @@ def as_text(told: Inspection) -> str:
     return "\n".join([f"{told.resource!r}: {_sentence(told)}", *lines])
 
 
+def as_line(told: Inspection) -> str:
+    """It, in one short line, where there is no room for more."""
+    return f"{told.resource!r}: {_sentence(told)}".removesuffix(_UNLESS)
+
+
 def _sentence(told: Inspection) -> str:
     found, n = verdict(told), len(told.nodes)
     there = ", ".join(f"{holder} on {count} of {n} nodes" for holder, count in holders(told))
@@ -67,7 +73,7 @@ def _sentence(told: Inspection) -> str:
 def _end(told: Inspection) -> str:
     if told.ttl_left is None:
         return ""
-    return f"; a quorum is free in {told.ttl_left:.1f} s, if nothing is extended"
+    return f"; a quorum is free in {told.ttl_left:.1f} s{_UNLESS}"
 
 
 def _state(view: NodeView) -> str:

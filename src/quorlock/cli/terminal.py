@@ -35,19 +35,20 @@ def wrapped(text: str, width: int) -> list[str]:
     lines: list[str] = []
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 4)
-        lines += textwrap.wrap(
+        # It would drop those at the beginning too.
+        folded = textwrap.wrap(
             line, width, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False
         )
+        lines += map(str.rstrip, folded)
     return lines
 
 
-def fitted(blocks: Sequence[Sequence[str]], height: int) -> list[str]:
-    """All lines of all blocks; else the first of each; else those that fit, and how many do not."""
+def fitted(blocks: Sequence[Sequence[str]], heads: Sequence[str], height: int) -> list[str]:
+    """All lines of all blocks; else a head for each; else those that fit, and how many do not."""
     whole = [line for block in blocks for line in block]
     if len(whole) <= height:
         return whole
-    heads = [block[0] for block in blocks]
     if len(heads) <= height:
-        return heads
+        return list(heads)
     shown = max(0, height - 1)
     return [*heads[:shown], f"and {len(heads) - shown:,} more"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import click
 
-from quorlock.cli.holders import FREE, as_facts, as_text, digests, verdict
+from quorlock.cli.holders import FREE, as_facts, as_line, as_text, digests, verdict
 from quorlock.cli.listing import Wanted, askers_of, merged, required
 from quorlock.cli.terminal import fitted, screen, wrapped
 from quorlock.cli.turns import look, repeat
@@ -111,7 +111,7 @@ class Picture:
         head = f"{datetime.now():%H:%M:%S}  {self._every}"
         tail = [line for note in notes for line in wrapped(note, width)]
         blocks = [wrapped(as_text(one), width) for one in told]
-        body = fitted(blocks, height - 1 - len(tail))
+        body = fitted(blocks, list(map(as_line, told)), height - 1 - len(tail))
         self._screen.draw(
             [Line(head, "dim"), *map(Line, body), *(Line(line, "yellow") for line in tail)]
         )

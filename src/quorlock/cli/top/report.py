@@ -93,7 +93,7 @@ def _head(facts: Facts) -> str:
     n, up = len(facts.nodes), sum(node.state == UP for node in facts.nodes)
     held = sum(verdict(lock.told) == HELD for lock in facts.locks)
     quorum = f"{n} nodes, {up} up, quorum {n // 2 + 1}"
-    return f"quorlock top   {facts.at:%H:%M:%S}   {quorum}   {held:,} held"
+    return f"quorlock top   {facts.at:%H:%M:%S}   {quorum}   {held:,}{'+' * bool(facts.more)} held"
 
 
 def _notes(facts: Facts) -> Iterable[str]:

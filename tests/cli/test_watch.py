@@ -1,0 +1,196 @@
+"""`status --watch` tells on a pipe what has changed, draws on a terminal, and ends at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from quorlock import Inspection, NodeView, Redlock
+from quorlock.cli.terminal import fitted, wrapped
+from quorlock.cli.watching import sight
+from quorlock.testing.servers import Servers
+from tests.api.faces import steal
+from tests.cli import schema
+from tests.cli.command import COMMAND, Shell
+from tests.cli.live import Terminal, going_on, lines
+from tests.cli.test_status import SCHEMA
+
+OFTEN = ("--interval", "0.1s")
+
+
+def test_on_a_pipe_it_tells_what_changes(shell: Shell, mortal_nodes: Servers) -> None:
+    """Once, with the time: held, nodes that die and come back, free; not that time passes."""
+    first, second = mortal_nodes[:2]
+    with (
+        Redlock(mortal_nodes.urls, ttl=30) as redlock,
+        going_on(shell, "status", "a", "--watch", *OFTEN) as process,
+    ):
+        (head, *_) = lines(process, lambda line: "4.sock" in line)
+        assert head[:4].isdecimal()
+        assert head.endswith(" 'a': free")
+        lease = redlock.lock("a").acquire()
+        lines(process, lambda line: "'a': held by " in line)
+        first.kill()
+        lines(process, lambda line: "0.sock" in line and "left" not in line)
+        second.stop()
+        told = lines(process, lambda line: "no answer in time" in line)
+        assert "1.sock" in told[-1]
+        second.cont()
+        told = lines(process, lambda line: "1.sock" in line and line.endswith(" left"))
+        first.restart()
+        lines(process, lambda line: "0.sock" in line and line.endswith("  free"))
+        lease.release()
+        told = lines(process, lambda line: line.endswith("'a': free"))
+        assert [line for line in told if "held by" in line] == []
+
+
+def changes(process: subprocess.Popen[str], count: int) -> list[tuple[str, str | None, str]]:
+    """The next so many lines, held against the schema: resource, verdict before, verdict now."""
+    assert process.stdout is not None
+    found: list[tuple[str, str | None, str]] = []
+    for _ in range(count):
+        facts: dict[str, Any] = json.loads(process.stdout.readline())
+        assert schema.problems(facts, SCHEMA["$defs"]["change"], SCHEMA) == []
+        found.append((facts["now"]["resource"], facts["was"], facts["now"]["verdict"]))
+    return found
+
+
+def test_as_json_a_line_for_each_change(shell: Shell, nodes: Servers) -> None:
+    """Of all that match: what comes is seen, what goes is seen to be free, and comes again."""
+    watch = ("status", "--match", "j*", "--watch", "--json", *OFTEN)
+    steal(nodes[:], "j1")
+    with going_on(shell, *watch) as process:
+        assert changes(process, 1) == [("j1", None, "held")]
+        steal(nodes[:1], "j2")
+        assert changes(process, 1) == [("j2", None, "leftover")]
+        for node in nodes:
+            node.execute("DEL", "j1")
+        ((name, was, now), *_) = changes(process, 1)
+        while now != "free":  # it may have looked while we deleted
+            ((name, was, now),) = changes(process, 1)
+        assert (name, bool(was)) == ("j1", True)
+        nodes[1].execute("SET", "j1", "x")
+        assert changes(process, 1) == [("j1", "free", "leftover")]
+
+
+def test_one_set_of_connections_for_all_of_it(shell: Shell, nodes: Servers) -> None:
+    """However often it looks: one that is named quorlock, and one that lists."""
+    with going_on(shell, "status", "--match", "*", "--watch", *OFTEN) as process:
+        for number in range(5):
+            steal(nodes[:], f"a{number}")
+            lines(process, lambda line, number=number: f"'a{number}': held" in line)  # type: ignore[misc]
+        for node in nodes:
+            clients = node.execute("CLIENT", "LIST").splitlines()
+            assert len([c for c in clients if b"cmd=client" not in c]) == 2, clients
+
+
+def test_no_quorum_is_no_end_of_it(shell: Shell, mortal_nodes: Servers) -> None:
+    """It says so, and goes on when they are back."""
+    steal(mortal_nodes[:], "a")
+    for node in mortal_nodes[:3]:
+        node.kill()
+    with going_on(shell, "status", "--match", "*", "--watch", *OFTEN) as process:
+        told = lines(process, lambda line: "'a': unreachable: 3 of 5" in line)
+        assert len(told) == 1
+        for node in mortal_nodes[:3]:
+            node.restart()
+        lines(process, lambda line: "'a': leftover: " in line)
+
+
+@pytest.mark.parametrize(
+    "watch", [["status", "--match", "*", "--watch"], ["status", "a", "--watch"]]
+)
+def test_it_ends_when_nobody_reads(watch: list[str], shell: Shell, nodes: Servers) -> None:
+    """As soon as the reader is gone: there may be no change to print for long."""
+    steal(nodes[:], "a")
+    script = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *COMMAND, *watch],
+        env=shell.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    head, status = done.stdout.splitlines()
+    assert "'a': held by " in head
+    assert (status, done.stderr) == ("141", "")
+
+
+# --- on a terminal ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_the_picture_fits(
+    given: dict[str, str], coloured: bool, shell: Shell, mortal_nodes: Servers
+) -> None:
+    """80 columns and so many lines; nodes that die are in it; Ctrl-C ends it at once."""
+    steal(mortal_nodes[:], "a")
+    with Terminal(shell, "status", "--match", "*", "--watch", *OFTEN, **given) as terminal:
+        terminal.until("'a': held by ", "on 5 of 5 nodes")
+        mortal_nodes[0].kill()
+        mortal_nodes[1].stop()
+        terminal.until("connection refused", "no answer in time", "2 of 5 nodes did not tell")
+        mortal_nodes[1].cont()
+        terminal.until("on 4 of 5 nodes")
+        assert "Traceback" not in terminal.interrupt()
+        assert [row for row in terminal.rows if len(row) > 80] == []
+        assert ("\x1b[33m" in terminal.shown) is coloured
+
+
+def test_a_low_terminal_has_a_line_for_each_that_fits(shell: Shell, nodes: Servers) -> None:
+    for number in range(30):
+        steal(nodes[:], f"job:{number:02}")
+    watch = ("status", "--match", "*", "--watch", "--limit", "20", *OFTEN)
+    with Terminal(shell, *watch, rows=10) as terminal:
+        shown = terminal.until("and 14 more", "and 10 more match")
+        assert "'job:00': held by " in shown
+        assert "'job:06'" not in shown
+
+
+def test_a_dumb_terminal_is_told_what_changes(shell: Shell, nodes: Servers) -> None:
+    """Line by line, as a pipe is."""
+    with Terminal(shell, "status", "a", "--watch", *OFTEN, TERM="dumb") as terminal:
+        terminal.until("'a': free", "4.sock")
+        steal(nodes[:], "a")
+        terminal.until("'a': held by ")
+        assert "\x1b" not in terminal.interrupt() + terminal.shown
+
+
+# --- the parts -------------------------------------------------------------------------------
+
+
+def seen(verdict: str, *holders: str | None, error: str = "", left: float = 1.0) -> Inspection:
+    views = [NodeView(str(n), one, left, "") for n, one in enumerate(holders)]
+    views += [NodeView("x", None, None, error)] * bool(error)
+    return Inspection("a", verdict, left, tuple(views))
+
+
+def test_what_a_change_is() -> None:
+    """Verdict, holders, which nodes are silent; not the time that is left, nor in which words."""
+    before = sight(seen("held", "h", "h", "h"))
+    assert sight(seen("held", "h", "h", None, left=0.5)) == before
+    assert sight(seen("held", "i", "i", "i")) != before
+    assert sight(seen("held", "h", "h", "i")) != before
+    assert sight(seen("split", "h", None, None)) != before
+    silent = sight(seen("held", "h", "h", error="no answer in time"))
+    assert silent != before
+    assert sight(seen("held", "h", "h", error="connection refused")) == silent
+
+
+def test_lines_are_folded() -> None:
+    """Those that go on stand a little to the right."""
+    text = "a head of words\n  a node that says much\n"
+    folded = ["a head of", "    words", "  a node that", "      says", "      much"]
+    assert wrapped(text, 14) == folded
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    blocks = [["a", " 1"], ["b", " 1"], ["c", " 1"]]
+    assert fitted(blocks, ["a.", "b.", "c."], 6) == ["a", " 1", "b", " 1", "c", " 1"]
+    assert fitted(blocks, ["a.", "b.", "c."], 5) == ["a.", "b.", "c."]
+    assert fitted(blocks, ["a.", "b.", "c."], 2) == ["a.", "and 2 more"]
+    assert fitted(blocks, ["a.", "b.", "c."], 0) == ["and 3 more"]
