@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from quorlock.cli import listing
 from quorlock.cli.config import Settings
 from quorlock.cli.exits import EX_NOPERM, EX_UNAVAILABLE, EX_USAGE, Failed
 from quorlock.cli.listing import Listing, Wanted, escaped
-from quorlock.testing.servers import Servers
+from quorlock.testing.servers import Server, Servers
 from tests.api.faces import steal
 from tests.api.test_acl import WORDS
 from tests.cli import schema
@@ -137,7 +137,7 @@ def test_another_database(nodes: Servers) -> None:
 # --- many ------------------------------------------------------------------------------------
 
 
-def fill(nodes: Servers, count: int) -> None:
+def fill(nodes: Iterable[Server], count: int) -> None:
     """Keys of another application."""
     script = "for i = 1, ARGV[1] do redis.call('SET', 'theirs:' .. i, i) end"
     for node in nodes:

@@ -125,7 +125,7 @@ def test_it_ends_when_nobody_reads(watch: list[str], shell: Shell, nodes: Server
 
 @pytest.mark.parametrize(("given", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_the_picture_fits(
-    given: dict[str, str], coloured: bool, shell: Shell, mortal_nodes: Servers
+    given: dict[str, Any], coloured: bool, shell: Shell, mortal_nodes: Servers
 ) -> None:
     """80 columns and so many lines; nodes that die are in it; Ctrl-C ends it at once."""
     steal(mortal_nodes[:], "a")

@@ -18,7 +18,6 @@ Styled = tuple[str, str]
 _STYLES = {UP: "", DOWN: "red", HUNG: "yellow", KEPT_OUT: "cyan"}
 _GAP = "  "
 _WHOLE_MS = 10
-_THOUSAND = 1_000
 
 
 class _Column(NamedTuple):
@@ -175,9 +174,11 @@ def _short(number: int | None) -> str:
     if number is None:
         return "-"
     value, units = float(number), ["", "k", "M", "G"]
-    while value >= 100 * _THOUSAND and len(units) > 1:
-        value /= _THOUSAND
+    most = 100_000
+    while value >= most and len(units) > 1:
+        value /= 1_000
         units.pop(0)
+        most = 10_000
     return f"{value:,.0f}{units[0]}"
 
 
