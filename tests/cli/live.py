@@ -51,7 +51,8 @@ class Terminal:
         self.end, other = os.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
         environment = shell.environment({"TERM": "xterm", **given})
-        del environment["COLUMNS"]  # it is the terminal that tells
+        for name in ("COLUMNS", "LINES"):  # it is the terminal that tells
+            environment.pop(name, None)
         self.process = subprocess.Popen(
             [*COMMAND, *words],
             env=environment,
@@ -82,8 +83,12 @@ class Terminal:
     def interrupt(self) -> str:
         """Ctrl-C; what it shows until it has ended, with status 130."""
         self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(_PATIENCE) == 130
-        return self._read(0)
+        shown, deadline = "", time.monotonic() + _PATIENCE
+        while self.process.poll() is None:  # a terminal that is not read lets nobody write
+            assert time.monotonic() < deadline, shown
+            shown += self._read(0.02)
+        assert self.process.returncode == 130
+        return shown + self._read(0)
 
     def _read(self, seconds: float) -> str:
         if not select.select([self.end], [], [], seconds)[0]:

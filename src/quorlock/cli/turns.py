@@ -6,19 +6,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import stat
 import sys
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from quorlock.asyncio import Redlock
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 
     from quorlock import Inspection
     from quorlock.cli.config import Settings
+
+T = TypeVar("T")
+Show: TypeAlias = "Callable[[], None]"
 
 # Asked together: what a hung node costs is waited for once for all of them.
 _AT_ONCE = 100
@@ -39,26 +43,26 @@ def look_once(settings: Settings, names: Sequence[str]) -> list[Inspection]:
         async with settings.made(Redlock) as redlock:
             return await look(redlock, names)
 
-    return asyncio.run(ask())
+    return _Run().run(ask())
 
 
 def repeat(
-    settings: Settings,
-    interval: float,
-    turn: Callable[[Redlock], Awaitable[None]],
-    times: int | None = None,
+    settings: Settings, interval: float, turn: Callable[[Redlock], Awaitable[Show]], times: int = 0
 ) -> None:
-    """Take a turn at every interval, in seconds; `times` of them, or until interrupted.
+    """Take a turn at every interval, in seconds, and show what it gives; so many `times`, or (0)
+    until interrupted.
 
     Raises Failed, and BrokenPipeError as soon as nobody reads what we print.
     """
-    asyncio.run(_repeat(settings, interval, turn, count() if times is None else range(times)))
+    run = _Run()
+    run.run(_repeat(run, settings, interval, turn, range(times) if times else count()))
 
 
 async def _repeat(
+    run: _Run,
     settings: Settings,
     interval: float,
-    turn: Callable[[Redlock], Awaitable[None]],
+    turn: Callable[[Redlock], Awaitable[Show]],
     numbers: Iterable[int],
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -69,7 +73,66 @@ async def _repeat(
                 if number:
                     # In step with the clock; a turn that took too long leaves some out.
                     await _pause(interval - (loop.time() - began) % interval, unread)
-                await turn(redlock)
+                show = await turn(redlock)
+                with run.at_once():
+                    show()
+
+
+class _Run:
+    """An event loop that signals end between two steps; they do then what they did before.
+
+    An exception that is raised wherever a signal falls, as `exits.interruptible` does, is swallowed
+    if that is a callback of a weak reference: event loops have many, and nothing would end us.
+    """
+
+    def __init__(self) -> None:
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._taken = [number for number in numbers if callable(signal.getsignal(number))]
+        self._before = self._handlers()
+        self._got: int | None = None
+        self._over = False
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it in a loop of its own. Raises what a signal raised before."""
+        try:
+            return asyncio.run(self._take(work))
+        finally:
+            self._restore()
+            if self._got is not None:
+                signal.raise_signal(self._got)
+
+    @contextmanager
+    def at_once(self) -> Generator[None]:
+        """While we write, a signal raises as it did before: whoever should read may not."""
+        self._restore()
+        try:
+            yield
+        except BaseException:
+            self._over, self._before = True, self._handlers()
+            raise
+        self._listen()
+
+    async def _take(self, work: Coroutine[Any, Any, T]) -> T:
+        self._listen()
+        return await work
+
+    def _listen(self) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for number in self._taken:
+            loop.add_signal_handler(number, self._end, task, number)
+
+    def _end(self, task: asyncio.Task[Any], number: int) -> None:
+        if not self._over:  # the first only: what cleans up is not to be cut short
+            self._over, self._got = True, number
+            task.cancel()
+
+    def _handlers(self) -> dict[int, Any]:
+        return {number: signal.getsignal(number) for number in self._taken}
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 async def _pause(seconds: float, unread: asyncio.Event) -> None:

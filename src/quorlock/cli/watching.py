@@ -9,6 +9,7 @@ import json
 import sys
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import click
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from quorlock.cli.config import Settings
     from quorlock.cli.listing import Listing, Names
     from quorlock.cli.screen import Screen
+    from quorlock.cli.turns import Show
 
 
 class Wish(NamedTuple):
@@ -69,15 +71,15 @@ class Watch:
         self._askers = askers
         self._wanted = Wanted(wish.resources, wish.limit)
 
-    async def turn(self, redlock: Redlock) -> None:
-        """Look, and show."""
+    async def turn(self, redlock: Redlock) -> Show:
+        """Look; what shows it."""
         wanted, notes = self._wanted, list[str]()
         if self._askers is not None:
             notes = self._list(merged(self._askers.reports))
         told = await look(redlock, wanted.names)
-        self._view.show(told, notes)
         if self._askers is not None:
             wanted.keep(one.resource for one in told if verdict(one) != FREE)
+        return partial(self._view.show, told, notes)
 
     def _list(self, listing: Listing) -> list[str]:
         if listing.is_forbidden:

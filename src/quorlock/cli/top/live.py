@@ -9,6 +9,7 @@ import shutil
 import sys
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from quorlock.cli.asking import Talk
     from quorlock.cli.config import Settings
     from quorlock.cli.screen import Screen
+    from quorlock.cli.turns import Show
 
 _LIMIT = 100
 # A name that nobody has: asking for it shows whether a node answers, also while nothing is held.
@@ -61,7 +63,7 @@ def watch(settings: Settings, wish: Wish) -> int:
             stack.enter_context(drawn)
         show = _as_json if wish.as_json else _as_text if drawn is None else _on(drawn)
         watching = Watch(wish.pattern, askers, show, first=1 if once else 0)
-        repeat(settings, wish.interval, watching.turn, times=2 if once else None)
+        repeat(settings, wish.interval, watching.turn, times=2 if once else 0)
     return 0
 
 
@@ -87,8 +89,8 @@ class Watch:
         self._wanted = Wanted((), _LIMIT)
         self._seen = Seen()
 
-    async def turn(self, redlock: Redlock) -> None:
-        """Look, and show."""
+    async def turn(self, redlock: Redlock) -> Show:
+        """Look; what shows it."""
         reports, wanted = self._askers.reports, self._wanted
         listing = merged({node: _names(report) for node, report in reports.items()})
         more = wanted.take(listing)
@@ -97,10 +99,15 @@ class Watch:
         locks = self._seen.note(told, now())
         if self._unshown:
             self._unshown -= 1
-            return
+            return _nothing
         nodes = [node_facts(status, reports[status.address]) for status in redlock.nodes]
         notes = [listing.trouble] if listing.trouble and not listing.enough else []
-        self._show(Facts(datetime.now().astimezone(), nodes, locks, more, notes))
+        facts = Facts(datetime.now().astimezone(), nodes, locks, more, notes)
+        return partial(self._show, facts)
+
+
+def _nothing() -> None:
+    pass
 
 
 def node_facts(status: NodeStatus, report: Report[Sample]) -> NodeFacts:
