@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import signal
 import subprocess
+import sys
+import termios
+import time
+from array import array
 from typing import Any
 
 import pytest
@@ -196,3 +202,57 @@ def test_what_does_not_fit_is_counted() -> None:
     assert fitted(blocks, ["a.", "b.", "c."], 5) == ["a.", "b.", "c."]
     assert fitted(blocks, ["a.", "b.", "c."], 2) == ["a.", "and 2 more"]
     assert fitted(blocks, ["a.", "b.", "c."], 0) == ["and 3 more"]
+
+
+SWALLOWED = """
+import asyncio, os, signal, sys, weakref
+from quorlock.cli import exits, turns
+
+class Thing:
+    pass
+
+async def work():
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: os.kill(os.getpid(), int(sys.argv[1])))
+    del thing
+    print("not ended there", flush=True)
+    await asyncio.sleep(60)
+
+try:
+    with exits.interruptible():
+        turns._Run().run(work())
+except exits.Interrupted as error:
+    sys.exit(exits.status_of(error))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_no_signal_is_lost(number: signal.Signals, bare_shell: Shell) -> None:
+    """Not even one that falls into the callback of a weak reference, which swallows exceptions."""
+    done = subprocess.run(
+        [sys.executable, "-c", SWALLOWED, str(int(number))],
+        env=bare_shell.environment(),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (128 + number, "")
+    assert done.stdout == "not ended there\n"
+
+
+def test_a_writer_that_nobody_reads_can_be_ended(shell: Shell, nodes: Servers) -> None:
+    """The pipe is full: the signal is heard nevertheless."""
+    for number in range(100):
+        steal(nodes[:1], f"{'x' * 100}{number}")
+    watch = ("status", "--match", "*", "--watch", "--json", *OFTEN)
+    with shell.start(*watch) as process:
+        assert process.stdout is not None
+        unread = array("i", [0])
+        while unread[0] < 60_000:  # of the 65,536 that a pipe holds
+            assert process.poll() is None
+            time.sleep(0.01)
+            fcntl.ioctl(process.stdout, termios.FIONREAD, unread)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
+        assert process.stdout.read().count("\n") < 100
