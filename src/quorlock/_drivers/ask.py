@@ -1,4 +1,5 @@
-"""Asks one node plain questions over a connection of its own, blocking: for `quorlock doctor`.
+"""Asks one node plain questions over a connection of its own, blocking: for `quorlock doctor`,
+`status --match` and `top`.
 
 Nothing that is asked here votes, and nothing that votes passes here. Leaves what to ask, and what
 the answers mean, to the caller (docs/decisions/0020-a-door-for-the-doctor.md).
@@ -20,6 +21,8 @@ from quorlock._wire.plain import NOTHING_YET, Refused, Replies
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from quorlock._core.time import Instant
     from quorlock._wire.nodes import Node
 
@@ -86,6 +89,18 @@ class Talk:
         except OSError as error:
             why = self._words(error)
         raise Silent(why)
+
+    def hear(self, seconds: float) -> Iterator[Any]:
+        """What comes in that time without being asked for, as after MONITOR. Raises Silent."""
+        until = now() + round(seconds * NS_PER_S)
+        while now() < until:
+            try:
+                reply = self._read(until)
+            except TimeoutError:
+                return
+            except (Nonsense, OSError) as error:
+                raise Silent(self._words(error)) from None
+            yield reply
 
     def close(self) -> None:
         """Twice does no harm."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from quorlock import Node
     from quorlock.cli.config import Settings
 
-__all__ = ["Asker", "Askers", "Refused", "Report", "Talk"]
+__all__ = ["Asker", "Askers", "Refused", "Report", "Silent", "Talk"]
 
 T = TypeVar("T")
 

@@ -39,11 +39,13 @@ class LockFacts(NamedTuple):
     """One resource that is not free.
 
     seen_for: seconds since we first saw this holder.  changes: how often we saw it change hands.
+    tried: connections that tried to acquire it during a sample; None: none was taken.
     """
 
     told: Inspection
     seen_for: float
     changes: int
+    tried: int | None = None
 
 
 class Facts(NamedTuple):

@@ -23,6 +23,7 @@ from quorlock.cli.top.facts import DOWN, HUNG, KEPT_OUT, UP, Facts, NodeFacts
 from quorlock.cli.top.report import as_facts, as_lines
 from quorlock.cli.top.scout import Sample, Scout
 from quorlock.cli.top.seen import Seen
+from quorlock.cli.top.tries import Tries
 from quorlock.cli.turns import look, repeat
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from quorlock.cli.asking import Talk
     from quorlock.cli.config import Settings
     from quorlock.cli.screen import Screen
+    from quorlock.cli.top.facts import LockFacts
+    from quorlock.cli.top.tries import Sample as Tried
     from quorlock.cli.turns import Show
 
 _LIMIT = 100
@@ -44,10 +47,14 @@ _UNREACHED = ("connection", "not connected", "no such file", "closes the connect
 
 
 class Wish(NamedTuple):
-    """What is to be shown. interval: seconds.  once: one picture, of two looks."""
+    """What is to be shown.
+
+    interval: seconds.  waiters: who tries to acquire.  once: one picture, of two looks.
+    """
 
     pattern: str
     interval: float
+    waiters: bool
     once: bool
     as_json: bool
 
@@ -58,11 +65,12 @@ def watch(settings: Settings, wish: Wish) -> int:
     once = wish.once or (drawn is None and not wish.as_json)
     with ExitStack() as stack:
         askers = stack.enter_context(_askers(settings, wish))
+        tries = stack.enter_context(Tries(settings, wish.interval)) if wish.waiters else None
         askers.wait(settings.seconds("connect_timeout"))
         if drawn is not None:
             stack.enter_context(drawn)
         show = _as_json if wish.as_json else _as_text if drawn is None else _on(drawn)
-        watching = Watch(wish.pattern, askers, show, first=1 if once else 0)
+        watching = Watch(askers, tries, show, first=1 if once else 0)
         repeat(settings, wish.interval, watching.turn, times=2 if once else 0)
     return 0
 
@@ -80,10 +88,15 @@ class Watch:
     """What is done at every turn; shown from the turn `first` on."""
 
     def __init__(
-        self, pattern: str, askers: Askers[Sample], show: Callable[[Facts], None], *, first: int
+        self,
+        askers: Askers[Sample],
+        tries: Tries | None,
+        show: Callable[[Facts], None],
+        *,
+        first: int,
     ) -> None:
-        self._pattern = pattern
         self._askers = askers
+        self._tries = tries
         self._show = show
         self._unshown = first
         self._wanted = Wanted((), _LIMIT)
@@ -102,8 +115,18 @@ class Watch:
             return _nothing
         nodes = [node_facts(status, reports[status.address]) for status in redlock.nodes]
         notes = [listing.trouble] if listing.trouble and not listing.enough else []
+        if self._tries is not None:
+            sample = self._tries.sample
+            notes.append(sample.note or "nothing is known of who tries yet")
+            locks = [with_tries(lock, sample) for lock in locks]
         facts = Facts(datetime.now().astimezone(), nodes, locks, more, notes)
         return partial(self._show, facts)
+
+
+def with_tries(lock: LockFacts, sample: Tried) -> LockFacts:
+    """It, with what the sample tells of it."""
+    counts = sample.counts
+    return lock._replace(tried=None if counts is None else counts.get(lock.told.resource, 0))
 
 
 def _nothing() -> None:

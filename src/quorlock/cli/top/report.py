@@ -46,6 +46,7 @@ _LOCKS = (
     _Column("seen", 7),
     _Column("changes", 7),
 )
+_TRIED = _Column("tried", 5)
 
 
 def as_facts(facts: Facts) -> dict[str, Any]:
@@ -71,6 +72,7 @@ def _lock_facts(lock: LockFacts) -> dict[str, Any]:
         "ttl_left": told.ttl_left,
         "seen_for": round(lock.seen_for, 3),
         "changes": lock.changes,
+        "tried": lock.tried,
     }
 
 
@@ -78,8 +80,9 @@ def as_lines(facts: Facts, width: int, height: int | None) -> list[Styled]:
     """Them as text, with its style; None: it may be as long as it likes."""
     lines = [(_head(facts), "bold"), ("", ""), *_nodes(facts.nodes, width), ("", "")]
     tail = [(line, "yellow") for note in _notes(facts) for line in wrapped(note, width)]
-    rows = [(_lock(lock, width), _style(lock)) for lock in facts.locks]
-    header = [(_header(_LOCKS, width), "dim")] if rows else [("nothing is held", "dim")]
+    columns = _LOCKS if all(lock.tried is None for lock in facts.locks) else (*_LOCKS, _TRIED)
+    rows = [(_lock(lock, columns, width), _style(lock)) for lock in facts.locks]
+    header = [(_header(columns, width), "dim")] if rows else [("nothing is held", "dim")]
     room = len(rows) if height is None else height - len(lines) - len(header) - len(tail)
     if room < len(rows):
         shown = max(0, room - 1)
@@ -117,7 +120,7 @@ def _nodes(nodes: Sequence[NodeFacts], width: int) -> Iterable[Styled]:
             yield f"  {node.why}", _STYLES[node.state]
 
 
-def _lock(lock: LockFacts, width: int) -> str:
+def _lock(lock: LockFacts, columns: Sequence[_Column], width: int) -> str:
     told = lock.told
     holder, count = next(iter(holders(told)), ("-", 0))
     cells = (
@@ -128,8 +131,9 @@ def _lock(lock: LockFacts, width: int) -> str:
         "-" if told.ttl_left is None else _age(told.ttl_left, ".1f"),
         _age(lock.seen_for, ".0f"),
         str(lock.changes),
+        *([str(lock.tried)] if _TRIED in columns else []),
     )
-    return _row(_LOCKS, cells, width)
+    return _row(columns, cells, width)
 
 
 def _style(lock: LockFacts) -> str:
