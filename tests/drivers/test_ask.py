@@ -7,7 +7,14 @@ import pytest
 from quorlock import Node
 from quorlock._drivers.ask import Refused, Silent, Talk
 from quorlock.testing.servers import Servers
-from tests.support.impostors import Behaviour, Impostor, answers, closes_at_once, endless_bulk
+from tests.support.impostors import (
+    Behaviour,
+    Caller,
+    Impostor,
+    answers,
+    closes_at_once,
+    endless_bulk,
+)
 
 PASSWORD = "pass-word"
 # Where our question reaches a socket that is closed already.
@@ -59,3 +66,45 @@ def test_an_answer_is_as_it_is(nodes: Servers) -> None:
         assert isinstance(talk.ask(b"NO-SUCH"), Refused)
     with pytest.raises(Silent):
         talk.ask(b"PING")
+
+
+# --- what comes without being asked for --------------------------------------------------------
+
+
+def test_what_others_do_is_heard(mortal_nodes: Servers) -> None:
+    """After MONITOR; nothing is nothing, and an end of the connection is told."""
+    server = mortal_nodes[0]
+    with Talk(Node.from_url(server.url), 5.0) as talk:
+        assert talk.ask(b"MONITOR") == b"OK"
+        assert list(talk.hear(0.01)) == []
+        server.execute("GET", "a")
+        (line,) = talk.hear(0.3)
+        assert line.endswith(b'"GET" "a"')
+        server.kill()
+        with pytest.raises(Silent, match="closes the connection"):
+            list(talk.hear(5))
+
+
+async def babble(caller: Caller) -> None:
+    """Answers what logs us in, and then never ends."""
+    await caller.read()
+    await caller.write(b"+PONG\r\n")
+    while True:
+        await caller.write(b"+words\r\n" * 1000)
+
+
+def test_who_never_ends_is_heard_so_long() -> None:
+    """However much there is to hear at once."""
+    with Impostor(babble) as impostor, Talk(Node.from_url(impostor.url), 5.0) as talk:
+        assert set(talk.hear(0.2)) == {b"words"}
+
+
+def test_who_is_heard_speaks_the_protocol() -> None:
+    strange = answers(b"+PONG\r\nwords\r\n")
+    match = "does not speak the Redis protocol"
+    with (
+        Impostor(strange) as impostor,
+        Talk(Node.from_url(impostor.url), 5.0) as talk,
+        pytest.raises(Silent, match=match),
+    ):
+        list(talk.hear(5))

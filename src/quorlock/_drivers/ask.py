@@ -30,6 +30,7 @@ __all__ = ["Refused", "Silent", "Talk"]
 
 _READ_BYTES = 16_384
 _SILENCE_MS = 10_000
+_NONSENSE = "it does not speak the Redis protocol"
 
 
 class Silent(Exception):
@@ -85,7 +86,7 @@ class Talk:
             self._sock.sendall(pack_words(*words))
             return self._read(give_up)
         except Nonsense:
-            why = "it does not speak the Redis protocol"
+            why = _NONSENSE
         except OSError as error:
             why = self._words(error)
         raise Silent(why)
@@ -98,7 +99,9 @@ class Talk:
                 reply = self._read(until)
             except TimeoutError:
                 return
-            except (Nonsense, OSError) as error:
+            except Nonsense:
+                raise Silent(_NONSENSE) from None
+            except OSError as error:
                 raise Silent(self._words(error)) from None
             yield reply
 

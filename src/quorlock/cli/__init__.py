@@ -5,6 +5,9 @@
     nodes.py     the options that say which nodes, for every command that asks some
     config.py    the TOML file, the environment and the passwords behind these options
     durations.py `30s`, `2h`
+    asking.py    asks the nodes what no lock asks: which keys there are (`listing`), and for `top`
+    turns.py     inspects many resources, again and again
+    terminal.py  what fits on a terminal; `screen` draws it
 
 `quorlock --help` and completion load click and these few modules: no rich, no socket, no core.
 """
