@@ -28,8 +28,8 @@ def command(
 
     --waiters needs +monitor. Nodes know nobody who waits, but whoever waits tries again and again:
     for half a second of each look (at most half of it) one node tells every command that it gets,
-    which costs it two thirds of its speed if it is busy. tried: connections that tried to acquire, the winner
-    too; one of them may stand for many who wait, and who pauses for longer is not seen.
+    which costs it two thirds of its speed if it is busy. tried: connections that tried to acquire,
+    the winner too; one of them may stand for many who wait, and who pauses for longer is not seen.
 
     A dash: the node does not tell, for want of a right. Any string with the prefix may be a lock:
     without a prefix, keys of other programs are listed too.
