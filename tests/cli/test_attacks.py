@@ -287,6 +287,34 @@ def test_stopped_for_longer_than_the_lease_it_is_dead_by_then(
     bash.await_text(f"status={exits.EX_LOST}")
 
 
+def test_too_few_descriptors_are_said_so(shell: Shell, nodes: Servers) -> None:
+    """By us, or of the nodes that could not be reached for it."""
+    status, said, complained = sh(f"ulimit -n 10; {QUORLOCK} run x -- echo ran", shell)
+    assert (status, said) in [(exits.EX_OSERR, ""), (exits.EX_UNAVAILABLE, "")]
+    assert "too many open files" in complained.lower()
+    assert "Traceback" not in complained
+    assert not keys(nodes)
+
+
+def test_so_are_too_few_threads(shell: Shell, nodes: Servers) -> None:
+    """There is none for renewal: the command is not begun, and the lock given back."""
+    (shell.home / "sitecustomize.py").write_text(NO_THREADS)
+    path = f"{shell.home}:{shell.environment()['PYTHONPATH']}"
+    done = shell.run("run", "x", "--", "echo", "ran", given={"PYTHONPATH": path})
+    assert (done.returncode, done.stdout) == (exits.EX_OSERR, "")
+    assert "can't start new thread" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not keys(nodes)
+
+
+NO_THREADS = """\
+import threading
+def refused(*_, **__):
+    raise RuntimeError("can't start new thread")
+threading._start_new_thread = threading._start_joinable_thread = refused  # 3.12, 3.13
+"""
+
+
 def test_ctrl_c_while_it_is_loaded_ends_it_without_a_word(shell: Shell) -> None:
     """In the midst of an import, of which there are many."""
     (shell.home / "click.py").write_text(

@@ -15,7 +15,7 @@ from errno import ENOENT
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from quorlock.cli.channel import Channel
-from quorlock.cli.exits import EX_CANNOT_RUN, EX_NOT_FOUND, EX_SIGNAL, Failed
+from quorlock.cli.exits import EX_CANNOT_RUN, EX_NOT_FOUND, EX_OSERR, EX_SIGNAL, Failed
 from quorlock.cli.guard import Guard, Orders
 from quorlock.cli.signals import Signals, held_back
 
@@ -44,7 +44,7 @@ class Child:
         self._channel, other = Channel.pair()
         sys.stdout.flush()  # or both would write what is in it
         with held_back() as mask:
-            self._guard = os.fork()
+            self._guard = _fork()
             if self._guard == 0:
                 self._channel.close()
                 _be_guard(orders, other, mask)
@@ -113,6 +113,14 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, signal.SIGKILL)
         return Ended(EX_SIGNAL + signal.SIGKILL, in_time=True)
+
+
+def _fork() -> int:
+    try:
+        return os.fork()
+    except OSError as error:
+        why = str(error.strerror)
+    raise Failed(EX_OSERR, f"cannot start a process: {why}")
 
 
 def _be_guard(orders: Orders, channel: Channel, mask: set[int]) -> None:

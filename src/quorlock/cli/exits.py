@@ -4,6 +4,7 @@ status of whatever ended it early. Leaves the words to the errors.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 # that sysexits.h leaves free.
 EX_USAGE = 64
 EX_UNAVAILABLE = 69  # no quorum of nodes answers, or something is not installed
+EX_OSERR = 71  # too few descriptors, threads, processes, too little memory
 EX_TEMPFAIL = 75  # held by another: try again later
 EX_IOERR = 74  # what we are to answer cannot be written
 EX_NOPERM = 77
@@ -42,6 +44,7 @@ _STATUSES = {
     errors.HoldLimitReached: EX_LOST,
     OSError: EX_IOERR,  # after AcquireTimeout, which is a TimeoutError and so one of these
 }
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 # First words of what a server says to whoever may not: wrong login, a right that is missing.
 _NOT_PERMITTED = ("NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "(grant ", "permission", "ERR AUTH")
 
@@ -109,10 +112,19 @@ def status_of(error: BaseException) -> int:
         return EX_SIGNAL + getattr(error, "number", signal.SIGINT)
     if isinstance(error, BrokenPipeError):
         return EX_SIGNAL + signal.SIGPIPE
+    if is_scarcity(error):
+        return EX_OSERR
     if isinstance(error, errors.NodeError):
         faults = [vote.cause for vote in error.votes if not vote.fit]
         return EX_NOPERM if is_not_permitted(faults) else EX_CONFIG
     return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 1)
+
+
+def is_scarcity(error: BaseException) -> bool:
+    """Did the operating system refuse us something? Python has no class for threads that it did."""
+    if isinstance(error, RuntimeError):
+        return "start new thread" in str(error)
+    return isinstance(error, OSError) and error.errno in _SCARCE
 
 
 def _shut(stream: TextIO) -> None:

@@ -117,3 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return exits.EX_USAGE
     except (KeyboardInterrupt, OSError, exits.Failed, QuorlockError) as error:
         return exits.told(context.invoked_subcommand if context else None, error)
+    except RuntimeError as error:
+        if not exits.is_scarcity(error):
+            raise
+        return exits.told(context.invoked_subcommand if context else None, error)
