@@ -13,7 +13,7 @@ import pytest
 
 from quorlock.cli.main import COMMANDS, commands
 from tests.cli.command import Shell
-from tests.cli.terminal import Terminal
+from tests.cli.terminal import PROMPT, Terminal
 
 RUNTIME = {"XDG_RUNTIME_DIR": "."}  # else fish leaves a folder in /tmp
 
@@ -134,6 +134,7 @@ def test_at_a_terminal(name: str, installed: Shell) -> None:
         for number, typed in enumerate(TYPED, 1):
             terminal.type(f"{typed}\t\x01show \r")
             terminal.await_that(lambda: len(shown.read_text().splitlines()) == number)  # noqa: B023
+            terminal.await_text(PROMPT, times=number + 1)  # what is typed before it may be lost
     wanted = ["".join(f"<{word}>" for word in shlex.split(line)) for line in TYPED.values()]
     assert shown.read_text().splitlines() == wanted
 
