@@ -113,9 +113,11 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 def command(*, shell: Literal["bash", "zsh", "fish"]) -> int:
     """Print what makes a shell complete `quorlock`, and after `run ... --` the command.
 
-    bash (4.4 or newer), zsh: eval "$(quorlock completion bash)" in ~/.bashrc, or zsh in ~/.zshrc.
+    \b
+    bash 4.4+, in ~/.bashrc: eval "$(quorlock completion bash)"
+    zsh, in ~/.zshrc:        eval "$(quorlock completion zsh)"
     fish: quorlock completion fish > ~/.config/fish/completions/quorlock.fish
-    """
+    """  # noqa: D301 (click wants the character)
     return complete(f"{shell}_source")
 
 

@@ -27,12 +27,14 @@ R = TypeVar("R")
 
 FILE = "quorlock.toml"
 _STDERR = 2
+_MEMORY = "memory://"
 LOCAL = "local"  # in place of URLs: the user's own nodes on this machine
 # What may hold a password, and so is not for the children that we start.
 SECRET = ("QUORLOCK_NODES", "QUORLOCK_PASSWORD")
 
 # Their names and defaults, from the one place where they are written.
 _DEFAULTS: Mapping[str, Any] = cast("Any", Redlock.__init__).__kwdefaults__
+_GUARDS = ("uptime", "marker", "none")
 _LOGIN = ("username", "password")
 _KEYS = ("nodes", *_DEFAULTS, *_LOGIN)
 
@@ -41,8 +43,8 @@ no nodes are named. Say which, in one of these ways:
   --nodes redis://a:6379,redis://b:6379,redis://c:6379
   QUORLOCK_NODES=redis://a:6379,redis://b:6379,redis://c:6379
   nodes = ["redis://a:6379", "redis://b:6379", "redis://c:6379"]
-      in the TOML file that --config or QUORLOCK_CONFIG names, in ./{FILE},
-      or in ~/.config/quorlock/{FILE}
+      in the TOML file that --config or QUORLOCK_CONFIG names,
+      in ./{FILE}, or in ~/.config/quorlock/{FILE}
   --nodes local
       for nodes of your own on this machine, as `quorlock local up` starts them"""
 _WITHIN_RUN = """
@@ -138,8 +140,13 @@ def _read(path: Path) -> dict[str, Any]:
     for key in told:
         if key not in _KEYS:
             raise Failed(EX_CONFIG, f"{path}: {_about(key)}")
-    if told.get("restart_guard") == "none":  # TOML has no null
-        told["restart_guard"] = None
+    guard = told.get("restart_guard", "none")
+    if guard not in _GUARDS:
+        raise Failed(
+            EX_CONFIG, f"{path}: restart_guard={guard!r}: give one of {', '.join(_GUARDS)}"
+        )
+    if "restart_guard" in told:
+        told["restart_guard"] = None if guard == "none" else guard  # TOML has no null
     return told
 
 
@@ -173,14 +180,14 @@ def _nodes(urls: object, login: dict[str, Any], where: str) -> tuple[Node, ...]:
 
 def _node(number: int, url: object, login: dict[str, Any], where: str) -> Node:
     try:
-        node = Node.from_url(cast("str", url))
-        if node.memory is not None:
+        if isinstance(url, str) and url.startswith(_MEMORY):
             fix = "a node in memory is this process's alone: nobody else would see the lock"
-            raise ConfigError("url", node.address, fix)
+            raise ConfigError("url", _MEMORY, fix)
+        node = Node.from_url(cast("str", url))
         if node.username is None and node.password is None and any(login.values()):
             node = node.__replace__(**login)
     except ConfigError as error:
-        why = str(error)
+        why = str(error).removesuffix(f", {_MEMORY}")  # it tells which schemes there are
     else:
         return node
     raise Failed(EX_CONFIG, f"{where}: nodes[{number}]: {why}")

@@ -67,6 +67,19 @@ class Commands(click.Group):
         command: click.Command = getattr(module, entry.name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; but who mistypes is told of the nearest."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            for name in get_close_matches(args[0], COMMANDS, n=1):
+                ctx.fail(f"{error.message} Did you mean {name!r}?")
+            raise
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of them."""
         with formatter.section("Commands"):

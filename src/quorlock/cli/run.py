@@ -28,14 +28,12 @@ _KILL_AFTER, _KILL_AFTER_MAX = 1 / 5, 1 / 4
 @click.argument("resource")
 @click.argument("words", nargs=-1, metavar="-- CMD...")
 @click.option("-n", "--nonblock", is_flag=True, help="One attempt; do not wait for the lock.")
-@click.option("-w", "--wait", type=duration, metavar="TIME", help="Wait so long (for ever).")
-@click.option("--ttl", type=duration, metavar="TIME", help="The lease time, which is renewed.")
-@click.option("--max-hold", type=duration, metavar="TIME", help="End the command after it (never).")
+@click.option("-w", "--wait", type=duration, help="Wait so long (for ever).")
+@click.option("--ttl", type=duration, help="The lease time, which is renewed.")
+@click.option("--max-hold", type=duration, help="End the command after it (never).")
 @click.option("--no-renew", is_flag=True, help="End the command when the ttl is over.")
 @click.option("--fencing", is_flag=True, help="Give the command a fence, in QUORLOCK_FENCE.")
-@click.option(
-    "--min-hold", type=duration, metavar="TIME", default=0.0, help="Hold at least so long."
-)
+@click.option("--min-hold", type=duration, default=0.0, help="Hold at least so long.")
 @click.option(
     "-E",
     "--conflict-exit-code",
@@ -56,28 +54,28 @@ _KILL_AFTER, _KILL_AFTER_MAX = 1 / 5, 1 / 4
     default="term",
     help="If the lease is lost: TERM and then KILL, KILL at once, or say so and leave it.",
 )
-@click.option("--kill-after", type=duration, metavar="TIME", help="From TERM to the end (ttl / 5).")
+@click.option("--kill-after", type=duration, help="From TERM to the end (ttl / 5).")
 @click.option("-c", "--command", "shell", metavar="STRING", help="Let /bin/sh run this.")
 @click.option("-q", "--quiet", is_flag=True, help="No warnings.")
 @click.option("-v", "--verbose", is_flag=True, help="Say what is done.")
 @click.option("--json", "as_json", is_flag=True, help="Say it as lines of JSON.")
 @with_nodes
 def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> int:
-    r"""Run CMD under the lock on RESOURCE; its exit status is ours.
+    """Run CMD under the lock on RESOURCE; its exit status is ours.
 
     stdin and stdout are the command's; what we say goes to stderr. Signals are passed on to it. It
     is ended before the lease can be over, whatever the network does, and when we are killed.
 
-    \b
     Exit status, else: 75 held by another, 69 no quorum of nodes answers, 79 lease lost,
     64 wrong usage, 78 configuration, 77 not permitted, 126 CMD cannot be run, 127 it is not found,
     128+N ended by signal N, or interrupted by it while waiting.
     """
     from quorlock.cli.voice import Voice  # here and below: --help and completion load no core
 
+    words = _words(chosen["shell"], chosen["words"])
     voice = Voice(resource, quiet=chosen["quiet"], verbose=chosen["verbose"], as_json=as_json)
     try:
-        return _run(source.settings(), resource, chosen, voice)
+        return _run(source.settings(), resource, words, chosen, voice)
     except (Failed, QuorlockError) as error:
         if not as_json:
             raise
@@ -85,12 +83,13 @@ def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> i
         return status_of(error)
 
 
-def _run(settings: Settings, resource: str, chosen: dict[str, Any], voice: Voice) -> int:
+def _run(
+    settings: Settings, resource: str, words: tuple[str, ...], chosen: dict[str, Any], voice: Voice
+) -> int:
     from quorlock.cli.child import Child
     from quorlock.cli.signals import Signals
     from quorlock.cli.turn import Turn
 
-    words = _words(chosen["shell"], chosen["words"])
     # The order in which they are left: no command, then no lock, then signals as they were.
     with Signals() as signals, settings.redlock() as redlock:
         plan = _plan(redlock, resource, words, chosen)
