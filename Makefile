@@ -17,13 +17,13 @@ TRACE ?=
 MINUTES ?= 10
 CHECKS = check-format check-lint check-layers check-mypy check-pyright check-docs
 
-.PHONY: help demo test sim explore soak spec bench bench-guard check format clean \
+.PHONY: help demo test sim explore soak spec bench bench-guard recording check format clean \
     ready-demo ready-test ready-dev $(CHECKS)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 demo: ready-demo ## eight workers, five nodes, three faults: nothing may be lost (ARGS=--no-lock: the contrast)
 	@$(python) -m quorlock demo $(ARGS)
@@ -50,6 +50,9 @@ bench: ## side by side with the peers and with bare sockets, 25 minutes (QUICK=1
 
 bench-guard: ready-test ## is it still as near to bare sockets as it was? (ARGS=)
 	@$(python) -m bench.guard $(ARGS)
+
+recording: ready-demo ## the README's recording, docs/images/demo.svg (needs tmux)
+	@$(python) -m tools.record tools/recordings/demo.toml docs/images/demo.svg
 
 check: $(CHECKS) ## format, lint, layers, types, docs: the fast ones first
 	@echo "check: all is well"
