@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
+
 from quorlock import Node
 from quorlock.cli.doctor.facts import Facts, NodeFacts, Reading
 from quorlock.cli.doctor.findings import Finding, findings, worst
+from quorlock.cli.doctor.report import as_text
 from quorlock.cli.doctor.together import CHECKS
 
 INFO = {
@@ -55,7 +58,38 @@ def test_what_is_sound_is_ok() -> None:
 def test_when_nobody_answers_only_that_is_said() -> None:
     found = findings(CHECKS, Facts([n._replace(silent="gone") for n in (ONE, TWO, node(3))]))
     told = [(f.level, f.check) for f in found]
-    assert told == [*[("error", "reach")] * 3, ("ok", "count")]
+    assert told == [*[("error", "reach")] * 4, ("ok", "count")]
+
+
+def test_fewer_than_a_quorum_is_said_besides() -> None:
+    """A minority that is away is that, and no more; so is a node that is the only one."""
+    gone = [n._replace(silent="gone") for n in (ONE, TWO)]
+    assert levels(bad(gone[0])) == [("error", "reach"), ("warning", "count")]
+    assert [f.found for f in bad(gone[0], TWO, node(3))] == ["gone"]
+    told = bad(*gone, node(3))[-1]
+    assert (told.node, told.found) == ("", "1 of 3 nodes answer, and a lock needs 2: there is none")
+
+
+def test_the_last_line_is_the_verdict() -> None:
+    """Of what could not be seen of silent nodes nothing is said."""
+
+    def text(*nodes: NodeFacts) -> str:
+        return click.unstyle(as_text(findings(CHECKS, Facts(nodes))))
+
+    mute = node(3)._replace(info=None, readings=[], other_run_id="")
+    shared = node(3, peer="10.0.0.1")
+    gone = node(3, silent="gone")
+    blind = len(bad(ONE, TWO, mute))
+    last_lines = [
+        ((ONE, TWO, node(3)), "fit for locks"),
+        ((ONE, TWO, shared), "fit for locks: 1 warning"),
+        ((ONE, TWO, mute), f"fit for locks: {blind} that could not be looked at"),
+        ((ONE, TWO, gone), "not fit for locks: 1 error"),
+        ((ONE, TWO, shared, gone), "not fit for locks: 1 error, 2 warnings"),
+    ]
+    for nodes, line in last_lines:
+        assert text(*nodes).split("\n\n")[-1] == line
+        assert ("\nok, of those that answer\n" in text(*nodes)) is (gone in nodes)
 
 
 def test_who_may_not_ask_says_so_and_blames_nobody() -> None:

@@ -33,5 +33,6 @@ def command(source: Source, *, as_json: bool, strict: bool) -> int:
 
         click.echo(json.dumps(as_facts(found)))
     else:
-        click.echo(as_text(found), color=False if os.environ.get("NO_COLOR") else None)
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        click.echo(as_text(found), color=False if plain else None)
     return int(worst(found) in (("error", "warning") if strict else ("error",)))

@@ -22,6 +22,12 @@ _NO_INFO = unknown("it refuses INFO", "grant +info (docs/acl.md)")
 def _reach(facts: Facts) -> list[Result]:
     silent = [node for node in facts.nodes if node.silent]
     told = [_silence(node)._replace(node=node.address) for node in silent]
+    answering = facts.n - len(silent)
+    if facts.n > 1 and answering < facts.quorum:
+        found = (
+            f"{answering} of {facts.n} nodes answer, and a lock needs {facts.quorum}: there is none"
+        )
+        told.append(error(found, "mend those that do not, as is said of each"))
     return told or [ok("all nodes answer")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,19 +31,42 @@ def as_facts(found: Sequence[Finding]) -> dict[str, Any]:
 
 
 def as_text(found: Sequence[Finding]) -> str:
-    """Them, grouped, the worst first; with colours, which `click.echo` takes out of pipes."""
+    """Them, grouped, the worst first, and a last line for who sees no more than the end of it; with
+    colours, which `click.echo` takes out of pipes.
+    """
     width = min(shutil.get_terminal_size().columns, _WIDEST)
+    # Of a node that does not answer nothing else is known.
+    notes: dict[Level, str] = {"ok": ", of those that answer"} if _silent(found) else {}
     groups = [
-        "\n".join((_title(level), *_lines([f for f in found if f.level == level], width)))
+        "\n".join((_title(level, notes.get(level, "")), *_lines(those, width)))
         for level in LEVELS
-        if any(finding.level == level for finding in found)
+        if (those := [finding for finding in found if finding.level == level])
     ]
-    return "\n\n".join(groups)
+    return "\n\n".join([*groups, _verdict(found)])
 
 
-def _title(level: Level) -> str:
+def _silent(found: Sequence[Finding]) -> bool:
+    return any(finding.check == "reach" and finding.level == "error" for finding in found)
+
+
+def _title(level: Level, note: str = "") -> str:
     words, colour = _TITLES[level]
-    return click.style(words, fg=colour, bold=True)
+    return click.style(words, fg=colour, bold=True) + note
+
+
+def _verdict(found: Sequence[Finding]) -> str:
+    """The report in a line."""
+    level = worst(found)
+    counts: Counter[str] = Counter(finding.level for finding in found)
+    told = [
+        f"{counts[grave]} {grave}{'s' * (counts[grave] > 1)}"
+        for grave in ("error", "warning")
+        if counts[grave]
+    ]
+    if counts["unknown"]:
+        told.append(f"{counts['unknown']} that could not be looked at")
+    words = "not fit for locks" if level == "error" else "fit for locks"
+    return click.style(words, fg=_TITLES[level][1], bold=True) + ": " * bool(told) + ", ".join(told)
 
 
 def _lines(found: Sequence[Finding], width: int) -> Iterator[str]:

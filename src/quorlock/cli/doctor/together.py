@@ -142,7 +142,11 @@ def _names(nodes: list[NodeFacts]) -> str:
 
 _REACH, *_REST = EACH
 CHECKS: tuple[Check, ...] = (
-    Check("count", "An even number bears no more failures than the odd one below it.", _count),
+    Check(
+        "count",
+        "Of three nodes one may fail, of five two; of four no more than of three, of one none.",
+        _count,
+    ),
     _REACH,
     Check("distinct", "The vote of a server that is named twice counts twice.", _distinct),
     *_REST,
