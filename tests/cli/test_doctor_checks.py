@@ -79,11 +79,11 @@ def test_the_last_line_is_the_verdict() -> None:
     mute = node(3)._replace(info=None, readings=[], other_run_id="")
     shared = node(3, peer="10.0.0.1")
     gone = node(3, silent="gone")
-    blind = len(bad(ONE, TWO, mute))
+    blind = f"{len(bad(ONE, TWO, mute))} that could not be looked at"
     last_lines = [
         ((ONE, TWO, node(3)), "fit for locks"),
         ((ONE, TWO, shared), "fit for locks: 1 warning"),
-        ((ONE, TWO, mute), f"fit for locks: {blind} that could not be looked at"),
+        ((ONE, TWO, mute), f"fit for locks, as far as could be seen: {blind}"),
         ((ONE, TWO, gone), "not fit for locks: 1 error"),
         ((ONE, TWO, shared, gone), "not fit for locks: 1 error, 2 warnings"),
     ]
@@ -98,6 +98,26 @@ def test_who_may_not_ask_says_so_and_blames_nobody() -> None:
     assert {f.level for f in found} == {"unknown"}
     assert {f.node for f in found} == {"n3:6379"}
     assert worst(found) == "ok"
+
+
+def test_when_nobody_may_be_asked_that_is_all_that_is_said() -> None:
+    """How long a quorum is up is not known then, and not that it is kept out."""
+    mute = [n._replace(info=None, readings=[], other_run_id="") for n in (ONE, TWO, node(3))]
+    assert {f.level for f in bad(*mute)} == {"unknown"}
+    late = node(3, {"uptime_in_seconds": "5"})
+    assert [
+        f.found for f in bad(*mute[:2], late) if f.check == "uptime" and f.node == "n3:6379"
+    ] == ["it came up lately, or was emptied: it votes again in 27 s"]
+    assert {f.level for f in bad(*mute[:2], late)} == {"unknown", "warning"}
+
+
+def test_nodes_that_are_kept_out() -> None:
+    """Each is told, and that there is no lock where they are too many; once of a single one."""
+    late = [node(number, {"uptime_in_seconds": f"{number}0"}) for number in (1, 2)]
+    told = bad(*late, node(3))
+    assert levels(told) == [("error", "uptime"), ("warning", "uptime"), ("warning", "uptime")]
+    assert told[0].found == "2 of 3 nodes are kept out: no lock for 12 s"
+    assert levels(bad(late[0])) == [("error", "uptime"), ("warning", "count")]
 
 
 def test_a_load_balancer() -> None:

@@ -65,7 +65,8 @@ def _verdict(found: Sequence[Finding]) -> str:
     ]
     if counts["unknown"]:
         told.append(f"{counts['unknown']} that could not be looked at")
-    words = "not fit for locks" if level == "error" else "fit for locks"
+    seen = ", as far as could be seen" * (level != "error" and counts["unknown"] > 0)
+    words = f"{'not ' * (level == 'error')}fit for locks{seen}"
     return click.style(words, fg=_TITLES[level][1], bold=True) + ": " * bool(told) + ", ".join(told)
 
 

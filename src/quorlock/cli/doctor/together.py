@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from quorlock.cli.doctor.facts import Facts, NodeFacts
 
+_PATIENCE = "wait; restart nodes one at a time, max_ttl apart"
 _APART_MAX = 1.0  # seconds: NTP keeps servers within milliseconds
 
 
@@ -69,10 +70,13 @@ def _uptime(facts: Facts) -> list[Result]:
         return [ok("restart_guard is none: all vote at once")]
     out = [(node, left) for node in facts.reached if (left := _kept_out(node, facts)) > 0]
     told = [_late(node, left) for node, left in out]
-    if out and facts.n - len(out) < facts.quorum:
-        soon = sorted(left for _, left in out)[facts.quorum - (facts.n - len(out)) - 1]
-        found = f"{len(out)} of {facts.n} nodes are kept out: no lock for {math.ceil(soon)} s"
-        told.append(error(found, "wait; restart nodes one at a time, max_ttl apart"))
+    # Of those that do not tell it is not known, and so they are not counted.
+    lefts = sorted(left for _, left in out if math.isfinite(left))
+    missing = facts.quorum - (facts.n - len(lefts))
+    if missing > 0:
+        found = f"{len(lefts)} of {facts.n} nodes are kept out: no lock for"
+        late = error(f"{found} {math.ceil(lefts[missing - 1])} s", _PATIENCE)
+        told = [late] if facts.n == 1 else [*told, late]
     return told or [ok("all vote: past the restart guard, or born empty")] * bool(facts.reached)
 
 
@@ -82,9 +86,7 @@ def _late(node: NodeFacts, left: float) -> Result:
             node=node.address
         )
     found = f"it came up lately, or was emptied: it votes again in {math.ceil(left)} s"
-    return warning(found, "wait; restart nodes one at a time, max_ttl apart")._replace(
-        node=node.address
-    )
+    return warning(found, _PATIENCE)._replace(node=node.address)
 
 
 def _kept_out(node: NodeFacts, facts: Facts) -> float:
