@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 LOOK = 0.1  # seconds between two looks at the screen
-KEYS = 4  # are typed between two looks
-THINK = 0.2  # seconds before and after a command is typed
+KEYS = 6  # are typed between two looks
+THINK = 0.15  # seconds before and after a command is typed
 STEP_TIMEOUT = 60.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
