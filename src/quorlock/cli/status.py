@@ -9,6 +9,7 @@ import click
 from quorlock.cli.durations import duration
 from quorlock.cli.exits import EX_NOPERM, EX_UNAVAILABLE, is_not_permitted
 from quorlock.cli.nodes import Source, with_nodes
+from quorlock.cli.streams import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +108,7 @@ def _listed(settings: Settings, pattern: str, limit: int) -> tuple[list[str], in
     if left:
         notes.append(more(left, limit))
     for note in notes:
-        click.echo(f"quorlock status: {note}", err=True)
+        say(f"quorlock status: {note}\n")
     return names, left
 
 

@@ -16,6 +16,7 @@ import click
 
 from quorlock.cli.holders import FREE, as_facts, as_line, as_text, digests, verdict
 from quorlock.cli.listing import Wanted, askers_of, merged, required
+from quorlock.cli.streams import say
 from quorlock.cli.terminal import fitted, screen, wrapped
 from quorlock.cli.turns import look, repeat
 
@@ -133,7 +134,7 @@ class Changes:
         """Print it."""
         for note in notes:
             if note not in self._said:
-                click.echo(f"quorlock status: {note}", err=True)
+                say(f"quorlock status: {note}\n")
         self._said = set(notes)
         at = datetime.now().astimezone().isoformat(timespec="milliseconds")
         for one in told:
