@@ -9,6 +9,7 @@ import pytest
 from quorlock import ConfigError, Inspection, NodeView
 from quorlock.testing.servers import Servers
 from tests.api.faces import Face, holders, raises, steal, until
+from tests.support.impostors import Proxy
 
 SETTINGS = {"node_timeout": 0.1, "connect_timeout": 0.3}
 
@@ -125,3 +126,23 @@ async def test_wrong_names_are_refused(face: Face, nodes: Servers) -> None:
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         for wrong in ("", None, 3, "a\0b", "quorlock:x"):
             await raises(ConfigError, redlock.inspect(wrong))  # type: ignore[arg-type]
+
+
+async def test_a_hung_node_is_not_asked_for_ever(face: Face, nodes: Servers) -> None:
+    """Who looks at many resources again and again owes it no memory: so many, and no more."""
+    with Proxy(nodes[0].url) as proxy:
+        async with face.redlock([proxy.url, *nodes.urls[1:3]], node_timeout=0.01) as redlock:
+            assert (await redlock.inspect("a")).verdict == "free"
+            proxy.hold(requests=False)  # so that the proxy reads on, and records
+            for _ in range(70):
+                await redlock.inspect("a")
+            asked = len(proxy.requests)
+            for _ in range(70):
+                await redlock.inspect("a")
+            report = await redlock.inspect("a")
+            assert report.verdict == "free"
+            assert report.nodes[0].error == "owes too many answers"
+            assert len(proxy.requests) == asked
+            proxy.resume()
+            assert await until(lambda: redlock.nodes[0].up)
+            assert (await redlock.inspect("a")).nodes[0].error == ""

@@ -87,7 +87,7 @@ class Terminal:
         while self.process.poll() is None:  # a terminal that is not read lets nobody write
             assert time.monotonic() < deadline, shown
             shown += self._read(0.02)
-        assert self.process.returncode == 130
+        assert self.process.returncode == 130, (self.process.returncode, shown)
         return shown + self._read(0)
 
     def _read(self, seconds: float) -> str:

@@ -150,7 +150,7 @@ def test_a_slip_in_the_file_is_told_with_its_place(line: str, words: str) -> Non
         ("nodes = 'redis://a'", "nodes: give a list"),
         ("nodes = []", "nodes=(): give at least one node"),
         ("nodes = ['redis://a', 3]", "nodes[1]: url"),
-        ("nodes = ['redis://a', 'memory://b']", "nodes[1]: url='memory://b': a node in memory"),
+        ("nodes = ['redis://a', 'memory://b']", "nodes[1]: url='memory://': a node in memory"),
         ("nodes = ['redis://a', 'redis://a/1']", "this is the same server as nodes[0]"),
         (f"nodes = ['redis://:{SECRET}@a b']", "nodes[0]: url="),
         ("", "it names no nodes"),

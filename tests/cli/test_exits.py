@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -183,6 +185,61 @@ def test_a_second_signal_does_not_cut_short_what_the_first_began(
         assert (waiting.returncode, printed) == (143, ("", ""))
         mortal_nodes[0].cont()
     assert at_last(mortal_nodes, "a", None)
+
+
+def test_two_signals_in_one_instant(shell: Shell, nodes: Servers) -> None:
+    """As from a terminal and a service manager: CPython complains of a handler that changes."""
+    with Redlock(nodes.urls, ttl=30) as redlock, redlock.lock("a"):
+        for _ in range(5):
+            for node in nodes:
+                node.execute("CONFIG", "RESETSTAT")
+            with shell.start("acquire", "a") as waiting:
+                asks(nodes)
+                waiting.send_signal(signal.SIGTERM)
+                waiting.send_signal(signal.SIGINT)
+                assert waiting.communicate(timeout=20) == ("", "")
+            assert waiting.returncode in (130, 143)
+
+
+def test_a_signal_that_python_swallows_is_not_the_last() -> None:
+    """What is raised in a callback of a weak reference comes out nowhere."""
+
+    class Thing:
+        pass
+
+    def interrupted_twice() -> None:
+        with exits.interruptible():
+            thing = Thing()
+            watcher = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+            del thing
+            assert watcher() is None
+            assert swallowed == [exits.Interrupted]
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    swallowed: list[type[BaseException]] = []
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda told: swallowed.append(told.exc_type)
+    try:
+        with pytest.raises(exits.Interrupted) as raised:
+            interrupted_twice()
+    finally:
+        sys.unraisablehook = hook
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert exits.status_of(raised.value) == exits.EX_SIGNAL + signal.SIGHUP
+
+
+def test_nodes_that_are_not_fit_are_a_matter_of_configuration(
+    bare_shell: Shell, nodes: Servers
+) -> None:
+    """The same server by two addresses: found out when connecting."""
+    other = bare_shell.home / "other.sock"
+    other.symlink_to(str(nodes[0].path))
+    urls = [*nodes.urls[:2], f"unix://{other}"]
+    bare_shell.variables["QUORLOCK_NODES"] = ",".join(urls)
+    complaint = bare_shell.complaint(exits.EX_CONFIG, "acquire", "a")
+    assert "the same server" in complaint
 
 
 def test_a_signal_that_is_ignored_stays_ignored(shell: Shell, nodes: Servers) -> None:

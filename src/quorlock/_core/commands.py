@@ -96,4 +96,6 @@ class Track(Inspect):
 Command = Acquire | AcquireByScript | Raise | Extend | Release | Inspect
 # What sets keys, and must therefore be followed by a release, or be owed one.
 ACQUIRES = (Acquire, AcquireByScript)
+# A node that owes too many answers is spared these: they are asked again, and owe nobody anything.
+SPARED = (*ACQUIRES, Inspect)
 AnyAcquire = Acquire | AcquireByScript

@@ -11,7 +11,7 @@ import select
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import ACQUIRES, Extend, Release
+from quorlock._core.commands import ACQUIRES, SPARED, Extend, Release
 from quorlock._core.effects import Elapsed, Receipt, replied
 from quorlock._core.guard import VOTES, kept_out
 from quorlock._core.outcomes import ABSENT, Answer
@@ -159,7 +159,7 @@ class Bundle:
         started = now()
         question = Question(command, exchange, round_, started)
         # Nearly always there is nothing to look into, and every connection just gets the bytes.
-        is_acquire = type(command) in ACQUIRES
+        is_spared = type(command) in SPARED
         is_plain = (
             type(command) is not Extend
             and (behind is None or (behind.path is self and behind.asked == self._everywhere))
@@ -170,7 +170,7 @@ class Bundle:
             if (
                 is_plain
                 and connection is not None
-                and (not is_acquire or len(connection.questions) < ANSWERS_OWED_MAX)
+                and (not is_spared or len(connection.questions) < ANSWERS_OWED_MAX)
                 and connection.ask(data, question)
             ) or self._ask(index, data, question, behind):
                 asked |= 1 << index
@@ -221,7 +221,7 @@ class Bundle:
         if connection is not None:
             if isinstance(command, VOTES) and (kept := self._kept_out(connection, question)):
                 return kept
-            if type(command) in ACQUIRES and self._backlogged(connection, question.asked_at):
+            if type(command) in SPARED and self._backlogged(connection, question.asked_at):
                 return BACKLOG
             if connection.ask(data, question):
                 # An answer that the loss of the connection gave is in the mail already.

@@ -9,7 +9,15 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import ACQUIRES, Acquire, AcquireByScript, Extend, Raise, Release
+from quorlock._core.commands import (
+    ACQUIRES,
+    SPARED,
+    Acquire,
+    AcquireByScript,
+    Extend,
+    Raise,
+    Release,
+)
 from quorlock._core.effects import Receipt, receipt_of, replied
 from quorlock._core.guard import VOTES, kept_out
 from quorlock._core.outcomes import ABSENT, Answer
@@ -150,7 +158,7 @@ class Engine:
         if link is not None:
             if isinstance(command, VOTES) and (kept := self._kept_out(link, question)):
                 return kept
-            if type(command) in ACQUIRES and link.conversation.backlogged(question.asked_at):
+            if type(command) in SPARED and link.conversation.backlogged(question.asked_at):
                 return BACKLOG
             if link.ask(data, question):
                 return None

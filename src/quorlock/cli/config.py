@@ -142,9 +142,8 @@ def _read(path: Path) -> dict[str, Any]:
             raise Failed(EX_CONFIG, f"{path}: {_about(key)}")
     guard = told.get("restart_guard", "none")
     if guard not in _GUARDS:
-        raise Failed(
-            EX_CONFIG, f"{path}: restart_guard={guard!r}: give one of {', '.join(_GUARDS)}"
-        )
+        fix = "give 'uptime', 'marker' or 'none'"
+        raise Failed(EX_CONFIG, f"{path}: restart_guard={guard!r}: {fix}")
     if "restart_guard" in told:
         told["restart_guard"] = None if guard == "none" else guard  # TOML has no null
     return told

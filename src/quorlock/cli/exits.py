@@ -8,6 +8,7 @@ import errno
 import os
 import signal
 import sys
+import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,8 @@ EX_NOT_FOUND = 127
 EX_SIGNAL = 128  # and the signal's number
 
 _STATUSES = {
-    # What is said of the nodes is checked in `config`, which fails by itself: what is left was
-    # given to this command.
+    # What is said of the settings is checked in `config`, which fails by itself: what is left was
+    # given to this command, or is about the nodes.
     errors.ConfigError: EX_USAGE,
     errors.AcquireTimeout: EX_TEMPFAIL,
     errors.QuorumUnreachable: EX_UNAVAILABLE,
@@ -70,17 +71,23 @@ def interruptible() -> Generator[None]:
     """The first INT, TERM or HUP is an `Interrupted`; those after it are ignored, for good.
 
     What cleans up takes a bounded time, also at the end of the interpreter, and a second exception
-    in its midst would leave behind what the first one was to give back. A signal that is ignored
-    when we begin (nohup) stays ignored.
+    in its midst would leave behind what the first one was to give back. But where Python swallows
+    the first (a `__del__`, a callback of a weak reference), the next counts as the first. A signal
+    that is ignored when we begin (nohup) stays ignored.
     """
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     taken = [number for number in numbers if before[number] is not signal.SIG_IGN]
+    raised: list[weakref.ref[Interrupted]] = []
 
     def interrupt(number: int, _: FrameType | None) -> None:
-        for other in taken:
-            signal.signal(other, signal.SIG_IGN)
-        raise Interrupted(number)
+        # No other handler is set here: of a signal that has come already CPython would complain.
+        if not (raised and raised[-1]()):
+            raise noted(Interrupted(number))
+
+    def noted(error: Interrupted) -> Interrupted:
+        raised.append(weakref.ref(error))  # none of our variables keeps it alive
+        return error
 
     for number in taken:
         signal.signal(number, interrupt)
@@ -89,7 +96,7 @@ def interruptible() -> Generator[None]:
     finally:
         for number in taken:
             if signal.getsignal(number) is interrupt:
-                signal.signal(number, before[number])
+                signal.signal(number, signal.SIG_IGN if raised else before[number])
 
 
 def told(command: str | None, error: BaseException) -> int:
@@ -114,10 +121,19 @@ def status_of(error: BaseException) -> int:
         return EX_SIGNAL + signal.SIGPIPE
     if is_scarcity(error):
         return EX_OSERR
+    if (about_nodes := _status_of_nodes(error)) is not None:
+        return about_nodes
+    return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 1)
+
+
+def _status_of_nodes(error: BaseException) -> int | None:
+    """Of an error that says that they are not fit."""
     if isinstance(error, errors.NodeError):
         faults = [vote.cause for vote in error.votes if not vote.fit]
         return EX_NOPERM if is_not_permitted(faults) else EX_CONFIG
-    return next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 1)
+    # Found out when connecting: the same server twice, other settings there.
+    is_about = isinstance(error, errors.ConfigError) and error.argument.startswith("nodes")
+    return EX_CONFIG if is_about else None
 
 
 def is_scarcity(error: BaseException) -> bool:

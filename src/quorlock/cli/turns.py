@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from quorlock.asyncio import Redlock
+from quorlock.cli.exits import Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
@@ -88,7 +89,7 @@ class _Run:
     def __init__(self) -> None:
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._taken = [number for number in numbers if callable(signal.getsignal(number))]
-        self._before = self._handlers()
+        self._before = {number: signal.getsignal(number) for number in self._taken}
         self._got: int | None = None
         self._over = False
 
@@ -100,17 +101,18 @@ class _Run:
             self._restore()
             if self._got is not None:
                 signal.raise_signal(self._got)
+                raise Interrupted(self._got)  # had it been raised before, and come to nothing
 
     @contextmanager
     def at_once(self) -> Generator[None]:
         """While we write, a signal raises as it did before: whoever should read may not."""
-        self._restore()
         try:
+            self._restore()
             yield
+            self._listen()
         except BaseException:
-            self._over, self._before = True, self._handlers()
+            self._over = True  # the loop may be told of the same signal: that is no second one
             raise
-        self._listen()
 
     async def _take(self, work: Coroutine[Any, Any, T]) -> T:
         self._listen()
@@ -126,9 +128,6 @@ class _Run:
         if not self._over:  # the first only: what cleans up is not to be cut short
             self._over, self._got = True, number
             task.cancel()
-
-    def _handlers(self) -> dict[int, Any]:
-        return {number: signal.getsignal(number) for number in self._taken}
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
