@@ -183,9 +183,9 @@ def test_what_is_missing_is_told_in_one_line(missing: str, words: str, folder: P
     assert done.stderr.count("\n") == 1
 
 
-def test_alone_it_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_alone_it_prints_help(capfd: pytest.CaptureFixture[str]) -> None:
     assert command.main([]) == 0
-    assert "demo" in capsys.readouterr().out
+    assert "demo" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,9 @@ def test_alone_it_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
         "demo --nodes x",
     ],
 )
-def test_wrong_usage(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(arguments: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert command.main(arguments.split()) == EX_USAGE
-    printed = capsys.readouterr()
+    printed = capfd.readouterr()
     assert printed.err.startswith("Usage: quorlock ")
     assert printed.out == ""
 

@@ -83,7 +83,8 @@ class Screen:
         rate = self._rate.of(sum(turns), now)
         whole = self._settings.seconds
         head = f"{min(seconds, whole):.1f} of {whole:g} s   {sum(turns):,} turns"
-        parts: list[RenderableType] = [Text(f"\n{head}   {rate:,.0f} per second", "bold")]
+        pace = f"{rate:,.0f} per second" if seconds < whole else "the workers end"
+        parts: list[RenderableType] = [Text(f"\n{head}   {pace}", "bold")]
         if self._settings.locking:
             states = [fates.state(node) for node in range(self._settings.nodes)]
             texts = [Text(state, _STYLES[state]) for state in states]

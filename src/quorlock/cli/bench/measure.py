@@ -178,7 +178,7 @@ class Bench:
             await redlock.inspect(f"{self._name}:first")
             rates: list[Rate] = []
             for count in self._plan.callers:
-                self._tell(f"{count} tasks")
+                self._tell("1 task" if count == 1 else f"{count} tasks")
                 locks = [self._locks(redlock.lock, number) for number in range(count)]
                 rates.append(await tasks.many_callers(locks, self._window(weight), self._troubles))
             self._tell("contention")

@@ -116,7 +116,7 @@ def _contention(contention: Contention) -> Iterator[str]:
     wait, busy = contention.wait, contention.busy
     yield f"{contention.contenders} callers want one lock and hold it for 20 ms"
     yield f"  {'turns':12}{contention.per_second:>10,.1f} per s; it is held {busy:.0%} of the time"
-    yield f"  {'wait':12}{ms(wait.p50):>10} p50, {ms(wait.p99)} p99, {ms(wait.max)} longest"
+    yield f"  {'wait':12}{ms(wait.p50):>10} p50, {ms(wait.p90)} p90, {ms(wait.max)} longest"
     yield f"  {'turns each':12}{contention.fewest:>10,} the fewest; the most: {contention.most:,}"
 
 

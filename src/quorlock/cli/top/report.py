@@ -160,10 +160,11 @@ _NAME_MIN = 8
 
 
 def _cut(text: str, room: int, *, tail: bool) -> str:
-    """Its end (of an address) or its beginning, if it is too long."""
+    """Its end (of an address) or both its ends, if it is too long."""
     if len(text) <= room:
         return text
-    return f"..{text[2 - room :]}" if tail else f"{text[: room - 2]}.."
+    begin = 0 if tail else (room - 2) // 2
+    return f"{text[:begin]}..{text[begin + 2 - room :]}"
 
 
 def _ms(seconds: float | None) -> str:
