@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import threading
 import time
@@ -80,3 +81,25 @@ def test_closing_with_much_unsent_makes_no_noise(caplog: pytest.LogCaptureFixtur
         asyncio.run(main(node))
     assert not heard
     assert not caplog.records
+
+
+def test_no_thread_can_be_had(nodes: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many processes, say: the error says so, at once, and it passes."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("quorlock keeper"):
+            message = "can't start new thread"
+            raise RuntimeError(message)
+        start(thread)
+
+    with quorlock.Redlock(nodes.urls, node_timeout=0.5, outage_timeout=0.3) as redlock:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(quorlock.QuorumUnreachable, match="can't start new thread"):
+                redlock.lock("a").acquire(timeout=5)
+        end = time.monotonic() + 20
+        while sum(node.up for node in redlock.nodes) < len(nodes) and time.monotonic() < end:
+            with contextlib.suppress(quorlock.QuorumUnreachable):
+                redlock.lock("a").acquire(timeout=0.1).release()
+        assert redlock.lock("a").acquire(timeout=5).release()

@@ -6,7 +6,6 @@ Leaves talking about locks to the bundles.
 
 from __future__ import annotations
 
-import contextlib
 import select
 import threading
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from quorlock._drivers.connection import Connection, Exchange
 from quorlock._drivers.dial import dial
 from quorlock._drivers.waiting import Waiters
 from quorlock._wire.conversation import Question
+from quorlock._wire.handshake import Unfit
 from quorlock._wire.packing import pack
 
 if TYPE_CHECKING:
@@ -96,9 +96,11 @@ class Keeper:
             alive = self._thread is not None
         if not alive:
             name = f"quorlock keeper of {self.member.address}"
-            # Threads cannot be started while the interpreter ends.
-            with contextlib.suppress(RuntimeError):
+            try:
                 threading.Thread(target=self._work, name=name, daemon=True).start()
+            except RuntimeError as error:
+                # There are too many, or the interpreter ends. Whoever needs us next tries again.
+                self._fail(Unfit(f"not connected: {error}", lasting=False))
 
     # --- the thread --------------------------------------------------------------------------
 
@@ -212,10 +214,14 @@ class Keeper:
         try:
             return dial(self.member, self._members, self._patience())
         except Exception as error:  # noqa: BLE001 (whatever it is, this node does not vote)
-            self.member.failed(error, now())
-            self._awaited.give_up(now())
-            self._changed.wake_all()
+            self._fail(error)
             return None
+
+    def _fail(self, error: Exception) -> None:
+        at = now()
+        self.member.failed(error, at)
+        self._awaited.give_up(at)
+        self._changed.wake_all()
 
     def _patience(self) -> Instant:
         return min(now() + self._policy.connect_timeout, self._until)

@@ -166,7 +166,7 @@ class Bench:
         weight = _RATES / (len(in_threads) + len(callers))
         rates: list[Rate] = []
         for count in in_threads:
-            self._tell(f"{count} threads")
+            self._tell("1 thread" if count == 1 else f"{count} threads")
             locks = [self._locks(redlock.lock, number) for number in range(count)]
             rates.append(threads.many_callers(locks, self._window(weight), self._troubles))
         in_tasks, contention = asyncio.run(self._in_a_loop(weight))
