@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from quorlock.cli import local_set
 from quorlock.cli.exits import (
     EX_CONFIG,
     EX_TEMPFAIL,
@@ -22,7 +21,8 @@ from quorlock.cli.exits import (
     EX_USAGE,
     Failed,
 )
-from quorlock.cli.local_server import LocalServer
+from quorlock.cli.local import nodes as local_nodes
+from quorlock.cli.local.server import LocalServer
 from quorlock.testing.servers import ServersUnavailable, converse
 from tests.cli.command import Shell
 
@@ -46,13 +46,13 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
 
 def pids() -> dict[str, int]:
     """Who listens at the sockets in the folder, whatever the command says of it."""
-    place = local_set.folder()
+    place = local_nodes.folder()
     found = {path.name: LocalServer(place, int(path.stem)).pid for path in place.glob("*.sock")}
     return {name: pid for name, pid in found.items() if pid}
 
 
 def files() -> set[str]:
-    place = local_set.folder()
+    place = local_nodes.folder()
     return {path.name for path in place.iterdir()} if place.exists() else set()
 
 
@@ -77,7 +77,7 @@ def test_they_go_on_until_down_and_leave_nothing(shell: Shell) -> None:
     assert pids() == first
     assert shell.answer("local", "down") == "5 local nodes ended"
     assert files() == set()
-    assert not local_set.folder().exists()
+    assert not local_nodes.folder().exists()
     if sys.platform == "linux":
         assert all(gone(pid) for pid in first.values())
     assert shell.answer("local", "down") == "there are no local nodes"
@@ -86,7 +86,7 @@ def test_they_go_on_until_down_and_leave_nothing(shell: Shell) -> None:
 def test_nobody_else_reaches_them(shell: Shell) -> None:
     """No port listens, and folder and sockets are closed to others."""
     shell.answer("local", "up", "--nodes", "1")
-    place = local_set.folder()
+    place = local_nodes.folder()
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert stat.S_IMODE((place / "0.sock").stat().st_mode) == 0o700
     (port,) = converse(str(place / "0.sock"), [("CONFIG", "GET", "port")], 5.0)
@@ -136,7 +136,7 @@ def test_a_node_that_died_is_started_again_and_keeps_out(shell: Shell) -> None:
 
 
 def wait_until_ended(*numbers: int) -> None:
-    servers = local_set.present()
+    servers = local_nodes.present()
     deadline = time.monotonic() + 10
     while any(servers[number].pid for number in numbers):
         assert time.monotonic() < deadline
@@ -145,7 +145,7 @@ def wait_until_ended(*numbers: int) -> None:
 
 def test_a_reboot_ends_whatever_was_held(shell: Shell) -> None:
     """What an earlier boot left in the folder is removed; its note keeps nobody out."""
-    place = local_set.folder()
+    place = local_nodes.folder()
     place.mkdir(mode=0o700, parents=True)
     (place / "note.json").write_text('{"boot": "an earlier one", "nodes": 3}')
     (place / "7.sock").touch()
@@ -157,7 +157,7 @@ def test_a_reboot_ends_whatever_was_held(shell: Shell) -> None:
 
 def test_a_start_that_is_interrupted_leaves_nothing(shell: Shell) -> None:
     starting = shell.start("local", "up", "--nodes", "9")
-    while not (local_set.folder() / "note.json").exists() and starting.poll() is None:
+    while not (local_nodes.folder() / "note.json").exists() and starting.poll() is None:
         time.sleep(0.0005)
     starting.send_signal(signal.SIGINT)
     _, complaint = starting.communicate(timeout=60)
@@ -176,11 +176,11 @@ def test_a_start_that_fails_leaves_nothing(shell: Shell, monkeypatch: pytest.Mon
         raise ServersUnavailable("no server was found")
 
     for find, words in ((nowhere, "no server was found"), (lambda: "false", "does not start")):
-        monkeypatch.setattr(local_set, "find_binary", find)
+        monkeypatch.setattr(local_nodes, "find_binary", find)
         with pytest.raises(Failed, match=words) as raised:
-            local_set.up(3)
+            local_nodes.up(3)
         assert raised.value.status == EX_UNAVAILABLE
-        assert not local_set.folder().exists()
+        assert not local_nodes.folder().exists()
     del shell  # which sees to the folder
 
 
@@ -203,7 +203,7 @@ def test_down_waits_for_no_holder_and_ends_none(shell: Shell) -> None:
 def test_a_down_that_was_cut_off_is_undone(shell: Shell) -> None:
     """It lets nobody acquire while it looks; who holds goes on. The next `up` opens them again."""
     token = shell.answer("acquire", "x")
-    for server in local_set.present():
+    for server in local_nodes.present():
         server.close()
     refused = shell.run("acquire", "y", "-w", "0")
     assert refused.returncode != 0
@@ -256,7 +256,7 @@ def test_other_commands_start_them_and_share_them(shell: Shell) -> None:
 
 
 def test_a_folder_that_others_may_enter_is_refused(shell: Shell) -> None:
-    place = local_set.folder()
+    place = local_nodes.folder()
     place.mkdir(parents=True)
     place.chmod(0o755)
     assert "mode 700" in shell.complaint(EX_CONFIG, "local", "up")

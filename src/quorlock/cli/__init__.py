@@ -9,5 +9,7 @@
     turns.py     inspects many resources, again and again
     terminal.py  what fits on a terminal; `screen` draws it
 
+and a room for each of the larger commands: run, doctor, top, bench, local.
+
 `quorlock --help` and completion load click and these few modules: no rich, no socket, no core.
 """

@@ -168,7 +168,7 @@ def _about(key: str) -> str:
 
 def _nodes(urls: object, login: dict[str, Any], where: str) -> tuple[Node, ...]:
     if urls in (LOCAL, [LOCAL]):  # they take no password
-        from quorlock.cli.local_set import local_nodes
+        from quorlock.cli.local.nodes import local_nodes
 
         return local_nodes()
     if not isinstance(urls, list):

@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 # In the order of the help.
 COMMANDS = {
-    "run": Entry("run", "Run a command under the lock."),
+    "run": Entry("run.command", "Run a command under the lock."),
     "acquire": Entry("tokens", "Acquire a resource and print the token.", "acquire"),
     "extend": Entry("tokens", "Let it be held for longer.", "extend"),
     "release": Entry("tokens", "Give it back.", "release"),
@@ -45,7 +45,7 @@ COMMANDS = {
     "break": Entry("breaking", "Release by force; shows first what it breaks."),
     "doctor": Entry("doctor.command", "See whether these nodes are fit for locks."),
     "bench": Entry("bench.command", "See how fast locks are on your nodes."),
-    "local": Entry("local", "Run nodes of your own on this machine."),
+    "local": Entry("local.command", "Run nodes of your own on this machine."),
     "demo": Entry("demo", "See it work on local servers that fail, in seconds."),
     "completion": Entry("completion", "Print what makes a shell complete these."),
 }

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from quorlock import now
 
 if TYPE_CHECKING:
-    from quorlock.cli.channel import Channel
-    from quorlock.cli.family import Family
-    from quorlock.cli.signals import Signals
+    from quorlock.cli.run.channel import Channel
+    from quorlock.cli.run.family import Family
+    from quorlock.cli.run.signals import Signals
 
 OnLost: TypeAlias = Literal["term", "kill", "warn"]
 
@@ -53,7 +53,7 @@ class Guard:
 
     def work(self) -> None:
         """Wait for the word to start, and see the command to its end."""
-        from quorlock.cli.family import Family  # while `run` acquires the lock
+        from quorlock.cli.run.family import Family  # while `run` acquires the lock
 
         messages = self._channel.hear()
         while not messages and not self._channel.closed:

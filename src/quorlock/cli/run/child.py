@@ -14,10 +14,10 @@ from contextlib import suppress
 from errno import ENOENT
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from quorlock.cli.channel import Channel
 from quorlock.cli.exits import EX_CANNOT_RUN, EX_NOT_FOUND, EX_OSERR, EX_SIGNAL, Failed
-from quorlock.cli.guard import Guard, Orders
-from quorlock.cli.signals import Signals, held_back
+from quorlock.cli.run.channel import Channel
+from quorlock.cli.run.guard import Guard, Orders
+from quorlock.cli.run.signals import Signals, held_back
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from quorlock import AcquireTimeout, LeaseLost, NodeError, now
 from quorlock.cli.config import SECRET
 from quorlock.cli.exits import EX_LOST
-from quorlock.cli.signals import means_an_end
+from quorlock.cli.run.signals import means_an_end
 
 if TYPE_CHECKING:
     from quorlock import Lease, Lock
-    from quorlock.cli.child import Child, Ended
-    from quorlock.cli.guard import Orders
-    from quorlock.cli.signals import Signals
-    from quorlock.cli.voice import Voice
+    from quorlock.cli.run.child import Child, Ended
+    from quorlock.cli.run.guard import Orders
+    from quorlock.cli.run.signals import Signals
+    from quorlock.cli.run.voice import Voice
 
 # So often in a ttl, and never less than so often, we look whether it was renewed or lost.
 _LOOKS, _LONGEST_LOOK = 20, 0.25

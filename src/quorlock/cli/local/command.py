@@ -1,5 +1,5 @@
 """`quorlock local`: nodes of one's own on this machine, for trying out and for locks among its
-processes. Owns the words; the nodes are `local_set`'s.
+processes. Owns the words; the nodes are `nodes`'s.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import click
 from quorlock.cli.exits import EX_UNAVAILABLE
 
 if TYPE_CHECKING:
-    from quorlock.cli.local_server import LocalServer
+    from quorlock.cli.local.server import LocalServer
 
 
 @click.group("local")
@@ -30,7 +30,7 @@ def up(*, nodes: int | None) -> int:
 
     A node that died keeps out until the longest lease that it may have forgotten is over.
     """
-    from quorlock.cli.local_set import up
+    from quorlock.cli.local.nodes import up
 
     return _show(up(nodes))
 
@@ -39,7 +39,7 @@ def up(*, nodes: int | None) -> int:
 @click.option("--force", is_flag=True, help="Also while something is held.")
 def down(*, force: bool) -> int:
     """End them, and leave nothing behind. Exit status: 75 if something is held."""
-    from quorlock.cli.local_set import down
+    from quorlock.cli.local.nodes import down
 
     ended = down(force=force)
     click.echo(f"{ended.nodes} local nodes ended" if ended.nodes else "there are no local nodes")
@@ -52,7 +52,7 @@ def down(*, force: bool) -> int:
 @command.command("status")
 def status() -> int:
     """See which are up. Exit status: 69 if fewer than a quorum are."""
-    from quorlock.cli.local_set import present
+    from quorlock.cli.local.nodes import present
 
     return _show(present())
 

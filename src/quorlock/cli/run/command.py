@@ -16,8 +16,8 @@ from quorlock.errors import QuorlockError
 if TYPE_CHECKING:
     from quorlock import Lock, Redlock
     from quorlock.cli.config import Settings
-    from quorlock.cli.turn import Plan
-    from quorlock.cli.voice import Voice
+    from quorlock.cli.run.turn import Plan
+    from quorlock.cli.run.voice import Voice
 
 # Of the ttl, for the command to end when it is told to; and at the most, or there were no time
 # left in which renewal may try again.
@@ -70,7 +70,7 @@ def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> i
     64 wrong usage, 78 configuration, 77 not permitted, 126 CMD cannot be run, 127 it is not found,
     128+N ended by signal N, or interrupted by it while waiting.
     """
-    from quorlock.cli.voice import Voice  # here and below: --help and completion load no core
+    from quorlock.cli.run.voice import Voice  # here and below: --help and completion load no core
 
     words = _words(chosen["shell"], chosen["words"])
     voice = Voice(resource, quiet=chosen["quiet"], verbose=chosen["verbose"], as_json=as_json)
@@ -86,9 +86,9 @@ def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> i
 def _run(
     settings: Settings, resource: str, words: tuple[str, ...], chosen: dict[str, Any], voice: Voice
 ) -> int:
-    from quorlock.cli.child import Child
-    from quorlock.cli.signals import Signals
-    from quorlock.cli.turn import Turn
+    from quorlock.cli.run.child import Child
+    from quorlock.cli.run.signals import Signals
+    from quorlock.cli.run.turn import Turn
 
     # The order in which they are left: no command, then no lock, then signals as they were.
     with Signals() as signals, settings.redlock() as redlock:
@@ -98,8 +98,8 @@ def _run(
 
 
 def _plan(redlock: Redlock, resource: str, words: tuple[str, ...], chosen: dict[str, Any]) -> Plan:
-    from quorlock.cli.guard import Orders
-    from quorlock.cli.turn import Plan
+    from quorlock.cli.run.guard import Orders
+    from quorlock.cli.run.turn import Plan
 
     renew = not chosen["no_renew"]
     max_hold = math.inf if chosen["max_hold"] is None else chosen["max_hold"]

@@ -1,6 +1,6 @@
 """One local node: a server process on a unix socket that goes on after we have ended.
 
-Owns its start, its end and what is asked of it by name. Leaves to `local_set` which there are, and
+Owns its start, its end and what is asked of it by name. Leaves to `nodes` which there are, and
 what may be believed of one that came up lately. A process is found by its socket: the kernel says
 who listens there, also when it stands stopped, and never names a process that only has the number
 of one that died.

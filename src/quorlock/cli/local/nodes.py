@@ -1,7 +1,7 @@
 """The local nodes of a user: one set for each user and machine, which all of his processes share.
 
 Owns the folder in which they are, who may change the set at a moment, and what may be believed of
-nodes that came up lately. Leaves one node's process to `local_server`, words to `local`.
+nodes that came up lately. Leaves one node's process to `server`, words to `command`.
 
 The folder does not depend on how one logged in: XDG_RUNTIME_DIR is set for a shell and not for a
 cron job, and goes with the last login while servers live on. Two sets would be two locks, each of
@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock import Node
 from quorlock.cli.exits import EX_CONFIG, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, Failed
-from quorlock.cli.local_server import LocalServer
+from quorlock.cli.local.server import LocalServer
 from quorlock.testing.servers import ServersUnavailable, find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from quorlock.cli.local_server import Told
+    from quorlock.cli.local.server import Told
 
 COUNT = 5
 _PATH_BYTES_MAX = 103  # of a unix socket, on macOS; Linux has 107
