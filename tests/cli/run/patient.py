@@ -28,16 +28,19 @@ def main(does: str) -> None:
         got.append(number)
         os.write(log, f"got {number} {now():.6f}\n".encode())
 
-    for name in SIGNALS:
-        number = getattr(signal, name)
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, note)
+    heard = [
+        number
+        for number in (getattr(signal, name) for name in SIGNALS)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    for number in heard:
+        signal.signal(number, signal.SIG_IGN)  # before the fork: never is one noted by both
     grandchild = os.fork()
     if grandchild == 0:
-        for name in SIGNALS:
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
         while True:
             time.sleep(3600)
+    for number in heard:
+        signal.signal(number, note)
     os.write(log, f"begun {os.getpid()} {grandchild}\n".encode())
     until = now() + float(does) if does.replace(".", "").isdigit() else float("inf")
     while now() < until and not (got and does == "obey"):
