@@ -6,6 +6,7 @@
     config.py    the TOML file, the environment and the passwords behind these options
     durations.py `30s`, `2h`
     asking.py    asks the nodes what no lock asks: which keys there are (`listing`), and for `top`
+    aside.py     work in threads, which the main one can wait for and be interrupted
     turns.py     inspects many resources, again and again
     terminal.py  what fits on a terminal; `screen` draws it
 

@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as await_any
 from pathlib import Path
@@ -32,7 +33,7 @@ from quorlock.testing.trace import Trace
 from quorlock.testing.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from quorlock.testing.checker import Judgement
     from quorlock.testing.plan import Plan
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 RUNS = 2_000
 _CHUNK = 250
+_LOOK = 0.2  # seconds between two looks whether somebody wants us to end
 
 
 def run(plan: Plan, trace: Trace | None = None) -> tuple[World, Judgement]:
@@ -118,19 +120,40 @@ def _parts(scenario: str, first: int, count: int, jobs: int) -> Iterator[Report]
         for chunk in chunks:
             yield run_seeds(*chunk)
         return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _end_quietly) as pool:
+    with _ctrl_c() as look, ProcessPoolExecutor(jobs, get_context("spawn"), _end_quietly) as pool:
         waiting: set[Future[Report]] = set()
         try:
-            for chunk in chunks:
-                waiting.add(_submit(pool, chunk))
-                if len(waiting) > 2 * jobs:
-                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                    yield from (part.result() for part in done)
-            for part in waiting:
-                yield part.result()
+            while chunks or waiting:
+                while chunks and len(waiting) <= 2 * jobs:
+                    waiting.add(_submit(pool, chunks.pop(0)))
+                done, waiting = wait(waiting, _LOOK, FIRST_COMPLETED)
+                look()
+                yield from (part.result() for part in done)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[Callable[[], None]]:
+    """Within, a Ctrl-C is noted, and comes out where we look for it.
+
+    Raised inside of concurrent.futures it leaves a lock taken, for which the pool's own thread
+    then waits for ever, and we for that thread.
+    """
+    came: list[int] = []
+
+    def look() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield look
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _submit(pool: ProcessPoolExecutor, chunk: tuple[str, int, int]) -> Future[Report]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from quorlock.cli.bench.measure import Bench
 
 _CALLERS_MAX, _STEPS_MAX = 1000, 8
-_BEAT = 0.1  # seconds
 
 
 def _callers(text: str) -> tuple[int, ...]:
@@ -76,18 +75,14 @@ def command(source: Source, *, seconds: float, tasks: tuple[int, ...], as_json: 
 
 def _measured(bench: Bench, stop: threading.Event) -> Measured:
     """In a thread of its own: an interruption that arrives here finds nothing half-done."""
-    from concurrent.futures import ThreadPoolExecutor, wait
+    from quorlock.cli.aside import Work
 
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            future = pool.submit(bench.run)
-            # In steps: a signal may be given to any thread, and then nothing wakes this one, which
-            # alone runs what Python has to say to it.
-            while wait([future], _BEAT).not_done:
-                pass
-            return future.result()
-        finally:
-            stop.set()
+    work = Work(bench.run)
+    try:
+        return work.result()
+    finally:
+        stop.set()
+        work.wait()  # it gives back what it has
 
 
 def _answer(measured: Measured, *, as_json: bool) -> None:

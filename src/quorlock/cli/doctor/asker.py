@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from quorlock import now
 from quorlock._drivers.ask import Refused, Silent, Talk
+from quorlock.cli.aside import each
 from quorlock.cli.doctor.facts import Facts, NodeFacts, Reading
 
 if TYPE_CHECKING:
@@ -39,10 +39,8 @@ def find_out(settings: Settings) -> Facts:
     """Ask all nodes. Takes a second or two, and for nodes that are silent `connect_timeout`."""
     seconds = _seconds(settings.argument("connect_timeout"))
     look = partial(_look, prefix=str(settings.argument("prefix")).encode(), seconds=seconds)
-    with ThreadPoolExecutor(len(settings.nodes)) as pool:
-        nodes = tuple(pool.map(look, settings.nodes))
     return Facts(
-        nodes,
+        tuple(each(look, settings.nodes)),
         node_timeout=_seconds(settings.argument("node_timeout")),
         max_ttl=_seconds(settings.argument("max_ttl")),
         drift_factor=settings.argument("drift_factor"),
@@ -53,8 +51,8 @@ def find_out(settings: Settings) -> Facts:
 @contextmanager
 def connected(nodes: Sequence[Node], seconds: float) -> Generator[list[Talk | Silent]]:
     """A connection to each, made at once, or why there is none; for `quorlock bench`."""
-    with ThreadPoolExecutor(len(nodes)) as pool, ExitStack() as open_ones:
-        talks = list(pool.map(partial(_connected, seconds=seconds), nodes))
+    with ExitStack() as open_ones:
+        talks = each(partial(_connected, seconds=seconds), nodes)
         for talk in talks:
             if isinstance(talk, Talk):
                 open_ones.enter_context(talk)
