@@ -33,7 +33,7 @@ from quorlock.testing.trace import Trace
 from quorlock.testing.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from quorlock.testing.checker import Judgement
     from quorlock.testing.plan import Plan
@@ -135,7 +135,7 @@ def _parts(scenario: str, first: int, count: int, jobs: int) -> Iterator[Report]
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[Callable[[], None]]:
+def _ctrl_c() -> Generator[Callable[[], None]]:
     """Within, a Ctrl-C is noted, and comes out where we look for it.
 
     Raised inside of concurrent.futures it leaves a lock taken, for which the pool's own thread

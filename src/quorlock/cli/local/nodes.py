@@ -126,8 +126,8 @@ def _start_first(place: Path, servers: list[LocalServer]) -> None:
     binary = find_binary()
     for left in place.iterdir():  # by an earlier boot
         left.unlink()
-    _write(place, Note(_boot(), len(servers)))
     try:
+        _write(place, Note(_boot(), len(servers)))
         _start(servers, binary)
         for server in servers:
             server.say_born_empty()
