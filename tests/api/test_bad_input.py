@@ -1062,7 +1062,7 @@ SPOILED = [
         "another's key",
         [("SET", "x", PASSWORD, "PX", "60000")],
         AcquireTimeout,
-        "'x' is held by another: … of 3 nodes refused… after … in …; the holder's lease ends in"
+        "'x' is held by another: … of 3 nodes refused (…) after … in …; the holder's lease ends in"
         " at most …",
         "",
     ),

@@ -115,7 +115,17 @@ def test_no_nodes(bare_shell: Shell) -> None:
 def test_nothing_at_all_is_help(bare_shell: Shell) -> None:
     assert bare_shell.answer() == bare_shell.answer("--help")
     assert bare_shell.answer("--version").startswith("quorlock, version ")
-    assert "No such command 'tea'" in bare_shell.complaint(exits.EX_USAGE, "tea")
+    assert "No such command 'tea'.\n" in bare_shell.complaint(exits.EX_USAGE, "tea")
+
+
+def test_a_slip_in_a_command_is_told_with_the_nearest(bare_shell: Shell) -> None:
+    said = bare_shell.complaint(exits.EX_USAGE, "runn", "x")
+    assert "No such command 'runn'. Did you mean 'run'?" in said
+
+
+def test_what_is_to_be_run_is_asked_for_before_the_nodes(bare_shell: Shell) -> None:
+    said = bare_shell.complaint(exits.EX_USAGE, "run", "x")
+    assert "give the command, either after -- or with -c" in said
 
 
 def test_without_click_it_says_what_to_install(bare_shell: Shell) -> None:

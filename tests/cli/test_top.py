@@ -281,6 +281,18 @@ def picture(width: int, height: int | None, locks: int = 0) -> list[str]:
     return [text for text, _ in as_lines(facts, width, height)]
 
 
+def test_long_names_are_cut_where_they_are_alike() -> None:
+    """They differ at their ends."""
+    names = [
+        f"deploy:production:{region}:{part}" for region in ("eu", "us") for part in ("web", "db")
+    ]
+    held = [LockFacts(told(name, "f" * 12), 0.0, 0) for name in names]
+    lines = as_lines(Facts(datetime(2026, 1, 1, tzinfo=UTC), [], held, 0, []), 80, None)
+    shown = [text.split()[0] for text, _ in lines if text.startswith("deploy")]
+    assert len(set(shown)) == 4
+    assert all(".." in name for name in shown)
+
+
 def test_numbers_are_short() -> None:
     lines = picture(80, None, 5)
     assert lines[3].split() == ["node", "up", "0.10", "12000", "3", "12M", "250k"]

@@ -8,6 +8,7 @@ which alone runs what Python has to say to it.
 
 from __future__ import annotations
 
+import _thread
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -30,7 +31,8 @@ class Work(Generic[R]):
         self._raised: list[BaseException] = []
         self._done = threading.Lock()  # a raw one is taken and given between two looks for signals
         self._done.acquire()
-        threading.Thread(target=self._run, daemon=True).start()
+        # A raw one: threading waits for it to begin, by locks that an interruption may leave taken.
+        _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:
         try:

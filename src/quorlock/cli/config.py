@@ -27,14 +27,13 @@ R = TypeVar("R")
 
 FILE = "quorlock.toml"
 _STDERR = 2
-_MEMORY = "memory://"
 LOCAL = "local"  # in place of URLs: the user's own nodes on this machine
 # What may hold a password, and so is not for the children that we start.
 SECRET = ("QUORLOCK_NODES", "QUORLOCK_PASSWORD")
 
 # Their names and defaults, from the one place where they are written.
 _DEFAULTS: Mapping[str, Any] = cast("Any", Redlock.__init__).__kwdefaults__
-_GUARDS = ("uptime", "marker", "none")
+_GUARDS = {"uptime": "uptime", "marker": "marker", "none": None}  # TOML has no null
 _LOGIN = ("username", "password")
 _KEYS = ("nodes", *_DEFAULTS, *_LOGIN)
 
@@ -140,12 +139,12 @@ def _read(path: Path) -> dict[str, Any]:
     for key in told:
         if key not in _KEYS:
             raise Failed(EX_CONFIG, f"{path}: {_about(key)}")
-    guard = told.get("restart_guard", "none")
-    if guard not in _GUARDS:
-        fix = "give 'uptime', 'marker' or 'none'"
-        raise Failed(EX_CONFIG, f"{path}: restart_guard={guard!r}: {fix}")
     if "restart_guard" in told:
-        told["restart_guard"] = None if guard == "none" else guard  # TOML has no null
+        guard = told["restart_guard"]
+        if not isinstance(guard, str) or guard not in _GUARDS:
+            fix = "give 'uptime', 'marker' or 'none'"
+            raise Failed(EX_CONFIG, f"{path}: restart_guard={guard!r}: {fix}")
+        told["restart_guard"] = _GUARDS[guard]
     return told
 
 
@@ -179,14 +178,14 @@ def _nodes(urls: object, login: dict[str, Any], where: str) -> tuple[Node, ...]:
 
 def _node(number: int, url: object, login: dict[str, Any], where: str) -> Node:
     try:
-        if isinstance(url, str) and url.startswith(_MEMORY):
-            fix = "a node in memory is this process's alone: nobody else would see the lock"
-            raise ConfigError("url", _MEMORY, fix)
         node = Node.from_url(cast("str", url))
+        if node.memory is not None:
+            fix = "a node in memory is this process's alone: nobody else would see the lock"
+            raise ConfigError("url", node.address, fix)
         if node.username is None and node.password is None and any(login.values()):
             node = node.__replace__(**login)
     except ConfigError as error:
-        why = str(error).removesuffix(f", {_MEMORY}")  # it tells which schemes there are
+        why = str(error)
     else:
         return node
     raise Failed(EX_CONFIG, f"{where}: nodes[{number}]: {why}")

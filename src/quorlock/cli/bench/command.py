@@ -77,12 +77,14 @@ def _measured(bench: Bench, stop: threading.Event) -> Measured:
     """In a thread of its own: an interruption that arrives here finds nothing half-done."""
     from quorlock.cli.aside import Work
 
-    work = Work(bench.run)
+    work: Work[Measured] | None = None
     try:
+        work = Work(bench.run)
         return work.result()
     finally:
         stop.set()
-        work.wait()  # it gives back what it has
+        if work is not None:
+            work.wait()  # it gives back what it has
 
 
 def _answer(measured: Measured, *, as_json: bool) -> None:
