@@ -1,6 +1,7 @@
 # The few commands of quorlock. Each sets up what it needs in $(VENV) by itself (tools/setup), once.
 #
-#   make test ARGS="tests/core -k tally"           arguments for pytest (-n0: in one process)
+#   make test ARGS="tests/unit/core -k extend"          arguments for pytest (-n0: in one process); a path
+#                                                  or -m chooses among all tests
 #   make sim SEED=7 HTML=out.html                  one simulated world, as a page for a browser
 #   PYTHON=python3.13 make test VENV=.venv313      another Python, beside the first
 
@@ -9,6 +10,7 @@ ARGS ?=
 export VENV PYTHON
 
 python = "$(VENV)/bin/python"
+pytest = $(python) -m pytest -n 2 --dist worksteal
 RUNS ?=
 SCENARIO ?= all
 SEED ?=
@@ -17,8 +19,8 @@ TRACE ?=
 MINUTES ?= 10
 CHECKS = check-format check-lint check-layers check-mypy check-pyright check-docs
 
-.PHONY: help demo test sim explore soak spec bench bench-guard recording check format clean \
-    ready-demo ready-test ready-dev $(CHECKS)
+.PHONY: help demo quick test test-all sim soak spec bench bench-guard recording check format \
+    clean ready-demo ready-test ready-dev $(CHECKS)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
@@ -28,15 +30,20 @@ help: ## print this list
 demo: ready-demo ## eight workers, five nodes, three faults: nothing may be lost (ARGS=--no-lock: the contrast)
 	@$(python) -m quorlock demo $(ARGS)
 
-test: ready-test ## run the tests, in random order, in two processes (ARGS= goes to pytest)
-	@$(python) -m pytest -n 2 --dist worksteal $(ARGS)
+quick: ready-dev ## lint, layers, style, and the pure unit tests: 20 seconds (ARGS= goes to pytest)
+	@$(python) -m ruff format --check --quiet .
+	@$(python) -m ruff check --quiet .
+	@$(pytest) --tier quick $(ARGS)
+
+test: ready-test ## what a change needs: unit tests, both faces, 500 worlds: 2 minutes (ARGS=)
+	@$(pytest) --tier test $(ARGS)
+
+test-all: ready-test ## run every test (ARGS=)
+	@$(pytest) $(ARGS)
 
 sim: ready-demo ## simulated worlds (SEED= RUNS= SCENARIO= HTML= TRACE=; one SEED: that world, drawn)
-	@$(python) -m quorlock.testing.sim --scenario "$(SCENARIO)" $(if $(SEED),--seed $(SEED)) \
+	@PYTHONPATH=sim $(python) -m quorlock_sim --scenario "$(SCENARIO)" $(if $(SEED),--seed $(SEED)) \
 	    $(if $(RUNS),--runs $(RUNS)) $(if $(HTML),--html "$(HTML)") $(if $(TRACE),--trace "$(TRACE)") $(ARGS)
-
-explore: ready-demo ## every order of events in a small world (ARGS="--nodes 1 --jumps 3 --crashes 1")
-	@$(python) -m quorlock.testing.explore $(ARGS)
 
 soak: ready-test ## traffic and all faults at random on real servers (MINUTES= SEED=)
 	@$(python) -m tests.servers.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -65,7 +72,7 @@ clean: ## remove what the other targets made
 	@[ ! -f "$(VENV)/pyvenv.cfg" ] || rm -rf "$(VENV)"
 	@rm -rf bench/.venv bench/node/node_modules bench/results/quick
 	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	@find src tests tools spec -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src sim tests tools spec -name __pycache__ -type d -prune -exec rm -rf {} +
 
 check-format: ready-dev
 	@echo "check: format (ruff)"
@@ -77,7 +84,7 @@ check-lint: ready-dev
 
 check-layers: ready-dev
 	@echo "check: layers"
-	@$(python) -m pytest -q --no-header tests/project/test_layers.py
+	@$(python) -m pytest -q --no-header tests/tooling/project/test_layers.py tests/tooling/project/test_circles.py
 
 check-mypy: ready-dev
 	@echo "check: types (mypy)"
@@ -86,6 +93,8 @@ check-mypy: ready-dev
 check-pyright: ready-dev
 	@echo "check: types (pyright)"
 	@$(python) -m pyright --pythonpath $(python)
+	@told=$$(PYTHONPATH=src $(python) -m pyright --verifytypes quorlock --ignoreexternal) || \
+		{ echo "$$told"; exit 1; }
 
 check-docs: ready-dev
 	@echo "check: docs (every snippet, command and link)"

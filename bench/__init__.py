@@ -1,4 +1,4 @@
-"""The benchmark: quorlock beside what a user would pick instead, and beside the bare sockets.
+"""Benchmarks of quorlock against other lock libraries and against bare sockets.
 
-`make bench`, or `python -m bench --help`; README.md in this folder says what is measured and why.
+`make bench`, or `python -m bench --help`. README.md in this folder explains what is measured.
 """

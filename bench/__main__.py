@@ -1,10 +1,9 @@
-"""The parent: goes through the plan, round after round, every slice in a process of its own, and
-writes what was found.
+"""The parent process: measure all cases, each slice in a fresh process, and write the results.
 
     python -m bench [--quick] [--only WORK,...] [--rounds R] [--contestants NAME,...]
 
-Within a round the contestants of a case follow one another (A B C, then the next case), and the
-rounds repeat all of it, so that a machine that drifts hurts all alike.
+Each round measures all cases, and within a case one contestant after another (A B C), so that a
+machine whose speed drifts affects all of them alike.
 """
 
 from __future__ import annotations
@@ -53,28 +52,28 @@ class Options:
 
     @classmethod
     def read(cls, arguments: list[str] | None = None) -> Options:
-        """Parse it; a name that nobody has is an error."""
+        """Parse the command line; an unknown name is an error."""
         parser = argparse.ArgumentParser("python -m bench", description="Measure side by side.")
         parser.add_argument("--quick", action="store_true", help="one short round, about a minute")
         parser.add_argument("--only", default=",".join(WORKS), help=f"works: {','.join(WORKS)}")
         parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, quick {QUICK_ROUNDS}")
         parser.add_argument("--contestants", default="", help="only these, comma-separated")
         parser.add_argument("--results", type=Path, help="folder to write to (bench/results)")
-        told = parser.parse_args(arguments)
-        only, contestants = _names(told.only), _names(told.contestants)
+        given = parser.parse_args(arguments)
+        only, contestants = _names(given.only), _names(given.contestants)
         for name in (*(set(only) - set(WORKS)), *(set(contestants) - set(CONTESTANTS))):
-            parser.error(f"nothing is called {name!r}; contestants: {', '.join(CONTESTANTS)}")
-        rounds = told.rounds or (QUICK_ROUNDS if told.quick else ROUNDS)
-        # A quick run is no replacement for what is committed.
-        folder = told.results or (RESULTS / "quick" if told.quick else RESULTS)
-        return cls(told.quick, only, rounds, contestants, folder)
+            parser.error(f"unknown name {name!r}; contestants: {', '.join(CONTESTANTS)}")
+        rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
+        # A quick run does not replace the committed results.
+        folder = given.results or (RESULTS / "quick" if given.quick else RESULTS)
+        return cls(given.quick, only, rounds, contestants, folder)
 
     def cases(self) -> list[Case]:
-        """What is to be measured, missing contestants included."""
+        """Return the cases to measure, including those with missing contestants."""
         return [case for module in works(self.only).values() for case in module.PLAN]
 
     def contestants_of(self, case: Case) -> list[str]:
-        """Who takes part in that case in this run."""
+        """Return the contestants of a case that take part in this run."""
         wanted = case.quick if self.quick else case.contestants
         return [
             name
@@ -83,7 +82,7 @@ class Options:
         ]
 
     def slices(self) -> Iterator[tuple[int, Case, str]]:
-        """Everything in the order in which it is measured: (round, case, contestant)."""
+        """Yield (round, case, contestant) in the order of measuring."""
         cases = self.cases()
         for number in range(self.rounds):
             for case in cases:
@@ -97,7 +96,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def run(options: Options, console: Console) -> Results:
-    """Measure everything; what has failed is in the rows."""
+    """Measure everything; failures are noted in the rows."""
     results = Results()
     began, load = time.monotonic(), os.getloadavg()[0]
     slices = list(options.slices())
@@ -119,7 +118,7 @@ def run(options: Options, console: Console) -> Results:
 
 
 def measure(options: Options, fleet: Fleet, case: Case, name: str) -> dict[str, Any]:
-    """One slice: its servers arranged, a fresh child, what is left on the nodes counted."""
+    """Measure one slice: prepare its servers, run a fresh child, count the leftover keys."""
     slice_ = QUICK_SLICE if options.quick else FULL_SLICE
     params = {**slice_, **case.params, "quick": options.quick}
     if options.quick and "cycles" not in params:
@@ -127,14 +126,14 @@ def measure(options: Options, fleet: Fleet, case: Case, name: str) -> dict[str, 
     began = time.monotonic()
     with case.site(fleet, case.nodes) as site:
         row = run_child(
-            name, case.work, params, site.urls, deadline=case.deadline, heard=site.heard
+            name, case.work, params, site.urls, deadline=case.deadline, on_word=site.on_word
         )
         row |= site.after()
     return row | {"slice_s": time.monotonic() - began}
 
 
 def about_this_run(options: Options, fleet: Fleet) -> dict[str, Any]:
-    """What whoever reads the figures must know."""
+    """Return the versions and the machine that the figures depend on."""
     server = fleet.servers[0].execute("INFO", "server").decode()
     words = dict(line.split(":", 1) for line in server.split() if ":" in line)
     return {
@@ -160,8 +159,8 @@ def _version(package: str) -> str:
 
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    return told.stdout.strip() or "no commit"
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "no commit"
 
 
 def _processor() -> str:
@@ -172,18 +171,18 @@ def _processor() -> str:
 
 
 def main() -> int:
-    """Measure, write, print the aims."""
+    """Measure, write the report and print the aims; return the exit status."""
     options, console = Options.read(), Console(stderr=True)
     for contestant in CONTESTANTS.values():
         if contestant.missing:
-            console.print(f"{contestant.name} takes no part: {contestant.missing} missing")
+            console.print(f"{contestant.name} is not measured: {contestant.missing} missing")
     try:
         results = run(options, console)
     except KeyboardInterrupt:
         console.print("stopped; nothing was written")
         return 130
     results.save(options.results)
-    # With the works that other runs have measured: a report is about all of them.
+    # The report also covers the works that earlier runs have measured.
     everything = Results.load(options.results, WORKS)
     written = write_report(everything, options.results)
     judgements = judged(everything)

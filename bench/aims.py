@@ -1,8 +1,8 @@
-"""What must hold, as data: each aim, how it is computed from the results, its bound.
+"""Performance aims as data: what each is computed from, and its bound.
 
-An aim's figure is one number a round; its median is held against the bound, and the smallest and
-largest are told. A peer stands for its fastest settings, whichever these turn out to be. The works
-add their own: every module of `bench.works` may have AIMS; those of `uncontended` are here.
+An aim's figure is one number per round. Its median is compared with the bound; the report also
+shows the smallest and the largest. Of a peer's settings the fastest count. Every module of
+`bench.works` may add AIMS; those of `uncontended` are here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ At = tuple[str, str]  # (case, contestant)
 
 @dataclass(frozen=True)
 class Aim:
-    """`at_most`: the median may not be above the bound; else not below it."""
+    """One performance aim; `at_most` says whether the bound is an upper or a lower one."""
 
     what: str
     aim: str
@@ -30,7 +30,7 @@ class Aim:
     at_most: bool = True
 
     def judge(self, results: Results) -> Judgement:
-        """What was found of it."""
+        """Compare the results with the bound."""
         figure = self.figure(results)
         found = middle(figure)
         return Judgement(self, found, present(figure))
@@ -38,7 +38,7 @@ class Aim:
 
 @dataclass(frozen=True)
 class Judgement:
-    """An aim and what was found: the median and all rounds."""
+    """An aim with its measured median and the figures of all rounds."""
 
     aim: Aim
     found: float | None
@@ -46,26 +46,26 @@ class Judgement:
 
     @property
     def reached(self) -> bool | None:
-        """None: not measured."""
+        """True if the aim is reached, None if it was not measured."""
         if self.found is None:
             return None
         return self.found <= self.aim.bound if self.aim.at_most else self.found >= self.aim.bound
 
 
 def at_most(what: str, times: float, of: str, ours: At, theirs: At, key: str) -> Aim:
-    """Ours is at most so many times theirs (times, costs)."""
+    """Return the aim that our figure is at most `times` theirs (durations, costs)."""
     return Aim(what, f"≤ {times:g} × {of}", times, lambda r: r.ratio(ours, theirs, key))
 
 
 def at_least(what: str, times: float, of: str, ours: At, theirs: At, key: str) -> Aim:
-    """Ours is at least so many times theirs (throughput)."""
+    """Return the aim that our figure is at least `times` theirs (throughput)."""
     return Aim(
         what, f"≥ {times:g} × {of}", times, lambda r: r.ratio(ours, theirs, key), at_most=False
     )
 
 
 def faster(what: str, times: float, than: str, ours: At, kin: At, key: str) -> Aim:
-    """Ours is at least so many times faster than the fastest settings of that peer."""
+    """Return the aim to be at least `times` faster than the fastest settings of a peer."""
 
     def figure(results: Results) -> Figure:
         theirs = results.best(*kin, key)
@@ -78,7 +78,7 @@ def faster(what: str, times: float, than: str, ours: At, kin: At, key: str) -> A
 
 
 def none_of(what: str, at: At, key: str = "errors") -> Aim:
-    """Nothing of the kind in any round."""
+    """Return the aim that the figure is 0 in every round."""
 
     def figure(results: Results) -> Figure:
         return [max(found)] if (found := present(results.figure(*at, key))) else []
@@ -148,6 +148,6 @@ AIMS = [*_blocking(), *_asyncio()]
 
 
 def judged(results: Results) -> list[Judgement]:
-    """All aims, these and those of the works."""
+    """Judge all aims, including those of the works."""
     others = [aim for module in works().values() for aim in getattr(module, "AIMS", ())]
     return [aim.judge(results) for aim in (*AIMS, *others)]

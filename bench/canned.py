@@ -1,10 +1,10 @@
-"""Nodes whose answers are there at once, so that what a client does is the same in every cycle.
+"""Nodes that reply at once, so that a client does the same work in every cycle.
 
-A real server answers when the scheduler lets it: with one more poll here and there, the CPU time of
-the same cycle varies by a factor of two on a busy machine. Here the far end of every connection is
-in our own process. A socket that sends is answered before its `send` returns: what real servers
-said to the same command (`SET`, or a script by its SHA) while the far end still asked them.
-Sockets, system calls and bytes are real. What the far end costs is kept apart in `spent_ns`.
+The replies of a real server depend on the scheduler: an occasional extra poll makes the CPU time
+of the same cycle vary by a factor of two on a busy machine. Here the far end of every connection
+is in the client's process. It replies before the client's `send` returns, with the recorded reply
+of a real server to the same command (`SET`, or a script by its SHA). Sockets, system calls and
+bytes are real. `spent_ns` is the CPU time of the far ends.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _Socket = socket.socket
 
 
 class Canned:
-    """So many nodes in front of the real servers at these ports."""
+    """One canned node in front of each real server at these ports."""
 
     def __init__(self, ports: Sequence[int]) -> None:
-        self.spent_ns = 0  # CPU time that the far ends took, to be subtracted
-        self.replay = False  # set it once every command has been answered by real servers
+        self.spent_ns = 0  # CPU time of the far ends, to be subtracted
+        self.replay = False  # set this once real servers have replied to every command
         self.answers: dict[bytes, bytes] = {}
         self._ports: dict[int, int] = {}
         self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
@@ -41,12 +41,12 @@ class Canned:
 
     @property
     def urls(self) -> list[str]:
-        """To be connected to within `in_place()`."""
+        """Addresses of the nodes; connect to them within `in_place()`."""
         return [f"redis://127.0.0.1:{port}" for port in self._ports]
 
     @contextmanager
     def in_place(self) -> Generator[None]:
-        """Sockets made by this process meanwhile are answered, for as long as they live."""
+        """Serve sockets that this process creates in the `with` block, as long as they live."""
         canned = self
 
         class Answered(_Socket):
@@ -56,20 +56,20 @@ class Canned:
                 try:
                     super().connect(address)
                 except BlockingIOError:
-                    pass  # on its way; the far end waits for it
+                    pass  # the connection is in progress; the far end waits for it
                 finally:
                     self._far = canned.accept(address)
 
             def send(self, data: Any, flags: int = 0) -> int:
                 sent = super().send(data, flags)
                 if self._far is not None:
-                    self._far.hear(bytes(data[:sent]))
+                    self._far.take(bytes(data[:sent]))
                 return sent
 
             def sendall(self, data: Any, flags: int = 0) -> None:
                 super().sendall(data, flags)
                 if self._far is not None:
-                    self._far.hear(bytes(data))
+                    self._far.take(bytes(data))
 
         socket.socket = Answered  # type: ignore[misc]
         try:
@@ -78,7 +78,7 @@ class Canned:
             socket.socket = _Socket  # type: ignore[misc]
 
     def accept(self, address: Any) -> _Far | None:
-        """The far end of a connection just made; None if it goes elsewhere."""
+        """Return the far end of a new connection, or None if it is not to one of these nodes."""
         if not isinstance(address, tuple) or address[1] not in self._ports:
             return None
         accepted = self._by_port[address[1]].accept()[0]
@@ -92,7 +92,7 @@ class Canned:
         return far
 
     def close(self) -> None:
-        """Close our ends."""
+        """Close the far ends and the listeners."""
         for far in self._far:
             far.close()
         for listener in self._listeners:
@@ -100,7 +100,7 @@ class Canned:
 
 
 class _Far:
-    """One connection's other end."""
+    """The far end of one connection."""
 
     def __init__(self, canned: Canned, near: socket.socket, server: socket.socket) -> None:
         self._canned = canned
@@ -109,8 +109,8 @@ class _Far:
         self._commands = hiredis.Reader()
         self._buffer = bytearray(_BUFFER_BYTES)
 
-    def hear(self, data: bytes) -> None:
-        """Take what was sent, and answer it."""
+    def take(self, data: bytes) -> None:
+        """Read the sent bytes and reply to their commands."""
         began = time.process_time_ns()
         missing = len(data)
         while missing:
@@ -132,14 +132,14 @@ class _Far:
         return canned.answers[kind]
 
     def _ask(self, command: list[bytes]) -> bytes:
-        """The real server's answer."""
+        """Return the real server's reply."""
         words = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in command)
         self._server.sendall(b"*%d\r\n%b" % (len(command), words))
         reader, answer = hiredis.Reader(), b""
         while True:
             data = self._server.recv(65536)
             if not data:
-                raise ConnectionError(f"the server hung up on {command[0]!r}")
+                raise ConnectionError(f"the server closed the connection after {command[0]!r}")
             answer += data
             reader.feed(data)
             if reader.gets() is not False:

@@ -1,15 +1,16 @@
-"""Where the price of a lock is paid: in the client, on the wire, on the nodes. Prints the tables of
-docs/performance.md, which says what follows from them. Leaves the race with others to `bench`.
+"""Measure the cost of a lock in the client, on the network and on the nodes.
 
     python -m bench.capacity                              two or three minutes
-    python -m bench.capacity --rounds 2 --cycles 100      a glance
+    python -m bench.capacity --rounds 2 --cycles 100      a quick run
 
-CPU time and counts only, no latency: the same machine runs client and nodes, and most likely more.
-All kinds of work take turns, several rounds; ratios are taken within a round, and what is told is
-their median with the smallest and the largest. Shares are of all rounds together: the kernel tells
-user from system time by looking a few hundred times a second. What N costs the client is measured
-as the guard does it (bench/guard.py): canned nodes, the cheapest pieces. Counts (instructions,
-system calls, bytes, memory) are the same every time.
+Prints the tables of docs/performance.md. `python -m bench` compares quorlock with other libraries.
+
+The figures are CPU times and counts, not latencies, because client and nodes share the machine. All
+kinds of work take turns for several rounds. Ratios are taken within a round and shown as median
+with the smallest and the largest. Shares are of all rounds together, because the kernel samples
+user and system time only a few hundred times a second. The client's cost per node is measured as
+in bench/guard.py: canned nodes, the fastest pieces. Counts (instructions, system calls, bytes,
+memory) are the same every time.
 """
 
 from __future__ import annotations
@@ -54,16 +55,16 @@ NODES = (1, 3, 5, 7, 9)
 USUAL = 5
 TASKS = 100
 TTL = 10.0
-NODE_TIMEOUT = 2.0  # on a busy machine, and under the tracer, an answer may take long
+NODE_TIMEOUT = 2.0  # on a busy machine and with the tracer a reply may take long
 WARM_UP = 100  # cycles
-SWEEPS = 10  # a round, of the cheapest pieces
-TRACED = 5  # calls, of which the median is taken: asyncio tidies up its timers when it likes
-SMALL = 80  # instructions of a cycle: such modules are told together
+SWEEPS = 10  # per round, of the fastest pieces
+TRACED = 5  # calls, of which the median is taken: asyncio cleans up timers at varying times
+SMALL = 80  # instructions per cycle; smaller modules are shown together
 US_PER_S = 1e6
 
 KEY = "invoice:42"
-VERBS = 200  # of each, to count their bytes
-KEY_BYTES = (16, 64, 256)  # of the keys that fill a node's memory
+VERBS = 200  # calls of each, to count their bytes
+KEY_BYTES = (16, 64, 256)  # lengths of the keys that fill a node's memory
 CONNECTIONS = 50
 COMMANDS = 2  # to each node: acquire, release
 
@@ -71,11 +72,11 @@ Table = list[list[str]]
 Counts = defaultdict[str, float]
 
 
-# --- who works -------------------------------------------------------------------------------
+# --- kinds of work ---------------------------------------------------------------------------
 
 
-class Faces:
-    """Both faces of quorlock on the same nodes. A context manager; each way does so many cycles."""
+class BothApis:
+    """Both APIs of quorlock on the same nodes. A context manager; `ways` run cycles."""
 
     def __init__(self, nodes: Sequence[str | Node]) -> None:
         settings: dict[str, Any] = {"ttl": TTL, "node_timeout": NODE_TIMEOUT}
@@ -112,16 +113,16 @@ class Faces:
             await lease.release()
 
 
-FACES = ("blocking", "asyncio, 1 task", f"asyncio, {TASKS} tasks")
+WAYS = ("blocking", "asyncio, 1 task", f"asyncio, {TASKS} tasks")
 LIMIT = "limit"
 CROWD = f"{CONNECTIONS} connections"
 PIPELINES = {f"{count} cycles pipelined": count for count in (10, 100)}
-MORE = {FACES[-1]: 5}  # times as many cycles: they take that much less CPU
-PIECES = {FACES[-1]: TASKS}  # cycles in one piece of work
+MORE = {WAYS[-1]: 5}  # times as many cycles: they take that much less CPU
+PIECES = {WAYS[-1]: TASKS}  # cycles in one piece of work
 
 
 def limit_way(limit: All) -> Callable[[int], None]:
-    """Bare sockets that wait for all nodes."""
+    """Return the work of bare sockets that wait for all nodes."""
 
     def cycles(count: int) -> None:
         for _ in range(count):
@@ -131,14 +132,14 @@ def limit_way(limit: All) -> Callable[[int], None]:
 
 
 class Crowd:
-    """Many connections to one node, each with one command on its way: as from many processes."""
+    """Many connections to one node, each with one pending command, as from many processes."""
 
     def __init__(self, url: str) -> None:
         self._socks = [connect(url) for _ in range(CONNECTIONS)]
         self._pairs = [pair(f"crowd:{number}", TTL) for number in range(CONNECTIONS)]
 
     def work(self, cycles: int) -> None:
-        """So many in all."""
+        """Run this number of cycles in total."""
         for _ in range(cycles // CONNECTIONS):
             for number, wanted in enumerate((GRANTED, RELEASED)):
                 for sock, both in zip(self._socks, self._pairs, strict=True):
@@ -148,7 +149,7 @@ class Crowd:
                         raise WrongAnswer(repr(answer))
 
     def close(self) -> None:
-        """Close them."""
+        """Close the connections."""
         for sock in self._socks:
             sock.close()
 
@@ -158,7 +159,7 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Spent:
-    """CPU time of a cycle in µs: the client's own, and that of one node."""
+    """CPU time of a cycle in µs: that of the client and that of one node."""
 
     user: float
     system: float
@@ -166,12 +167,12 @@ class Spent:
 
     @property
     def client(self) -> float:
-        """User and system."""
+        """The user and system time of the client."""
         return self.user + self.system
 
 
 def metered(work: Callable[[int], None], cycles: int, servers: Sequence[Server] = ()) -> Spent:
-    """What a cycle takes, after some to warm up."""
+    """Measure the CPU time of a cycle, after a warm-up."""
     work(WARM_UP)
     node = -cpu_us(servers)
     own = resource.getrusage(resource.RUSAGE_SELF)
@@ -183,47 +184,47 @@ def metered(work: Callable[[int], None], cycles: int, servers: Sequence[Server] 
 
 
 def cpu_us(servers: Sequence[Server]) -> float:
-    """User and system time of these servers' processes since they began; their mean."""
-    told = [told_by(server, "cpu") for server in servers]
-    both = [float(one["used_cpu_user"]) + float(one["used_cpu_sys"]) for one in told]
+    """Return the mean user and system time of these servers' processes since their start."""
+    infos = [info_of(server, "cpu") for server in servers]
+    both = [float(one["used_cpu_user"]) + float(one["used_cpu_sys"]) for one in infos]
     return US_PER_S * fmean(both) if both else 0.0
 
 
-def told_by(server: Server, section: str) -> dict[str, str]:
-    """A section of INFO."""
+def info_of(server: Server, section: str) -> dict[str, str]:
+    """Return a section of INFO."""
     text: str = server.execute("INFO", section).decode()
     return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
 
 class Rounds:
-    """What was found in each round, by kind of work."""
+    """The measurements of each round, by kind of work."""
 
     def __init__(self) -> None:
         self._found: defaultdict[str, list[Spent]] = defaultdict(list)
 
     def note(self, way: str, spent: Spent) -> None:
-        """One slice of it."""
+        """Add one measurement."""
         self._found[way].append(spent)
 
     def all(self, way: str, figure: str) -> list[float]:
-        """One figure, round by round."""
+        """Return one figure of all rounds."""
         return [getattr(spent, figure) for spent in self._found[way]]
 
     def ratio(self, one: str, other: str, figure: str) -> str:
-        """Of one kind of work to another, round by round: median (smallest – largest)."""
+        """Return the ratio of two kinds of work, round by round: median (smallest – largest)."""
         pairs = zip(self.all(one, figure), self.all(other, figure), strict=True)
         values = [a / b for a, b in pairs]
         return f"{median(values):.2f} ({min(values):.2f} – {max(values):.2f})"
 
 
 def rounds_of_cpu(fleet: Fleet, rounds: int, cycles: int) -> Rounds:
-    """All ways to use so many nodes, in turn."""
+    """Measure all kinds of work in turn."""
     fleet.clear()
     found, urls, servers = Rounds(), fleet.urls(USUAL), fleet.servers[:USUAL]
     with ExitStack() as stack:
         limit = stack.enter_context(closing(All(urls, TTL)))
         crowd = stack.enter_context(closing(Crowd(urls[0])))
-        works = {LIMIT: limit_way(limit), **stack.enter_context(Faces(urls)).ways}
+        works = {LIMIT: limit_way(limit), **stack.enter_context(BothApis(urls)).ways}
         for number in range(rounds):
             say(f"CPU, round {number + 1} of {rounds}")
             for way, work in works.items():
@@ -243,9 +244,9 @@ def _flooded(fleet: Fleet, in_flight: int, cycles: int) -> Spent:
 
 
 def table_of_shares(found: Rounds) -> Table:
-    """Who spends the CPU time of a cycle."""
+    """Return the shares of client and nodes in the CPU time of a cycle."""
     rows = [[f"N = {USUAL}", "client, user", "client, kernel", "the nodes"]]
-    for way in (LIMIT, *FACES):
+    for way in (LIMIT, *WAYS):
         user, system, node = (fmean(found.all(way, name)) for name in ("user", "system", "node"))
         parts = [user, system, node * USUAL]
         rows.append([way, *(f"{part / sum(parts):.0%}" for part in parts)])
@@ -253,9 +254,9 @@ def table_of_shares(found: Rounds) -> Table:
 
 
 def table_of_commands(found: Rounds, executed: dict[str, float]) -> Table:
-    """CPU time of a node for each command that it gets."""
+    """Return the CPU time of a node for each command."""
     rows = [["a node's CPU for a command", "µs", "× the last one"]]
-    ways = (LIMIT, *FACES, CROWD, *PIPELINES)
+    ways = (LIMIT, *WAYS, CROWD, *PIPELINES)
     for way in ways:
         us = median(found.all(way, "node")) / COMMANDS
         rows.append([way, f"{us:.1f}", found.ratio(way, ways[-1], "node")])
@@ -264,13 +265,13 @@ def table_of_commands(found: Rounds, executed: dict[str, float]) -> Table:
 
 
 def executed(fleet: Fleet, cycles: int) -> dict[str, float]:
-    """What a node itself says that a command takes, without reading, parsing and answering."""
+    """Return a node's own figures for a command, without reading, parsing and replying."""
     server = fleet.servers[0]
     server.execute("CONFIG", "RESETSTAT")
     saturate([server.tcp_url], cycles / 2000, max(PIPELINES.values()), TTL)
-    told = told_by(server, "commandstats")
+    stats = info_of(server, "commandstats")
     return {
-        name: float(told[f"cmdstat_{command}"].partition("usec_per_call=")[2].partition(",")[0])
+        name: float(stats[f"cmdstat_{command}"].partition("usec_per_call=")[2].partition(",")[0])
         for name, command in (("SET", "set"), ("the release", "evalsha"))
     }
 
@@ -289,12 +290,12 @@ _SYSTEM_CALLS = frozenset({"send", "sendmsg", "recv", "recv_into", "poll"})
 def canned_works(
     fleet: Fleet, n: int
 ) -> Generator[tuple[Canned, dict[str, Callable[[int], None]]]]:
-    """All ways on so many canned nodes, where nothing depends on the scheduler."""
-    fleet.clear()  # also what clients of another N have agreed on there
+    """Yield all kinds of work on `n` canned nodes, which do not depend on the scheduler."""
+    fleet.clear()  # also the shared settings of clients with another N
     canned = Canned([server.port for server in fleet.servers[:n]])
     with closing(canned), canned.in_place(), ExitStack() as stack:
         limit = stack.enter_context(closing(All(canned.urls, TTL)))
-        works = {LIMIT: limit_way(limit), **stack.enter_context(Faces(canned.urls)).ways}
+        works = {LIMIT: limit_way(limit), **stack.enter_context(BothApis(canned.urls)).ways}
         for work in works.values():
             work(WARM_UP)
         canned.replay = True
@@ -303,12 +304,12 @@ def canned_works(
 
 
 def counted(fleet: Fleet) -> dict[tuple[str, int], Counts]:
-    """Instructions by module, and system calls, of one cycle, by way and N."""
+    """Return instructions by module and system calls of one cycle, by kind of work and N."""
     found: dict[tuple[str, int], Counts] = {}
     for n in NODES:
         say(f"counts, N = {n}")
         with canned_works(fleet, n) as (_, works):
-            for way in FACES:
+            for way in WAYS:
                 cycles = PIECES.get(way, 1)
                 calls = [by_module(partial(works[way], cycles)) for _ in range(TRACED)]
                 found[way, n] = _middle(calls, cycles)
@@ -316,7 +317,7 @@ def counted(fleet: Fleet) -> dict[tuple[str, int], Counts]:
 
 
 def cheapest(fleet: Fleet, sweeps: int) -> dict[tuple[str, int], float]:
-    """The client's CPU time of a cycle in ns, by way and N: the cheapest pieces of so many."""
+    """Return the client's CPU time of a cycle in ns, by kind of work and N: the fastest pieces."""
     fastest = guard.Fastest()
     with ExitStack() as stack:
         everywhere = {n: stack.enter_context(canned_works(fleet, n)) for n in NODES}
@@ -330,14 +331,14 @@ def cheapest(fleet: Fleet, sweeps: int) -> dict[tuple[str, int], float]:
                     fastest.note(f"{way}:{n}", [ended - began])
     return {
         (way, n): fastest.ns(f"{way}:{n}") / PIECES.get(way, 1)
-        for way in (LIMIT, *FACES)
+        for way in (LIMIT, *WAYS)
         for n in NODES
     }
 
 
 def table_of_nodes(cheapest: dict[tuple[str, int], float]) -> Table:
-    """What another node costs the client."""
-    ways = (LIMIT, *FACES)
+    """Return the client's CPU time by the number of nodes."""
+    ways = (LIMIT, *WAYS)
     rows = [["client's CPU × that of N = 1", *ways]]
     for n in NODES[1:]:
         ratios = [cheapest[way, n] / cheapest[way, 1] for way in ways]
@@ -352,9 +353,9 @@ def _middle(calls: list[Counter[str]], cycles: int) -> Counts:
 
 
 def by_module(work: Callable[[], object]) -> Counter[str]:
-    """How many instructions of Python each module executes in a call of it, and its system calls.
+    """Count the Python instructions of each module in a call of `work`, and the system calls.
 
-    As `guard.traced` does it: what is said there of Python 3.12 and of far ends holds here as well.
+    The comments of `guard.traced` on Python 3.12 and on far ends apply here as well.
     """
     counts: Counter[str] = Counter()
 
@@ -382,7 +383,7 @@ def by_module(work: Callable[[], object]) -> Counter[str]:
     frame.f_trace_opcodes = True
     before = sys.gettrace(), sys.getprofile()
     gc.collect()
-    gc.disable()  # whom it finalizes, and when, is not ours to count
+    gc.disable()  # the time and the work of a collection vary
     sys.setprofile(profile)
     sys.settrace(trace)
     try:
@@ -395,13 +396,13 @@ def by_module(work: Callable[[], object]) -> Counter[str]:
 
 
 def _module(path: str) -> str:
-    # A named tuple's own __new__ is compiled from a string.
+    # The __new__ of a named tuple is compiled from a string.
     return path.removeprefix(_OURS)[1:] if path.startswith(_OURS) else OTHERS
 
 
 def table_of_modules(counts: dict[tuple[str, int], Counts]) -> Table:
-    """Fixed part and part per node, from straight lines through all N."""
-    ways = (FACES[0], FACES[-1])
+    """Return the fixed part and the part per node of each module, by linear regression over N."""
+    ways = (WAYS[0], WAYS[-1])
     head = [(f"{way}: once", "for each node", f"in all, N = {USUAL}") for way in ways]
     rows = [["instructions a cycle", *head[0], *head[1]]]
     modules = {name for way in ways for name in counts[way, USUAL]} - {SYSTEM_CALLS}
@@ -420,16 +421,16 @@ def table_of_modules(counts: dict[tuple[str, int], Counts]) -> Table:
 
 
 def table_of_system_calls(counts: dict[tuple[str, int], Counts]) -> Table:
-    """Of one cycle."""
+    """Return the system calls of one cycle."""
     rows = [["system calls a cycle", *(f"N = {n}" for n in NODES)]]
-    rows += [[way, *(f"{counts[way, n][SYSTEM_CALLS]:.2f}" for n in NODES)] for way in FACES]
+    rows += [[way, *(f"{counts[way, n][SYSTEM_CALLS]:.2f}" for n in NODES)] for way in WAYS]
     return rows
 
 
 def _line(
     counts: dict[tuple[str, int], Counts], way: str, names: Iterable[str]
 ) -> tuple[float, float, float]:
-    """What these modules take once, for each node, and in all with the usual N."""
+    """Return the instructions of modules: once, for each node, and in total with the usual N."""
     sums = {n: sum(counts[way, n][name] for name in names) for n in NODES}
     each, once = linear_regression(NODES, [sums[n] for n in NODES])
     return once, each, sums[USUAL]
@@ -439,14 +440,14 @@ def _line(
 
 
 def table_of_verbs(fleet: Fleet) -> Table:
-    """Commands and bytes, as one node counts them."""
+    """Return commands and bytes of each call, as counted by one node."""
     fleet.clear()
     server, rows = fleet.servers[0], [["a call", "commands", "bytes to a node", "bytes back"]]
     leases: list[quorlock.Lease] = []
-    with Faces(fleet.urls(1)) as faces:
-        redlock = faces.redlock
-        names = [f"inv:{number:06}" for number in range(VERBS)]  # as long as KEY
-        faces.ways["blocking"](WARM_UP)
+    with BothApis(fleet.urls(1)) as apis:
+        redlock = apis.redlock
+        names = [f"inv:{number:06}" for number in range(VERBS)]  # of the length of KEY
+        apis.ways["blocking"](WARM_UP)
 
         def acquire() -> None:
             leases.extend(redlock.lock(name, timeout=0).acquire() for name in names)
@@ -472,7 +473,7 @@ def table_of_verbs(fleet: Fleet) -> Table:
 
 
 def _traffic(server: Server, work: Callable[[], None]) -> list[int]:
-    """Commands, bytes in, bytes out, for each of VERBS; what our asking adds is subtracted."""
+    """Return commands, bytes in and bytes out per call, without those of the counting itself."""
     first, second = _counters(server), _counters(server)
     work()
     third = _counters(server)
@@ -480,22 +481,22 @@ def _traffic(server: Server, work: Callable[[], None]) -> list[int]:
 
 
 def _counters(server: Server) -> list[int]:
-    told, calls = told_by(server, "stats"), told_by(server, "commandstats")
+    stats, calls = info_of(server, "stats"), info_of(server, "commandstats")
     count = sum(
         int(calls[f"cmdstat_{name}"].partition("calls=")[2].partition(",")[0])
         for name in ("set", "evalsha")
         if f"cmdstat_{name}" in calls
     )
-    return [count, int(told["total_net_input_bytes"]), int(told["total_net_output_bytes"])]
+    return [count, int(stats["total_net_input_bytes"]), int(stats["total_net_output_bytes"])]
 
 
 def table_of_memory(server: Server, keys: int) -> Table:
-    """What held locks take on a node."""
+    """Return the memory of held locks on a node."""
     rows = [[f"{keys:,} locks held", "bytes a lock, in all", "MEMORY USAGE of one"]]
     for length in KEY_BYTES:
         say(f"memory, keys of {length} bytes")
-        server.execute("FLUSHALL", "SYNC")  # else what was there is freed while we measure
-        before = int(told_by(server, "memory")["used_memory"])
+        server.execute("FLUSHALL", "SYNC")  # otherwise old keys are freed during the measurement
+        before = int(info_of(server, "memory")["used_memory"])
         with closing(connect(server.tcp_url)) as sock:
             for start in range(0, keys, 1000):
                 numbers = range(start, min(start + 1000, keys))
@@ -507,7 +508,7 @@ def table_of_memory(server: Server, keys: int) -> Table:
                 missing = len(GRANTED) * len(numbers)
                 while missing:
                     missing -= len(sock.recv(65536))
-        used = int(told_by(server, "memory")["used_memory"]) - before
+        used = int(info_of(server, "memory")["used_memory"]) - before
         one = server.execute("MEMORY", "USAGE", b"%0*d" % (length, 0))
         rows.append([f"keys of {length} bytes", f"{used / keys:.0f}", str(one)])
     server.flush()
@@ -518,7 +519,7 @@ def table_of_memory(server: Server, keys: int) -> Table:
 
 
 def table_of_tls(fleet: Fleet, rounds: int, cycles: int) -> Table:
-    """The client's side alone, through a front that does TLS or not: the servers have none here."""
+    """Return the client's cost of TLS, through a front: the servers here have no TLS."""
     plain, tls = "plain", "TLS"
     fleet.clear()
     found = Rounds()
@@ -535,17 +536,17 @@ def table_of_tls(fleet: Fleet, rounds: int, cycles: int) -> Table:
             kind: [Node("127.0.0.1", port, tls=trust if kind == tls else None) for port in ports]
             for kind, ports in fronts.items()
         }
-        faces = {kind: stack.enter_context(Faces(nodes[kind])) for kind in nodes}
+        apis = {kind: stack.enter_context(BothApis(nodes[kind])) for kind in nodes}
         for number in range(rounds):
             say(f"TLS, round {number + 1} of {rounds}")
-            for way in FACES:
+            for way in WAYS:
                 for kind in nodes:
-                    spent = metered(faces[kind].ways[way], cycles * MORE.get(way, 1))
+                    spent = metered(apis[kind].ways[way], cycles * MORE.get(way, 1))
                     found.note(f"{way}, {kind}", spent)
             for kind, of_kind in nodes.items():
                 found.note(f"connecting, {kind}", _connecting(of_kind))
     rows = [[f"through a front, N = {USUAL}", "client's CPU, TLS × plain"]]
-    for way in (*FACES, "connecting"):
+    for way in (*WAYS, "connecting"):
         ratio = found.ratio(f"{way}, {tls}", f"{way}, {plain}", "client")
         rows.append([way, ratio])
     return rows
@@ -559,7 +560,7 @@ def _connecting(nodes: Sequence[Node]) -> Spent:
 
 
 def make_certificate(folder: Path) -> Path:
-    """For 127.0.0.1, signed by itself, its key in the same file."""
+    """Make a self-signed certificate for 127.0.0.1, with its key in the same file."""
     path = folder / "both.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1"
     command += " -subj /CN=quorlock -addext subjectAltName=IP:127.0.0.1"
@@ -573,7 +574,7 @@ def make_certificate(folder: Path) -> Path:
 
 @contextmanager
 def front(ports: Sequence[int], certificate: Path | None) -> Generator[list[int]]:
-    """A process that passes bytes on to these ports; with a certificate, TLS on its near side."""
+    """Run a process that forwards bytes to these ports, with TLS if it gets a certificate."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -596,7 +597,7 @@ def front(ports: Sequence[int], certificate: Path | None) -> Generator[list[int]
 
 
 async def be_front(ports: Sequence[int], certificate: str | None) -> None:
-    """The process itself; ends with its stdin."""
+    """Run the front in the child process, until its stdin ends."""
     context = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -610,13 +611,13 @@ async def be_front(ports: Sequence[int], certificate: str | None) -> None:
 
 
 class _Front:
-    """One node's."""
+    """The front of one node."""
 
     def __init__(self, port: int) -> None:
         self._port = port
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Both ways, until one ends."""
+        """Forward in both directions until one ends."""
         node_reader, node_writer = await asyncio.open_connection("127.0.0.1", self._port)
         await asyncio.gather(self._carry(reader, node_writer), self._carry(node_reader, writer))
 
@@ -626,28 +627,28 @@ class _Front:
                 writer.write(data)
                 await writer.drain()
         except OSError:
-            pass  # it has hung up; so do we
+            pass  # the peer has closed the connection
         finally:
             writer.close()
 
 
-# --- telling ---------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Print progress."""
     print(f"bench-capacity: {text}", file=sys.stderr, flush=True)
 
 
 def markdown(rows: Table) -> str:
-    """A table."""
+    """Return a table in Markdown."""
     head, *body = rows
     lines = [head, ["---", *["--:"] * (len(head) - 1)], *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def tables(rounds: int, cycles: int, keys: int) -> Generator[Table]:
-    """All that is measured, in the order of docs/performance.md."""
+    """Measure and yield all tables, in the order of docs/performance.md."""
     with Fleet(max(NODES)) as fleet:
         yield table_of_verbs(fleet)
         counts = counted(fleet)
@@ -661,20 +662,32 @@ def tables(rounds: int, cycles: int, keys: int) -> Generator[Table]:
         if shutil.which("openssl"):
             yield table_of_tls(fleet, rounds, cycles)
         else:
-            say("TLS skipped: there is no openssl to make a certificate with")
+            say("TLS skipped: no openssl to make a certificate")
         yield table_of_memory(fleet.servers[0], keys)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure and tell."""
+    """Measure and print; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.capacity",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=int, default=15, help="of all kinds of work")
-    parser.add_argument("--cycles", type=int, default=300, help="of each kind in a round")
-    parser.add_argument("--keys", type=int, default=100_000, help="held at once on a node")
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="number of rounds [default: %(default)s]"
+    )
+    parser.add_argument(
+        "--cycles",
+        type=int,
+        default=300,
+        help="cycles of each kind of work in a round [default: %(default)s]",
+    )
+    parser.add_argument(
+        "--keys",
+        type=int,
+        default=100_000,
+        help="locks held at once on a node [default: %(default)s]",
+    )
     parser.add_argument("--front", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--certificate", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
-"""Runs the child process of one slice from the parent's side: command line, words, deadline, end.
+"""Run the child process of one slice: command line, messages, deadline and exit.
 
-A library that hangs is killed at the deadline, and one that cannot exit a moment after it has
-printed its result; the result says so. No child outlives the call.
+A library that hangs is killed at the deadline. A child that cannot exit after its result is killed
+a moment later, and the result says so. No child outlives the call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).parents[1]
-EXIT_GRACE = 2.0  # seconds to exit in after the result is out
+EXIT_GRACE = 2.0  # seconds to exit after the result
 
 
 def run_child(
@@ -32,14 +32,14 @@ def run_child(
     urls: Sequence[str],
     *,
     deadline: float,
-    heard: Callable[[str], None] | None = None,
+    on_word: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measure in a fresh process: its result, or `{"failed": why}`.
+    """Measure in a fresh process and return its result, or `{"failed": reason}`.
 
-    `heard` is called with every word the child says, and the child told when it returns.
+    `on_word` is called with every word that the child sends; the child waits until it returns.
     """
     line = command(contestant, work, {**params, "deadline": deadline}, urls)
-    # Compiled once and kept, whatever the caller's environment says: a child starts faster then.
+    # A child starts faster with cached bytecode, so the caller's environment does not prevent it.
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTHONPYCACHEPREFIX"] = str(Path(sys.prefix, "pycache"))
@@ -53,7 +53,7 @@ def run_child(
             stderr=errors,
         ) as process:
             try:
-                result = _listen(process, heard, time.monotonic() + deadline)
+                result = _listen(process, on_word, time.monotonic() + deadline)
                 _end(process, result)
             finally:
                 process.kill()
@@ -67,8 +67,8 @@ def run_child(
 def command(
     contestant: str, work: str, params: Mapping[str, Any], urls: Sequence[str]
 ) -> list[str]:
-    """The child's command line."""
-    if CONTESTANTS[contestant].face == "program":
+    """Return the child's command line."""
+    if CONTESTANTS[contestant].api == "program":
         start = ["node", str(NODE_FOLDER / "one.js")]
     else:
         start = [sys.executable, "-m", "bench.one"]
@@ -76,15 +76,15 @@ def command(
 
 
 def _listen(
-    process: subprocess.Popen[bytes], heard: Callable[[str], None] | None, until: float
+    process: subprocess.Popen[bytes], on_word: Callable[[str], None] | None, until: float
 ) -> dict[str, Any]:
-    """Answer its words until the result comes; empty if none came."""
+    """Answer the child's words until its result; return {} if it sends none."""
     assert process.stdout is not None
     lines = _lines(process.stdout, until)
     try:
         for line in lines:
-            if line.startswith("@") and heard is not None:
-                heard(line[1:])
+            if line.startswith("@") and on_word is not None:
+                on_word(line[1:])
                 assert process.stdin is not None
                 process.stdin.write(b"now\n")
                 process.stdin.flush()
@@ -94,12 +94,12 @@ def _listen(
     except TimeoutError:
         return {"failed": "no result before the deadline", "late": True}
     except BrokenPipeError:
-        pass  # it died: stderr says why
+        pass  # the child died: stderr says why
     return {}
 
 
 def _lines(stream: IO[bytes], until: float) -> Any:
-    """Its lines as they come. TimeoutError when there is none in time."""
+    """Yield lines as they arrive; raise TimeoutError if none arrives in time."""
     waiting = b""
     with DefaultSelector() as selector:
         selector.register(stream, EVENT_READ)
@@ -114,7 +114,7 @@ def _lines(stream: IO[bytes], until: float) -> Any:
 
 
 def _end(process: subprocess.Popen[bytes], result: dict[str, Any]) -> None:
-    """Wait for its exit; note it if it cannot."""
+    """Wait for the child to exit; note it if it does not."""
     if result.get("late"):
         return
     try:

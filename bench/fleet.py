@@ -1,5 +1,7 @@
-"""Real servers on TCP loopback, and the site of a case: which urls it talks to, and what happens to
-the servers when the child says a word. Leaves faults to the works that need them.
+"""Real servers on TCP loopback, and the site of a case.
+
+A site has the URLs of a slice and acts on the words of its child. Works that inject faults define
+their own sites.
 """
 
 from __future__ import annotations
@@ -24,21 +26,21 @@ class Fleet:
 
     @property
     def servers(self) -> Sequence[Server]:
-        """To kill, stop, continue, ask."""
+        """The servers, to kill, stop, continue or query."""
         return self._servers
 
     def urls(self, count: int | None = None) -> list[str]:
-        """`redis://127.0.0.1:PORT` of the first `count`, default all."""
+        """Return `redis://127.0.0.1:PORT` of the first `count` servers, by default of all."""
         return self._servers.tcp_urls[:count]
 
     def clear(self) -> None:
-        """Forget all keys: what a contestant left is no business of the next one."""
+        """Delete all keys, so that contestants do not affect each other."""
         for server in self._servers:
             with suppress(OSError):
                 server.flush()
 
     def leftovers(self) -> int:
-        """How many keys there are on all live servers together."""
+        """Return the number of keys on all live servers together."""
         return sum(
             len(server.keys()) for server in self._servers if server.alive and not server.stopped
         )
@@ -57,23 +59,23 @@ class Fleet:
 
 
 class Site:
-    """Where one slice takes place."""
+    """The servers of one slice."""
 
     def __init__(self, fleet: Fleet, urls: list[str]) -> None:
         self.fleet = fleet
         self.urls = urls
 
-    def heard(self, word: str) -> None:
-        """The child said a word (`bench.one.tell`) and waits until this returns."""
-        raise ValueError(f"nothing is arranged for {word!r} here")
+    def on_word(self, word: str) -> None:
+        """Handle a word of the child (`bench.one.notify_parent`); it waits until this returns."""
+        raise ValueError(f"this site does not handle {word!r}")
 
     def after(self) -> dict[str, Any]:
-        """What is to be added to the result once the child has ended."""
+        """Return additions to the result; called after the child has ended."""
         return {}
 
 
 @contextmanager
 def shared_site(fleet: Fleet, nodes: int) -> Generator[Site, None, None]:
-    """The run's own servers, all well."""
+    """Yield the servers of the whole run, without faults."""
     fleet.clear()
     yield Site(fleet, fleet.urls(nodes))

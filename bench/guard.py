@@ -1,23 +1,23 @@
-"""The guard against slow-down: what acquire + release costs the client, held against a baseline.
+"""Regression check: compare the client's cost of acquire + release with a baseline.
 
-    python -m bench.guard             exit 1 with a sentence if it costs more than it did
-    python -m bench.guard --record    write today's figures of this Python into guard.toml
+    python -m bench.guard             exit 1 if the cost has risen
+    python -m bench.guard --record    write the current figures of this Python into guard.toml
 
-Two kinds of figures, for the blocking face with one thread and for asyncio with 100 tasks, N = 5:
+Two kinds of figures, for the blocking API with one thread and for asyncio with 100 tasks, N = 5:
 
-counts    Python instructions, calls of C functions, and system calls, per cycle. The same in every
-          run, on every machine with the same Python; so the margin is small, and for system calls
-          there is none. Blind to what happens inside a C function.
-CPU       user + system time per cycle over that of the limit (bare sockets, bench/limit.py) in the
-          same run, in *units*: a fixed piece of plain Python, timed in the same run too. Two
-          yardsticks, because machines differ in what a system call costs in terms of Python. It
-          sees everything, and it is noisy.
+counts    Python instructions, calls of C functions, and system calls, per cycle. They are the same
+          in every run on every machine with the same Python, so the margin is small, and 0 for
+          system calls. They do not cover the work inside a C function.
+CPU       user + system time per cycle minus that of the limit (bare sockets, bench/limit.py) in the
+          same run, in *units*: the time of a fixed piece of plain Python, also in the same run.
+          Both references are needed because the cost of a system call relative to Python differs
+          between machines. CPU time covers everything, but it is noisy.
 
-What makes the CPU time repeatable: canned nodes (bench/canned.py), so that nothing depends on the
-scheduler; pieces of a fraction of a millisecond, interleaved, and of each piece the fastest times,
-since all that a machine does besides can only add (medians of longer slices went up by half on a
-busy machine, ours more than the limit's; the fastest pieces by 3 %). For the same reason it goes on
-measuring while a figure is above its bound: that ends a false alarm and never a true one.
+CPU time is repeatable for two reasons. Canned nodes (bench/canned.py) make it independent of the
+scheduler. The work is timed in interleaved pieces of a fraction of a millisecond, and the fastest
+times of each piece count, because other load can only add time: on a busy machine medians of longer
+slices rose by half, ours more than the limit's, and the fastest pieces by 3 %. For the same reason
+the guard continues to measure while a figure is above its bound: that can end only a false alarm.
 """
 
 from __future__ import annotations
@@ -51,32 +51,32 @@ if TYPE_CHECKING:
 BASELINE = Path(__file__).with_name("guard.toml")
 COUNT_MARGIN = 0.03
 CPU_MARGIN = 0.12
-# For a Python without a baseline: its CPU time alone, against the nearest Python that has one.
+# For a Python without a baseline: only CPU time is compared, with the nearest Python that has one.
 STRANGE_MARGIN = 0.30
 
 N = 5
 TASKS = 100
-TASKS_A_PIECE = 10  # whose CPU time is taken together
+TASKS_A_PIECE = 10  # tasks per timed piece
 TTL = 10.0
-NODE_TIMEOUT = 2.0  # under the tracer everything takes long
+NODE_TIMEOUT = 2.0  # the tracer slows everything down
 WARM_UP = 20
-TRACED = {"blocking": 16, "asyncio": 8}  # calls of the piece of work; one of asyncio is 100 cycles
+TRACED = {"blocking": 16, "asyncio": 8}  # traced calls; one of asyncio is 100 cycles
 
-SWEEPS = 60  # at least; one takes about 25 ms: a batch of asyncio, and so many of the others:
+SWEEPS = 60  # minimum; one takes about 25 ms: a batch of asyncio and SINGLES of the others
 SINGLES = 8
-UNITS = 10  # the yardstick, in one piece
+UNITS = 10  # repetitions of the yardstick in one piece
 SECONDS_MAX = 20.0
 RECORD_SECONDS = 15.0
-_NTH_FASTEST = 2  # the very fastest might be a slip of the clock
+_NTH_FASTEST = 2  # the very fastest might be an error of the clock
 
-# The limit's share in a cycle is subtracted. With 100 tasks, a hundred commands go out in one
-# packet: there is next to nothing to subtract.
+# The share of the limit that is subtracted. With 100 tasks one packet has 100 commands, so that
+# there is almost nothing to subtract.
 LIMITS = {"blocking": 1.0, "asyncio": 0.0}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one cycle: acquire and release on five nodes."""
+    """The cost of one cycle: acquire and release on five nodes."""
 
     instructions: float
     c_calls: float
@@ -85,7 +85,7 @@ class Cost:
 
 
 class Bench:
-    """Both faces and the limit, connected to canned nodes. A context manager."""
+    """Both APIs and the limit, connected to canned nodes. A context manager."""
 
     def __enter__(self) -> Self:
         self._servers = Servers.start(N, tcp=True)
@@ -119,15 +119,15 @@ class Bench:
     # --- the work ----------------------------------------------------------------------------
 
     def limit(self) -> None:
-        """One cycle of bare sockets."""
+        """Run one cycle of bare sockets."""
         self._limit.release(self._limit.acquire("guard"))
 
     def blocking(self) -> None:
-        """One cycle."""
+        """Run one cycle of the blocking API."""
         self._blocking.lock("guard", timeout=0).acquire().release()
 
     def asyncio(self) -> None:
-        """One cycle of each of 100 tasks."""
+        """Run one cycle in each of 100 tasks."""
         self._loop.run_until_complete(self._batch())
 
     async def _batch(self) -> None:
@@ -145,17 +145,17 @@ class Bench:
     def _mark(self) -> None:
         self._marks.append(self._own_ns())
 
-    # --- what it costs -----------------------------------------------------------------------
+    # --- the cost ----------------------------------------------------------------------------
 
     def counts(self) -> dict[str, dict[str, float]]:
-        """What happens in one cycle of each face."""
+        """Return the counts of one cycle of each API."""
         return {
             "blocking": _usual([traced(self.blocking) for _ in range(TRACED["blocking"])], 1),
             "asyncio": _usual([traced(self.asyncio) for _ in range(TRACED["asyncio"])], TASKS),
         }
 
     def sweep(self, fastest: Fastest) -> None:
-        """Time each kind of work a little."""
+        """Time a few pieces of each kind of work."""
         for _ in range(SINGLES):
             fastest.note("unit", [self._cpu_ns(yardstick)])
             fastest.note("limit", [self._cpu_ns(self.limit)])
@@ -163,7 +163,7 @@ class Bench:
         fastest.note("asyncio", self._pieces_ns())
 
     def _cpu_ns(self, work: Callable[[], object]) -> int:
-        """Our CPU time for one call of it, the far ends' share taken off."""
+        """Return the CPU time of one call, without that of the far ends."""
         began = self._own_ns()
         work()
         return self._own_ns() - began
@@ -172,8 +172,9 @@ class Bench:
         return time.process_time_ns() - self._canned.spent_ns
 
     def _pieces_ns(self) -> list[int]:
-        """Our CPU time for a batch, in pieces: ticks of the event loop, and within them some tasks
-        at a time. A whole batch takes so long that on a busy machine none gets through undisturbed.
+        """Return the CPU time of a batch in pieces: ticks of the loop, and groups of tasks in them.
+
+        A whole batch takes so long that on a busy machine none completes undisturbed.
         """
         next_tick: list[asyncio.Handle] = []
 
@@ -198,8 +199,8 @@ class Fastest:
         self._seen: Counter[tuple[str, int]] = Counter()
 
     def note(self, kind: str, pieces: list[int]) -> None:
-        """One run of it, in the pieces in which it was timed."""
-        form = kind, len(pieces)  # a batch may take a tick more: then its pieces are others
+        """Add the pieces of one run."""
+        form = kind, len(pieces)  # a batch may take one more tick, and its pieces then differ
         self._seen[form] += 1
         best = self._pieces.setdefault(form, [[] for _ in pieces])
         for times, taken in zip(best, pieces, strict=True):
@@ -208,18 +209,18 @@ class Fastest:
             del times[_NTH_FASTEST + 1 :]
 
     def ns(self, kind: str) -> int:
-        """All pieces together, in the form in which it mostly came."""
+        """Return the sum of the pieces in their most frequent form."""
         form = max((form for form in self._seen if form[0] == kind), key=self._seen.__getitem__)
         return sum(times[-1] for times in self._pieces[form])
 
     def units(self) -> dict[str, float]:
-        """Of one cycle."""
+        """Return the units of one cycle of each API."""
         unit, limit = self.ns("unit") / UNITS, self.ns("limit")
         per_cycle = {"blocking": float(self.ns("blocking")), "asyncio": self.ns("asyncio") / TASKS}
-        return {face: (per_cycle[face] - LIMITS[face] * limit) / unit for face in LIMITS}
+        return {api: (per_cycle[api] - LIMITS[api] * limit) / unit for api in LIMITS}
 
     def over_limit(self) -> dict[str, float]:
-        """CPU time of a cycle over that of a cycle of the limit. To be read, not checked."""
+        """Return the ratio of CPU times to the limit's, which is shown but not checked."""
         limit = self.ns("limit")
         return {
             "blocking": self.ns("blocking") / limit,
@@ -247,9 +248,9 @@ def _flow(votes: dict[int, bytes]) -> Generator[int, _Reply]:
 
 
 def yardstick() -> None:
-    """What a client in Python is made of: frames, generators, small objects, dicts, bytes.
+    """Do the typical work of a client: frames, generators, small objects, dicts, bytes.
 
-    Not to be changed: the baseline is told in it.
+    Do not change this: it is the unit of the baseline.
     """
     for _ in range(UNITS):
         votes: dict[int, bytes] = {}
@@ -272,8 +273,9 @@ _SYSTEM_CALLS = frozenset({"send", "sendall", "sendmsg", "recv", "recv_into", "r
 
 
 def _usual(calls: list[Counter[str]], cycles: int) -> dict[str, float]:
-    """Of one cycle: the mean of the calls but for the dearest. What is done only now and then is
-    out of it (looking at connections that lay idle for a second).
+    """Return the mean of one cycle, without the most expensive calls.
+
+    This excludes occasional work, such as checking connections that were idle for a second.
     """
     dearest = len(calls) // 8
     return {
@@ -283,7 +285,7 @@ def _usual(calls: list[Counter[str]], cycles: int) -> dict[str, float]:
 
 
 def traced(work: Callable[[], object]) -> Counter[str]:
-    """Count what Python does in a call of it, the harness left out."""
+    """Count Python's instructions and calls in one call of `work`, without the harness."""
     counted: Counter[str] = Counter()
     instructions = 0
 
@@ -302,7 +304,7 @@ def traced(work: Callable[[], object]) -> Counter[str]:
     def profile(frame: FrameType, event: str, arg: Any) -> None:
         if event != "c_call":
             return
-        # Sockets are answered in harness frames, which make the client's system call for it.
+        # The client's system calls are made in frames of the harness, which replies to them.
         self = getattr(arg, "__self__", None)
         far = type(self) is socket
         if arg.__name__ in _SYSTEM_CALLS and not far and _is_kernel(self):
@@ -311,10 +313,10 @@ def traced(work: Callable[[], object]) -> Counter[str]:
             counted["c_calls"] += 1
 
     gc.collect()
-    gc.disable()  # when it runs, and whom it finalizes then, is not ours to count
+    gc.disable()  # the time and the work of a collection vary
     frame = inspect.currentframe()
     assert frame is not None
-    frame.f_trace_opcodes = True  # Python 3.12 traces none before settrace unless a frame wants it
+    frame.f_trace_opcodes = True  # Python 3.12 requires a frame with this before settrace
     before = sys.gettrace(), sys.getprofile()
     sys.setprofile(profile)
     sys.settrace(trace)
@@ -324,16 +326,18 @@ def traced(work: Callable[[], object]) -> Counter[str]:
         sys.settrace(before[0])
         sys.setprofile(before[1])
         gc.enable()
-    # Python 3.12.1 counts none for ever after somebody traced without setprofile: no guard at all.
-    assert instructions, "this Python traces no instructions any more"
+    # After tracing without setprofile, Python 3.12.1 counts no instructions in this process.
+    assert instructions, "this Python no longer traces instructions"
     counted["instructions"] = instructions
     return counted
 
 
 def _left_out(frame: FrameType) -> bool:
-    """Frames of the harness, and of what the clock brings about: the event loop's innermost one,
-    which tidies up timers, and the engine's, which goes through deadlines that have passed. That
-    falls now into this batch and now into that, a hundredth of its instructions; CPU has it.
+    """Return whether a frame is part of the harness or run by a timer.
+
+    Timers are handled by the event loop, which removes cancelled ones, and by the driver, which
+    checks deadlines. In which batch they run varies, by a hundredth of the instructions. CPU time
+    includes them.
     """
     return frame.f_code.co_filename in _HARNESS or frame.f_code.co_name in _TIMED
 
@@ -350,27 +354,27 @@ def _is_kernel(thing: object) -> bool:
 
 @dataclass(frozen=True)
 class Bound:
-    """What one figure may be. `at_most` None: this Python has no baseline to hold it against."""
+    """The upper bound of one figure."""
 
-    face: str
+    api: str
     figure: str
     baseline: float
     at_most: float
 
     def complaint(self, cost: Cost) -> str:
-        """A sentence if it is broken."""
+        """Return a message if the figure is above its bound, or ""."""
         value: float = asdict(cost)[self.figure]
         if value <= self.at_most:
             return ""
         return (
-            f"{self.face}: {value:.2f} {self.figure.replace('_', ' ')} a cycle, "
+            f"{self.api}: {value:.2f} {self.figure.replace('_', ' ')} per cycle, "
             f"{value / self.baseline - 1:+.1%} against the baseline's {self.baseline:.2f}; "
             f"at most {self.at_most:.2f} is allowed"
         )
 
 
 def bounds(baseline: Mapping[str, Any], python: str) -> tuple[str, list[Bound]]:
-    """Of which Python's baseline, and what follows from it."""
+    """Return the Python whose baseline applies, and the bounds."""
     if python in baseline:
         margins = dict.fromkeys(("instructions", "c_calls"), COUNT_MARGIN)
         margins |= {"system_calls": 0.0, "units": CPU_MARGIN}
@@ -379,8 +383,8 @@ def bounds(baseline: Mapping[str, Any], python: str) -> tuple[str, list[Bound]]:
         margins = {"units": STRANGE_MARGIN}
         known = min(baseline, key=lambda name: abs(_minor(name) - _minor(python)))
     return known, [
-        Bound(face, figure, value, value * (1 + margins[figure]) + 1e-9)
-        for face, figures in baseline[known].items()
+        Bound(api, figure, value, value * (1 + margins[figure]) + 1e-9)
+        for api, figures in baseline[known].items()
         for figure, value in figures.items()
         if figure in margins
     ]
@@ -391,12 +395,12 @@ def _minor(python: str) -> int:
 
 
 def this_python() -> str:
-    """Whose instructions these are."""
+    """Return the version of the running Python, as a key of the baseline."""
     return f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags}"
 
 
 def measure(limits: list[Bound], seconds: float) -> tuple[dict[str, Cost], Fastest]:
-    """Measure until nothing is above its bound, or so long."""
+    """Measure until all figures are within their bounds, or for `seconds`."""
     with Bench() as bench:
         fastest = Fastest()
         counts = bench.counts()
@@ -408,31 +412,31 @@ def measure(limits: list[Bound], seconds: float) -> tuple[dict[str, Cost], Faste
             sweeps += 1
             if sweeps % SWEEPS == 0:
                 units = fastest.units()
-                costs = {face: Cost(**count, units=units[face]) for face, count in counts.items()}
+                costs = {api: Cost(**count, units=units[api]) for api, count in counts.items()}
                 calm = limits and not complaints(limits, costs)
                 if calm or time.monotonic() > give_up:
                     return costs, fastest
 
 
 def complaints(limits: list[Bound], costs: dict[str, Cost]) -> list[str]:
-    """All sentences there are to say."""
-    return [text for limit in limits if (text := limit.complaint(costs[limit.face]))]
+    """Return a message for each broken bound."""
+    return [text for limit in limits if (text := limit.complaint(costs[limit.api]))]
 
 
 def record(costs: dict[str, Cost], python: str) -> None:
-    """Write the baseline of this Python, and leave the others alone."""
+    """Write the baseline of this Python and keep the others."""
     baseline = tomllib.loads(BASELINE.read_text()) if BASELINE.exists() else {}
-    baseline[python] = {face: asdict(cost) for face, cost in costs.items()}
-    lines = ["# Written by `make bench-guard ARGS=--record`: see bench/guard.py for what it says."]
+    baseline[python] = {api: asdict(cost) for api, cost in costs.items()}
+    lines = ["# Written by `make bench-guard ARGS=--record`; bench/guard.py explains the figures."]
     for name in sorted(baseline, key=_minor):
-        for face, figures in baseline[name].items():
-            lines += ["", f'["{name}".{face}]']
+        for api, figures in baseline[name].items():
+            lines += ["", f'["{name}".{api}]']
             lines += [f"{figure} = {round(value, 2)}" for figure, value in figures.items()]
     BASELINE.write_text("\n".join(lines) + "\n")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and compare or record."""
+    """Measure, then compare or record; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.guard",
         description=__doc__,
@@ -441,7 +445,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--record", action="store_true", help="make this the baseline")
     options = parser.parse_args(arguments)
     if platform.python_implementation() != "CPython":
-        print("bench-guard: skipped, the baseline is CPython's")
+        print("bench-guard: skipped: the baseline is for CPython")
         return 0
     python = this_python()
     if options.record:
@@ -457,28 +461,28 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"bench-guard: {text}", file=sys.stderr)
     if faults:
         print(
-            "bench-guard: make it cheaper, or record the new price and say in the change what it"
-            " buys: make bench-guard ARGS=--record",
+            "bench-guard: reduce the cost, or record the new baseline and justify it in the"
+            " commit: make bench-guard ARGS=--record",
             file=sys.stderr,
         )
     return 1 if faults else 0
 
 
 def show(costs: dict[str, Cost], fastest: Fastest, limits: list[Bound], known: str) -> None:
-    """The figures, and what they are held against."""
+    """Print the figures and their bounds."""
     strange = "" if known == this_python() else f" (Python {this_python()} has none: CPU only)"
     print(f"bench-guard: one cycle on {N} nodes, against the baseline of Python {known}{strange}")
     over = fastest.over_limit()
-    for face, cost in costs.items():
+    for api, cost in costs.items():
         parts = [f"{value:.1f} {name.replace('_', ' ')}" for name, value in asdict(cost).items()]
-        print(f"  {face:9} {', '.join(parts)} ({over[face]:.2f} x the limit's CPU)")
+        print(f"  {api:9} {', '.join(parts)} ({over[api]:.2f} x the limit's CPU)")
     for limit in limits:
-        change = asdict(costs[limit.face])[limit.figure] / limit.baseline - 1
+        change = asdict(costs[limit.api])[limit.figure] / limit.baseline - 1
         allowed = limit.at_most / limit.baseline - 1
-        print(f"  {limit.face:9} {limit.figure:13} {change:+6.1%}, up to {allowed:+.0%} allowed")
-    gained = [b for b in limits if asdict(costs[b.face])[b.figure] < 2 * b.baseline - b.at_most]
+        print(f"  {limit.api:9} {limit.figure:13} {change:+6.1%}, up to {allowed:+.0%} allowed")
+    gained = [b for b in limits if asdict(costs[b.api])[b.figure] < 2 * b.baseline - b.at_most]
     if gained:
-        print("bench-guard: it got cheaper; record that, or losing it again will go unseen")
+        print("bench-guard: the cost has fallen; record it, so that a rise will be noticed")
 
 
 if __name__ == "__main__":

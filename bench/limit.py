@@ -1,9 +1,9 @@
-"""The limit: bare sockets, precomputed bytes, nothing of a library. The floor for one thread in
-CPython, against which every row is held.
+"""The limit: bare sockets that send precomputed bytes, the floor for one thread in CPython.
 
-It sends what quorlock sends (SET NX PX with a token of the same length, and quorlock's own release
-script by EVALSHA) and checks every byte that comes back. What it saves is what a lock is: fresh
-tokens, deadlines, leases, errors, nodes that fail. A wrong or missing answer raises `WrongAnswer`.
+The limit sends what quorlock sends (SET NX PX with a token of the same length, and quorlock's
+release script by EVALSHA) and checks every byte of the replies. It has nothing that makes a lock:
+no fresh tokens, deadlines, leases, errors or failing nodes. A wrong or missing reply raises
+`WrongAnswer`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
 GRANTED = b"+OK\r\n"
-RELEASED = b":-3\r\n"  # scripts/release.lua: it was ours and is deleted
+RELEASED = b":-3\r\n"  # scripts/release.lua: the key had this token and is deleted
 CYCLE = GRANTED + RELEASED
 TIMEOUT = 5.0
 
-# A node's answers are one cycle over and over, so any piece of the stream can be compared at once.
+# A node repeats the replies of one cycle, so any part of the stream is a slice of this.
 _READ_BYTES = 65536
 _STREAM = CYCLE * (_READ_BYTES // len(CYCLE) + 2)
 
@@ -35,23 +35,23 @@ Pair = tuple[bytes, bytes]
 
 
 class WrongAnswer(Exception):
-    """A node said anything but what a free lock makes it say."""
+    """A node's reply was not that for a free lock."""
 
 
 def words(*parts: bytes) -> bytes:
-    """A command in RESP."""
+    """Return a command in RESP."""
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
 
 
 def pair(resource: str, ttl: float) -> Pair:
-    """The bytes that acquire and release it."""
+    """Return the bytes that acquire and release a resource."""
     key, ttl_ms = resource.encode(), b"%d" % int(ttl * 1000)
     take = words(b"SET", key, TOKEN, b"NX", b"PX", ttl_ms)
     return take, words(b"EVALSHA", scripts.RELEASE.sha, b"1", key, TOKEN)
 
 
 def connect(url: str) -> socket.socket:
-    """A blocking socket on which the release script is known."""
+    """Return a blocking socket to a node that has loaded the release script."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     sock = socket.create_connection((parts.hostname, parts.port or 6379), TIMEOUT)
@@ -64,17 +64,17 @@ def connect(url: str) -> socket.socket:
 
 
 class _Sockets:
-    """What both blocking limits have in common. For one thread."""
+    """The common part of both blocking limits, for one thread."""
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
-        assert pause is None, "it has no way of waiting"
+        assert pause is None, "the limit cannot wait"
         self._ttl = ttl
         self._socks = [connect(url) for url in urls]
         self._sends = [sock.send for sock in self._socks]
         self._pairs: dict[str, Pair] = {}
 
     def acquire(self, resource: str) -> Pair:
-        """SET on every node."""
+        """Send SET to every node."""
         both = self._pairs.get(resource)
         if both is None:
             both = self._pairs[resource] = pair(resource, self._ttl)
@@ -82,15 +82,15 @@ class _Sockets:
         return both
 
     def release(self, handle: Pair) -> None:
-        """The release script on every node."""
+        """Run the release script on every node."""
         self._ask(handle[1], RELEASED)
 
     def wait(self, resource: str) -> Pair:
-        """It has no way of waiting."""
+        """Raise NotImplementedError: the limit cannot wait."""
         raise NotImplementedError
 
     def extend(self, handle: Pair) -> None:
-        """It has none."""
+        """Raise NotImplementedError: the limit has no extension."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -103,15 +103,17 @@ class _Sockets:
 
 
 class All(_Sockets):
-    """Waits for all nodes, each in turn: a recv that blocks needs no poll before it. Measured
-    against poll and epoll with N = 1, 3, 5: it takes less time and less CPU than either.
+    """Sockets that wait for all nodes, each in turn.
+
+    A blocking recv needs no poll before it: with N = 1, 3, 5 it takes less time and less CPU than
+    poll or epoll.
     """
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
         super().__init__(urls, ttl, pause)
         self._recvs = [sock.recv for sock in self._socks]
         for sock in self._socks:
-            sock.settimeout(None)  # with one, Python would poll before every recv
+            sock.settimeout(None)  # with a timeout Python would poll before every recv
 
     def _ask(self, data: bytes, wanted: bytes) -> None:
         for send in self._sends:
@@ -123,8 +125,9 @@ class All(_Sockets):
 
 
 class Quorum(_Sockets):
-    """Goes on as soon as a majority has answered; what comes later is read, and checked, in a
-    later round.
+    """Sockets that continue once a majority has replied.
+
+    Late replies are read and checked in a later round.
     """
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
@@ -132,9 +135,9 @@ class Quorum(_Sockets):
         self._quorum = len(urls) // 2 + 1
         self._poll = poll = select.poll()
         self._recv: dict[int, Callable[[int], bytes]] = {}
-        self._read: dict[int, int] = {}  # bytes of answers read from each node so far
-        self._spoilt = False  # by a wrong answer
-        self._asked = 0  # bytes of answers that each node owes from the beginning on
+        self._read: dict[int, int] = {}  # bytes of replies read from each node so far
+        self._spoilt = False  # by a wrong reply
+        self._asked = 0  # bytes of replies expected from each node since the beginning
         for sock in self._socks:
             sock.setblocking(False)
             poll.register(sock, select.POLLIN)
@@ -142,11 +145,11 @@ class Quorum(_Sockets):
             self._read[sock.fileno()] = 0
 
     def close(self) -> None:
-        """Hear the rest first: a socket closed before that may take its last release with it."""
+        """Read the remaining replies first: closing a socket earlier may lose its last release."""
         try:
             if not self._spoilt:
                 silent = sum(read < self._asked for read in self._read.values())
-                self._hear(silent)
+                self._receive(silent)
         finally:
             super().close()
 
@@ -154,10 +157,10 @@ class Quorum(_Sockets):
         for send in self._sends:
             send(data)
         self._asked += len(wanted)
-        self._hear(self._quorum)
+        self._receive(self._quorum)
 
-    def _hear(self, missing: int) -> None:
-        """Until that many nodes more have answered everything."""
+    def _receive(self, missing: int) -> None:
+        """Read until `missing` more nodes have sent all their replies."""
         read, recv, poll, asked = self._read, self._recv, self._poll.poll, self._asked
         while missing:
             ready = poll(TIMEOUT * 1000)
@@ -181,10 +184,10 @@ class Quorum(_Sockets):
 
 
 def saturate(urls: Sequence[str], seconds: float, in_flight: int, ttl: float) -> dict[str, Any]:
-    """Keep `in_flight` cycles under way for so long: what the nodes can do at all.
+    """Keep `in_flight` cycles pipelined for `seconds`, to measure the capacity of the nodes.
 
-    A cycle is done when all nodes have answered; none of them is ahead of the slowest by more than
-    what is in flight. Times of single cycles mean nothing here.
+    A cycle is done when all nodes have replied. No node is ahead of the slowest by more than
+    `in_flight`. The times of single cycles have no meaning here.
     """
     with ExitStack() as stack:
         flows = [stack.enter_context(closing(_Flow(url, in_flight, ttl))) for url in urls]
@@ -198,7 +201,7 @@ def saturate(urls: Sequence[str], seconds: float, in_flight: int, ttl: float) ->
             for flow in flows:
                 flow.send(done + in_flight)
             for number, _ in poll.poll(TIMEOUT * 1000):
-                by_number[number].hear()
+                by_number[number].receive()
             done = min(flow.done for flow in flows)
         took, cpu = time.perf_counter() - began, time.process_time_ns() - cpu
         for flow in flows:
@@ -213,27 +216,27 @@ class _Flow:
         self.sock = connect(url)
         self.sock.settimeout(TIMEOUT)
         self._sent = 0  # cycles
-        self._read = 0  # bytes of answers
-        # Few large writes: each is worth half of what is in flight.
+        self._read = 0  # bytes of replies
+        # Few large writes: each has half of the cycles in flight.
         self._block = max(1, in_flight // 2)
         cycles = [b"".join(pair(f"saturate:{number}", ttl)) for number in range(NAMES)]
-        self._cycles = cycles + cycles[: in_flight + 1]  # any run of them without a seam
+        self._cycles = cycles + cycles[: in_flight + 1]  # a block may wrap around the end
 
     @property
     def done(self) -> int:
-        """Whole cycles that are answered."""
+        """The number of cycles with all replies."""
         return self._read // len(CYCLE)
 
     def send(self, until: int) -> None:
-        """Up to that cycle, if it is worth it."""
+        """Send up to this cycle, if that fills a block."""
         count = until - self._sent
         if count >= self._block:
             first = self._sent % NAMES
             self.sock.sendall(b"".join(self._cycles[first : first + count]))
             self._sent = until
 
-    def hear(self) -> None:
-        """Read what is there, and check it."""
+    def receive(self) -> None:
+        """Read the available replies and check them."""
         answer = self.sock.recv(_READ_BYTES)
         offset = self._read % len(CYCLE)
         if not answer or answer != _STREAM[offset : offset + len(answer)]:
@@ -241,9 +244,9 @@ class _Flow:
         self._read += len(answer)
 
     def finish(self) -> None:
-        """Hear the rest, or keys would stay."""
+        """Read the remaining replies, so that no key is left behind."""
         while self._read < self._sent * len(CYCLE):
-            self.hear()
+            self.receive()
 
     def close(self) -> None:
         """Close the socket."""

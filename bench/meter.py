@@ -1,4 +1,4 @@
-"""Times and counts cycles in the child process. Leaves what a cycle is to the works."""
+"""Times and counts of cycles in the child process. The works define what a cycle is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NS_PER_US = 1000
 
 
 def percentile(ordered: list[int], share: float) -> int:
-    """The sample at that share of an ordered list (nearest rank)."""
+    """Return the percentile `share` of an ordered list (nearest rank)."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
@@ -19,8 +19,8 @@ def percentile(ordered: list[int], share: float) -> int:
 class Meter:
     """The measured part of one run: `start()`, cycles, `stop()`, `result()`.
 
-    Every cycle's time is kept (ns), so that percentiles are exact. The CPU time is this process's,
-    all of its threads, user and system.
+    The time of every cycle is kept (ns), so that percentiles are exact. The CPU time is that of
+    this process with all its threads, user and system.
     """
 
     samples: list[int] = field(default_factory=list[int])
@@ -29,23 +29,23 @@ class Meter:
     cpu_ns: int = 0
 
     def start(self) -> None:
-        """From here on it counts; what was counted before (warm-up) is forgotten."""
+        """Start to measure and discard the warm-up."""
         self.samples.clear()
         self.errors.clear()
         self._cpu_began = time.process_time_ns()
         self._began = time.perf_counter()
 
     def stop(self) -> None:
-        """It counts no longer."""
+        """Stop to measure."""
         self.seconds = time.perf_counter() - self._began
         self.cpu_ns = time.process_time_ns() - self._cpu_began
 
     def error(self, error: BaseException) -> None:
-        """Count a cycle that failed, by kind and the first words."""
+        """Count a failed cycle, by the type of its error and the first words."""
         self.errors[f"{type(error).__name__}: {error}"[:120]] += 1
 
     def result(self, **own: Any) -> dict[str, Any]:
-        """What a work returns; times in microseconds, None where no cycle came to its end."""
+        """Return the result of a work; times are in microseconds, or None if no cycle completed."""
         ordered = sorted(self.samples)
         cycles = len(ordered)
 

@@ -1,8 +1,8 @@
-"""What a case is: one situation in which several contestants are measured in turn, and how its
-table reads. Data only; the works list their cases, `bench.__main__` goes through them.
+"""Cases: situations in which several contestants are measured in turn, and their tables.
 
-A work's module has `run`, PLAN, and where it wants to AIMS (`bench.aims`) and `columns(found)`, the
-columns of its tables (else STANDARD).
+Data only: the works list their cases and `bench.__main__` runs them. The module of a work has
+`run` and PLAN. It may have AIMS (`bench.aims`) and `columns(found)`, the columns of its tables
+(default: STANDARD).
 """
 
 from __future__ import annotations
@@ -23,12 +23,16 @@ Arrange = Callable[[Fleet, int], AbstractContextManager[Site]]
 
 @dataclass(frozen=True)
 class Case:
-    """`work` is a module of bench.works, `name` the table's heading, unique in the whole plan.
+    """One situation to measure.
 
-    `params` go to the child as JSON, beside `seconds`, `warm_up` and `quick`; `site` arranges the
-    servers for each single slice, given the run's fleet and `nodes`. A child that takes longer than
-    `deadline` seconds is killed, and the row says so. `rounds` caps how often it is repeated (None:
-    as often as the run says). `quick` names the contestants that `--quick` measures too.
+    Args:
+        work: a module of bench.works.
+        name: the heading of the table, unique in the whole plan.
+        params: sent to the child as JSON, with `seconds`, `warm_up` and `quick`.
+        site: prepares the servers of each slice, from the run's fleet and `nodes`.
+        deadline: seconds after which the child is killed; the row says so.
+        rounds: the largest number of rounds (None: that of the run).
+        quick: the contestants of `--quick`.
     """
 
     work: str
@@ -44,10 +48,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Column:
-    """One figure of a row: its heading, its key in the child's result, how it is written.
+    """One figure of a row: its heading, its key in the child's result and its format.
 
-    `ratio_to` names a contestant of the same case: the figure is then divided by that one's (or, if
-    `inverse`, that one's by the figure), round by round.
+    If `ratio_to` names a contestant of the same case, the column is the ratio of the figure to that
+    contestant's (with `inverse` the reverse), round by round.
     """
 
     title: str
@@ -67,5 +71,5 @@ STANDARD = (
 
 
 def works(only: tuple[str, ...] = WORKS) -> dict[str, Any]:
-    """The modules of the works, by name."""
+    """Return the modules of the works, by name."""
     return {name: import_module(f"bench.works.{name}") for name in WORKS if name in only}

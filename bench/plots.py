@@ -1,8 +1,7 @@
-"""Draws the two pictures as SVG: the peers side by side, and what concurrency does to them.
+"""Draw two SVG plots: the peers side by side, and throughput against concurrency.
 
-Own drawing, no library: the files are small, and readable as they are. Text and lines have greys
-that can be read on white and on black, and where the viewer tells which it is (a media query),
-darker or lighter ones.
+No plotting library is used: the files are small and readable. The greys of text and lines are
+legible on white and on black. If the viewer supports the media query, they are darker or lighter.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 WIDTH = 800
 BAR, GAP = 20, 8
-# Colours of equal weight that are told apart also by the colour-blind (after Okabe and Ito).
+# Colours of equal weight that colour-blind readers can distinguish (after Okabe and Ito).
 LIMIT, OURS = "#8a8f98", "#0a84c4"
 OTHERS = ("#d55e00", "#009e73", "#cc79a7", "#b58900", "#7a5fd0", "#5b6470")
 
@@ -38,7 +37,7 @@ class Line(NamedTuple):
     """One contestant's line: (x, y) pairs, x ascending."""
 
     name: str
-    look: str  # of the stroke
+    look: str  # attributes of the stroke
     points: Sequence[tuple[float, float]]
 
     @property
@@ -48,7 +47,7 @@ class Line(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Values to pixels, logarithmic."""
+    """A logarithmic mapping of values to pixels."""
 
     low: float
     high: float
@@ -56,18 +55,18 @@ class Scale(NamedTuple):
     end: float
 
     def __call__(self, value: float) -> float:
-        """Where it is."""
+        """Return the position of a value."""
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return self.start + (self.end - self.start) * share
 
     @property
     def decades(self) -> list[int]:
-        """The powers of ten in it."""
+        """The powers of ten in the range."""
         return [10**n for n in range(round(math.log10(self.low)), round(math.log10(self.high)) + 1)]
 
 
 def peers_plot(results: Results) -> str:
-    """Two bar charts on logarithmic scales; empty if there is nothing to draw."""
+    """Return two bar charts on logarithmic scales, or "" without data."""
     one = results.cases.get("blocking, N = 5, 1 thread")
     many = results.cases.get("asyncio, N = 5, 100 tasks")
     if one is None or many is None:
@@ -80,7 +79,7 @@ def peers_plot(results: Results) -> str:
 
 
 def concurrency_plot(results: Results) -> str:
-    """Cycles per second against threads and against tasks; empty if there is nothing to draw."""
+    """Return cycles per second against threads and against tasks, or "" without data."""
     threads = _lines(results, "blocking, N = 5, {:,} thread{}", (1, 4, 16, 64), "quorlock")
     tasks = _lines(results, "asyncio, N = 5, {:,} task{}", (1, 10, 100, 1000), "quorlock")
     if not threads and not tasks:
@@ -93,7 +92,7 @@ def concurrency_plot(results: Results) -> str:
 
 
 def _bars(case: Found, key: str, title: str, top: int) -> tuple[list[str], int]:
-    """One bar for each contestant that has a figure; and where the chart ends."""
+    """Return one bar for each contestant that has a figure, and the bottom of the chart."""
     found = [(who, value) for who in case.rows if (value := case.middle(who, key)) is not None]
     left, first = 240, top + 40
     bottom = first + len(found) * (BAR + GAP)
@@ -113,7 +112,7 @@ def _bars(case: Found, key: str, title: str, top: int) -> tuple[list[str], int]:
 
 
 def _lines(results: Results, names: str, counts: Sequence[int], ours: str) -> list[Line]:
-    """Ours, the limit, and each library with the settings that are its best at high counts."""
+    """Return our line, the limit's, and each library's with its best settings at high counts."""
     named = {count: names.format(count, "s" * (count > 1)) for count in counts}
     cases = {n: results.cases[name] for n, name in named.items() if name in results.cases}
     fastest: dict[str, str] = {}
@@ -134,7 +133,7 @@ def _lines(results: Results, names: str, counts: Sequence[int], ours: str) -> li
 
 
 def _line_chart(lines: Sequence[Line], title: str, top: int) -> tuple[list[str], int]:
-    """The names stand at the right end, moved apart where they would touch; and where it ends."""
+    """Return a chart with spread labels at its right end, and the bottom of the chart."""
     if not lines:
         return [], top
     left, right, above, below = 72, WIDTH - 260, top + 44, top + 300
@@ -178,7 +177,7 @@ def _grid(x1: float, y1: float, x2: float, y2: float) -> str:
 
 
 def _decades(values: Iterable[float]) -> tuple[int, int]:
-    """The powers of ten around them."""
+    """Return the powers of ten that enclose the values."""
     logarithms = [math.log10(value) for value in values if value > 0]
     low = math.floor(min(logarithms))
     return 10**low, 10 ** max(low + 1, math.ceil(max(logarithms)))

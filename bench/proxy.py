@@ -1,12 +1,12 @@
-"""A small TCP proxy, a process of its own, that holds back what the nodes answer.
+"""A small TCP proxy in a separate process that delays the replies of nodes.
 
     with Proxy(["redis://127.0.0.1:7001"]) as proxy:
         ... proxy.urls ...
-        proxy.delay(0.020)          # from now on every answer arrives 20 ms later
+        proxy.delay(0.020)          # from now on every reply arrives 20 ms later
 
-Commands go through at once, answers after the delay and in their order. It adds some ten
-microseconds of its own to each, also with a delay of 0: compare what passes through it with what
-passes through it. Ends with its owner, however that ends.
+Commands pass at once, replies after the delay and in order. The proxy adds about ten microseconds
+to each, also with a delay of 0, so compare only figures that were measured through it. The process
+ends with its owner, even if that is killed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _END_SECONDS = 5.0
 
 
 class Proxy:
-    """In front of each url; delay 0 until told otherwise. A context manager."""
+    """A proxy in front of each URL, at first without a delay. A context manager."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._ports = [urlsplit(url).port or 6379 for url in urls]
@@ -46,7 +46,7 @@ class Proxy:
             stdout=subprocess.PIPE,
         )
         try:
-            self.urls = [f"redis://127.0.0.1:{port}" for port in json.loads(self._hear())]
+            self.urls = [f"redis://127.0.0.1:{port}" for port in json.loads(self._read_line())]
         except BaseException:
             self.close()
             raise
@@ -56,28 +56,30 @@ class Proxy:
         self.close()
 
     def delay(self, seconds: float) -> None:
-        """Hold back what is answered from now on for so long; returns when that is in force."""
+        """Delay replies by this long; return when it is in force."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"%r\n" % seconds)
         self._process.stdin.flush()
-        self._hear()
+        self._read_line()
 
     def close(self) -> None:
-        """End it."""
+        """Stop the proxy."""
         self._process.kill()
         self._process.communicate(timeout=_END_SECONDS)
 
-    def _hear(self) -> bytes:
+    def _read_line(self) -> bytes:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the proxy ended; its own words are above, on stderr")
+            raise RuntimeError("the proxy has ended; its stderr says why")
         return line
 
 
 class _Relay:
-    """The process: one thread, one select. Its timeout is in microseconds; poll's is in
-    milliseconds, rounded up, which would be as long as the shorter of our delays.
+    """The relay that runs in the process: one thread, one select.
+
+    The resolution of select is microseconds. That of poll is milliseconds, rounded up, which is as
+    long as the shorter delays.
     """
 
     def __init__(self, ports: Sequence[int]) -> None:
@@ -89,13 +91,13 @@ class _Relay:
 
     @property
     def ports(self) -> list[int]:
-        """Where we listen."""
+        """The ports of the listeners."""
         return [int(listener.getsockname()[1]) for listener in self._listeners]
 
     def run(self) -> None:
-        """Until stdin ends."""
+        """Relay until stdin ends."""
         while True:
-            self._let_go()
+            self._forward_due()
             timeout = max(0.0, self._held[0][0] - time.monotonic()) if self._held else None
             waiting = [sys.stdin.buffer, *self._listeners, *self._other]
             for ready in select.select(waiting, [], [], timeout)[0]:
@@ -119,7 +121,7 @@ class _Relay:
         except OSError:
             data = b""
         if sock in self._nodes and (self.seconds or self._held):
-            # The end of a node's answers comes after the answers.
+            # The end of the stream is delayed, too, so that it follows the replies.
             self._held.append((time.monotonic() + self.seconds, other, data))
             if not data:
                 del self._other[sock]
@@ -131,7 +133,7 @@ class _Relay:
         try:
             node = socket.create_connection(("127.0.0.1", self._listeners[listener]), 1.0)
         except OSError:
-            client.close()  # nobody there: the client sees its connection closed
+            client.close()  # the node is down: the client sees its connection closed
             return
         for sock in (client, node):
             sock.settimeout(None)
@@ -139,14 +141,14 @@ class _Relay:
         self._other |= {client: node, node: client}
         self._nodes.add(node)
 
-    def _let_go(self) -> None:
+    def _forward_due(self) -> None:
         while self._held and self._held[0][0] <= time.monotonic():
             _, client, data = self._held.popleft()
             self._pass(client, data)
 
     def _pass(self, sock: socket.socket, data: bytes) -> None:
         if data:
-            with suppress(OSError):  # it has hung up: its own end of file says so
+            with suppress(OSError):  # the peer has closed; select will report its end of file
                 sock.sendall(data)
             return
         for gone in (sock, self._other.get(sock)):
@@ -161,7 +163,7 @@ def _listener() -> socket.socket:
 
 
 def main() -> None:
-    """The proxy itself."""
+    """Run the proxy; the child process calls this."""
     relay = _Relay(json.loads(sys.argv[1]))
     print(json.dumps(relay.ports), flush=True)
     with suppress(KeyboardInterrupt):

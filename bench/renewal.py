@@ -1,18 +1,16 @@
-"""Many leases kept by one process: by the engine of renewal, and one at a time.
+"""Compare `renew=True` for many leases with a program that extends them itself.
 
     python -m bench.renewal                    10,000 leases, ttl 10 s, five local servers, 30 s
     python -m bench.renewal --leases 1000 --seconds 10
 
-Each way keeps as many leases for as long, for real, on the same servers.  The others do what a
-program does without the engine, at their best: they extend each lease when a third of its ttl is
-over, as the engine does; one after the other from one thread or task, or in asyncio with a task for
-each lease, whose extensions the driver bundles where they fall together.
+Each method keeps the same number of leases for the same time on the same servers. The manual
+methods extend each lease after a third of its ttl, as renewal does: sequentially in one thread or
+task, or in asyncio with one task per lease, whose concurrent extensions the driver batches.
 
-Told of each: how many leases were lost (by the engine none, on a healthy system), how many
-extensions a second there were, which share of one core this process took, how many packets reached
-each node per second (as its servers count them: `total_reads_processed`), what one extension took
-of the CPU, and how much validity the lease had that had least at the end: less than about 60 % of
-the ttl says that renewal falls behind.
+Columns: lost leases (renewal loses none on a healthy system); extensions per second; this process's
+share of one core; packets per second to each node (`total_reads_processed`); CPU time of one
+extension; and the smallest validity at the end: less than about 60 % of the ttl means that renewal
+falls behind.
 """
 
 from __future__ import annotations
@@ -37,14 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SETTINGS: dict[str, Any] = {"node_timeout": 0.25, "max_ttl": 60.0}
-DUE_LEFT = 2 / 3  # of the ttl, when a lease is extended: the mean of what renewal takes
+DUE_LEFT = 2 / 3  # fraction of the ttl that is left when a lease is extended: renewal's mean
 ENGINE, ALONE, EACH = "renew=True", "one at a time", "a task for each"
 WAYS = {"threads": (ENGINE, ALONE), "asyncio": (ENGINE, ALONE, EACH)}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is kept, and for how long."""
+    """The number of leases, their ttl and the duration."""
 
     leases: int
     ttl: float
@@ -52,18 +50,18 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """Of the resources."""
+        """The names of the resources."""
         return [f"r{number}" for number in range(self.leases)]
 
     @property
     def warm_up(self) -> float:
-        """Seconds before anything is counted: each has been extended once."""
+        """Seconds before counting starts: each lease has been extended once."""
         return self.ttl / 2
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What was spent: CPU seconds of this process, packets to a node, extensions, seconds."""
+    """CPU seconds of this process, packets to a node, extensions and elapsed seconds."""
 
     cpu: float
     packets: float
@@ -73,7 +71,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Kept:
-    """What came of one way in one face. least: of the ttl, what was left of a lease at the end."""
+    """The result of one method in one API; `least` is the smallest validity over the ttl."""
 
     way: str
     cost: Cost
@@ -97,7 +95,7 @@ HEAD = (
 
 
 class Meter:
-    """Counts from its making on."""
+    """Counts from its creation on."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -105,7 +103,7 @@ class Meter:
         self._began, self._cpu = time.perf_counter(), time.process_time()
 
     def cost(self) -> Cost:
-        """What it has been since."""
+        """Return the cost since the creation of this meter."""
         seconds, cpu = time.perf_counter() - self._began, time.process_time() - self._cpu
         packets, extensions = self._counted()
         n = len(self._servers)
@@ -117,7 +115,7 @@ class Meter:
         )
 
     def _counted(self) -> tuple[int, int]:
-        """Packets that have reached the servers, and scripts that they have run."""
+        """Return the packets that the servers have received and the scripts that they have run."""
         reads = scripts = 0
         for server in self._servers:
             info = server.execute("INFO", "everything").decode()
@@ -135,44 +133,44 @@ def _number(info: str, pattern: str) -> int:
 def summed_up(
     way: str, cost: Cost, plan: Plan, held: Iterable[quorlock.Lease | quorlock.asyncio.Lease]
 ) -> Kept:
-    """Of leases that should all be held at this moment."""
+    """Return the result of a method whose leases should all be held now."""
     validities = [lease.validity for lease in held]
     lost = sum(validity <= 0 for validity in validities)
     return Kept(way, cost, lost, max(0.0, min(validities) / plan.ttl))
 
 
-# --- the blocking face ---------------------------------------------------------------------------
+# --- the blocking API ----------------------------------------------------------------------------
 
 
 class Loop(threading.Thread):
-    """Extends leases, the one that is due first, one after the other, until told to stop."""
+    """A thread that extends leases sequentially, the earliest due first, until it is stopped."""
 
     def __init__(self, ttl: float) -> None:
         super().__init__(name="one at a time")
-        self.leases: deque[quorlock.Lease] = deque()  # by when they are due
+        self.leases: deque[quorlock.Lease] = deque()  # in the order in which they are due
         self._ttl = ttl
         self._over = threading.Event()
 
     def run(self) -> None:
-        """The thread."""
+        """Run the thread."""
         while not self._over.is_set():
             left = self.leases[0].validity - self._ttl * DUE_LEFT if self.leases else 0.01
             if left > 0:
                 self._over.wait(left)
                 continue
             lease = self.leases.popleft()
-            with suppress(quorlock.LeaseLost):  # it is counted at the end
+            with suppress(quorlock.LeaseLost):  # counted at the end
                 lease.extend()
                 self.leases.append(lease)
 
     def stop(self) -> None:
-        """Twice does no harm."""
+        """Stop the thread; idempotent."""
         self._over.set()
         self.join()
 
 
 def threads(servers: Servers, plan: Plan, way: str) -> Kept:
-    """One way in the blocking face."""
+    """Measure one method in the blocking API."""
     with quorlock.Redlock(servers.urls, ttl=plan.ttl, **SETTINGS) as redlock:
         loop = Loop(plan.ttl)
         loop.start()
@@ -199,35 +197,35 @@ def threads(servers: Servers, plan: Plan, way: str) -> Kept:
 
 
 async def keep(lease: quorlock.asyncio.Lease, ttl: float) -> None:
-    """One task for one lease."""
-    with suppress(quorlock.LeaseLost):  # it is counted at the end
+    """Extend one lease until it is lost."""
+    with suppress(quorlock.LeaseLost):  # counted at the end
         while True:
             await extended(lease, ttl)
 
 
 async def keep_all(leases: deque[quorlock.asyncio.Lease], ttl: float) -> None:
-    """One task for all, by when they are due."""
+    """Extend all leases in one task, in the order in which they are due."""
     while True:
         if not leases:
             await asyncio.sleep(0.01)
             continue
         lease = leases.popleft()
-        with suppress(quorlock.LeaseLost):  # it is counted at the end
+        with suppress(quorlock.LeaseLost):  # counted at the end
             await extended(lease, ttl)
             leases.append(lease)
 
 
 async def extended(lease: quorlock.asyncio.Lease, ttl: float) -> None:
-    """Extend it when it is due."""
+    """Extend a lease when it is due."""
     if (left := lease.validity - ttl * DUE_LEFT) > 0:
         await asyncio.sleep(left)
     await lease.extend()
 
 
 async def tasks(servers: Servers, plan: Plan, way: str) -> Kept:
-    """One way in asyncio."""
+    """Measure one method in asyncio."""
     in_turn: deque[quorlock.asyncio.Lease] = deque()
-    keepers = [asyncio.create_task(keep_all(in_turn, plan.ttl))] if way == ALONE else []
+    connectors = [asyncio.create_task(keep_all(in_turn, plan.ttl))] if way == ALONE else []
     async with quorlock.asyncio.Redlock(servers.urls, ttl=plan.ttl, **SETTINGS) as redlock:
         held: list[quorlock.asyncio.Lease] = []
         for name in plan.names:
@@ -235,14 +233,14 @@ async def tasks(servers: Servers, plan: Plan, way: str) -> Kept:
             if way == ALONE:
                 in_turn.append(held[-1])
             if way == EACH:
-                keepers.append(asyncio.create_task(keep(held[-1], plan.ttl)))
+                connectors.append(asyncio.create_task(keep(held[-1], plan.ttl)))
         await asyncio.sleep(plan.warm_up)
         meter = Meter(servers)
         await asyncio.sleep(plan.seconds)
         kept = summed_up(way, meter.cost(), plan, held)
-        for task in keepers:
+        for task in connectors:
             task.cancel()
-        await asyncio.gather(*keepers, return_exceptions=True)
+        await asyncio.gather(*connectors, return_exceptions=True)
         for lease in held:
             await lease.release()
     return kept
@@ -252,13 +250,13 @@ async def tasks(servers: Servers, plan: Plan, way: str) -> Kept:
 
 
 def measure(servers: Servers, plan: Plan) -> list[Kept]:
-    """All ways in both faces, printed as they come."""
+    """Measure all methods in both APIs and print each result."""
     found: list[Kept] = []
-    for face, ways in WAYS.items():
-        print(f"{face}\n{HEAD}")
+    for api, ways in WAYS.items():
+        print(f"{api}\n{HEAD}")
         rows: list[Kept] = []
         for way in ways:
-            if face == "threads":
+            if api == "threads":
                 rows.append(threads(servers, plan, way))
             else:
                 rows.append(asyncio.run(tasks(servers, plan, way)))
@@ -270,7 +268,7 @@ def measure(servers: Servers, plan: Plan) -> list[Kept]:
 
 
 def compared(engine: Kept, alone: Kept) -> str:
-    """By one extension, since the two may have made different numbers of them."""
+    """Compare the costs of one extension, since the number of extensions may differ."""
     if not engine.cost.extensions or not alone.cost.extensions or not engine.cost.packets:
         return "nothing to compare"
     each = [
@@ -285,7 +283,7 @@ def compared(engine: Kept, alone: Kept) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 if the engine lost a lease."""
+    """Measure and return the exit status: 1 if renewal lost a lease."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.renewal",
         description=__doc__,

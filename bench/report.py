@@ -1,4 +1,4 @@
-"""Writes what was found as Markdown and SVG. Leaves the drawing to `plots`."""
+"""Write the results as Markdown and SVG."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADINGS = {
 
 
 def write_report(results: Results, folder: Path) -> list[Path]:
-    """README.md and the plots; the files written."""
+    """Write README.md and the plots; return their paths."""
     files = {
         "README.md": report(results),
         "peers.svg": peers_plot(results),
@@ -37,7 +37,7 @@ def write_report(results: Results, folder: Path) -> list[Path]:
 
 
 def report(results: Results) -> str:
-    """All tables."""
+    """Return the page with all tables."""
     parts = [
         "# Results\n\nWritten by `make bench`; how to read them: [the benchmark](../README.md).",
         *_about(results),
@@ -58,8 +58,8 @@ def report(results: Results) -> str:
 
 
 def _about(results: Results) -> Iterable[str]:
-    """One line for each run that had a part in it: mostly one."""
-    told: dict[str, list[str]] = {}
+    """Return one line for each run that contributed: usually one."""
+    works_of: dict[str, list[str]] = {}
     for work, about in results.about.items():
         peers = ", ".join(f"{name} {found}" for name, found in about.get("peers", {}).items())
         missing = ", ".join(f"{name} ({why})" for name, why in about.get("missing", {}).items())
@@ -69,13 +69,15 @@ def _about(results: Results) -> Iterable[str]:
             f" {about['rounds']} round{'s' * (about['rounds'] != 1)}"
             f"{' of a quick run' if about['quick'] else ''}, {about['minutes']} minutes. {peers}."
         )
-        text += f" Not here: {missing}." if missing else ""
-        told.setdefault(text, []).append(work)
-    return [text if len(told) == 1 else f"{', '.join(by)}: {text}" for text, by in told.items()]
+        text += f" Missing: {missing}." if missing else ""
+        works_of.setdefault(text, []).append(work)
+    if len(works_of) == 1:
+        return works_of
+    return [f"{', '.join(works)}: {text}" for text, works in works_of.items()]
 
 
 def aims_table(judgements: Sequence[Judgement]) -> str:
-    """Each aim, what was found of it, and whether it is reached."""
+    """Return the table of the aims, their figures and whether they are reached."""
     words = {True: "yes", False: "**no**", None: "not measured"}
     rows = [
         (
@@ -91,13 +93,13 @@ def aims_table(judgements: Sequence[Judgement]) -> str:
 
 
 def case_table(case: Found, columns: Sequence[Column]) -> str:
-    """A line for each contestant: medians over the rounds; ratios with their spread."""
+    """Return a row for each contestant: medians over the rounds, ratios with their spread."""
     rows = [(who, *_cells(case, who, columns), settings(who)) for who in case.rows]
     return table(("", *(column.title for column in columns), "settings"), rows)
 
 
 def settings(who: str) -> str:
-    """Of a contestant, in a few words."""
+    """Return a summary of a contestant's settings."""
     return CONTESTANTS[who].settings
 
 
@@ -136,7 +138,7 @@ def _spread(figure: Figure) -> str:
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown; figures to the right."""
+    """Return a table in Markdown, with figures aligned to the right."""
     lines = [heading, ["---", *["--:"] * (len(heading) - 2), "---"], *rows]
     return "\n".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines

@@ -3,13 +3,13 @@
     python examples/paused_client.py
     python examples/paused_client.py --no-fencing
 
-The story is that of Martin Kleppmann's "How to do distributed locking": two clients add a line to a
-shared document, each under the same lock. Client 1 reads it, sees that its lease is held, and then
-the whole process stands still, by a real SIGSTOP, until its lease has run out and client 2 has
-written. Then it goes on, and writes. Without fencing it writes what it read long ago: the line of
-client 2 is lost. With fencing the document refuses it, and client 1 starts again.
+The scenario is from Martin Kleppmann's "How to do distributed locking": two clients add a line to a
+shared document under the same lock. Client 1 reads the document and sees that its lease is held.
+Then SIGSTOP pauses its process until the lease has expired and client 2 has written. When client 1
+resumes, it writes. Without fencing it overwrites the document with the old text, and the line of
+client 2 is lost. With fencing the document refuses the write and client 1 starts again.
 
-Three local nodes are started for it (`pip install quorlock[demo]`); --nodes takes others.
+The example starts three local nodes (`pip install quorlock[demo]`); --nodes takes others.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def main() -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         nodes = arguments.nodes or stack.enter_context(Servers(3)).urls
-        tell_the_story(nodes, f"{folder}/document.sqlite", fencing=arguments.fencing)
+        run_scenario(nodes, f"{folder}/document.sqlite", fencing=arguments.fencing)
 
 
-# --- the stage ------------------------------------------------------------------------------
+# --- the parent process ---------------------------------------------------------------------
 
 
-def tell_the_story(nodes: list[str], document: str, *, fencing: bool) -> None:
+def run_scenario(nodes: list[str], document: str, *, fencing: bool) -> None:
     with closing(sqlite3.connect(document)) as storage, storage:
         FENCES.create(storage)
         storage.execute("CREATE TABLE document (text TEXT)")
@@ -60,10 +60,10 @@ def tell_the_story(nodes: list[str], document: str, *, fencing: bool) -> None:
 
     first = start("client 1", nodes, document, fencing=fencing)
     try:
-        os.waitpid(first.pid, os.WUNTRACED)  # until it has stopped itself
-        say("the world", "client 1 stands still; its lease runs out")
+        os.waitpid(first.pid, os.WUNTRACED)  # until it has sent itself SIGSTOP
+        say("the world", "client 1 is paused; its lease expires")
         start("client 2", nodes, document, fencing=fencing).wait()
-        say("the world", "client 1 goes on")
+        say("the world", "client 1 resumes")
     finally:
         first.send_signal(signal.SIGCONT)
         first.wait()
@@ -73,7 +73,7 @@ def tell_the_story(nodes: list[str], document: str, *, fencing: bool) -> None:
     lost = [name for name in ("client 1", "client 2") if name not in text]
     say(
         "the document",
-        f"{text!r}: " + (f"what {lost[0]} wrote is lost" if lost else "all is there"),
+        f"{text!r}: " + (f"the line of {lost[0]} is lost" if lost else "both lines are there"),
     )
 
 
@@ -87,11 +87,11 @@ def say(who: str, what: str) -> None:
     print(f"{who + ':':<14}{what}", flush=True)
 
 
-# --- a client, in a process of its own -------------------------------------------------------
+# --- a client, in a separate process ---------------------------------------------------------
 
 
 def add_line(name: str, nodes: list[str], document: str, *, fencing: bool) -> None:
-    """Read the document, add a line, write it back: under the lock, until it is done."""
+    """Read the document, add a line and write it back under the lock; retry until it succeeds."""
     pause = name == "client 1"
     with Redlock(nodes) as redlock, closing(sqlite3.connect(document)) as storage:
         lock = redlock.lock("document", ttl=TTL, timeout=30 * TTL, fencing=fencing)
@@ -107,7 +107,7 @@ def add_line(name: str, nodes: list[str], document: str, *, fencing: bool) -> No
                     if pause:
                         pause = False
                         os.kill(os.getpid(), signal.SIGSTOP)
-                        say(name, f"writes (it does not look again: held is {lease.held})")
+                        say(name, f"writes without checking again (held is {lease.held})")
                     write(storage, f"{text}{name}\n", lease.fence)
                     say(name, "has written")
             except StaleFence as error:

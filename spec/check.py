@@ -1,13 +1,13 @@
-"""Checks the model: every case of the table that must hold holds, every one that must fail fails.
+"""Check the model: cases of the table that must hold hold, and cases that must fail fail.
 
-Owns the cases, their bounds and the words of the counterexamples; leaves what can happen to
-redlock.pml and fence.pml, and the searching to spin.  Needs Python's standard library, `spin` and a
-C compiler.
+This module has the cases, their bounds and the text of the counterexamples. redlock.pml and
+fence.pml define what can happen, and spin searches. Requires Python's standard library, `spin` and
+a C compiler.
 
     make spec                        the small table, about two minutes
     make spec ARGS=--full            larger bounds
     make spec ARGS="-k extend"       only cases whose name contains the word
-    make spec ARGS=--write           the small table, and spec/README.md brought in step with it
+    make spec ARGS=--write           the small table, and update spec/README.md with it
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ README = Path(__file__).with_name("README.md")
 HOLDS, FAILS = "holds", "fails"
 
 INSTALL = """\
-What the model needs is missing: {missing}.
+The model requires programs that are not installed: {missing}.
   Debian and Ubuntu:  sudo apt-get install -y spin gcc libc6-dev
   macOS:              brew install spin
   elsewhere:          https://spinroot.com (one C program; we use version 6.5.2)"""
@@ -41,31 +41,31 @@ Flags = Mapping[str, int]
 
 
 class Broken(Exception):
-    """spin, the compiler or the search could not do what it was asked."""
+    """The compiler, spin or the search failed."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One question to the model, and the answer that it must give."""
+    """One question to the model and its expected answer."""
 
     name: str
     says: str
     must: str
     flags: Flags = field(default_factory=dict)
-    full: Flags | None = None  # other bounds for --full
+    full: Flags | None = None  # different bounds for --full
     only_full: bool = False
-    is_heavy: bool = False  # worth a better compiled search
+    is_heavy: bool = False  # compile the search with optimization
     is_large: bool = False
-    is_fence: bool = False  # asked of fence.pml, which counts attempts and has no time
+    is_fence: bool = False  # uses fence.pml, which counts attempts and has no time
 
     @property
     def model(self) -> Path:
-        """The text that is asked."""
+        """The file of the model."""
         return FENCE_MODEL if self.is_fence else MODEL
 
     @property
     def bounds(self) -> str:
-        """The sizes, as the table shows them."""
+        """The bounds, as the table shows them."""
         if self.is_fence:
             counts = {"N": 3, "CLIENTS": 2, "ATTEMPTS": 2} | dict(self.flags)
             return "{N:>2} {CLIENTS:>7} {ATTEMPTS:>6}   -".format(**counts)
@@ -74,14 +74,13 @@ class Case:
 
     @property
     def defines(self) -> list[str]:
-        """What the preprocessor is told."""
-        # The shortest counterexample is wanted of cases that fail: breadth first. Nodes that are
-        # the same server are not alike.
+        """The definitions for the preprocessor."""
+        # Sorting exploits that nodes are interchangeable. Two that are the same server are not.
         flags = {"SORTED": int("LISTED_TWICE" not in self.flags)} | dict(self.flags)
         return [f"-D{name}={value}" for name, value in flags.items()]
 
     def enlarged(self) -> Case:
-        """The same question with the bounds of --full."""
+        """Return this case with the bounds of --full."""
         return replace(
             self, flags={**self.flags, **(self.full or {})}, is_heavy=True, is_large=True
         )
@@ -89,7 +88,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of a case."""
+    """The result of a case."""
 
     case: Case
     found: str
@@ -99,7 +98,7 @@ class Finding:
 
     @property
     def is_right(self) -> bool:
-        """The model answered as it must."""
+        """The model gave the expected answer."""
         return self.found == self.case.must
 
 
@@ -112,13 +111,14 @@ CONTINUED = {"EXTEND": 1, "CONTINUITY": 1}
 ADOPTED = {**CONTINUED, "HAND_OVER": 1}
 OWING = {"DEBTS": 1, "REPLIES": 1}
 QUICK = {"TTL": 2}
+HANDED_ON = {"EXTEND": 1, "DEBTS": 1, "REPLIES": 1, "TTL": 2, "LATE": 0, "LONE": 1, "HAND_OVER": 1}
 MARKER = {"MARKER": 1, "QUARANTINE": 3}
 ALL_LOSSES = {"CRASH": 1, "FLUSH": 1, "STALE": 1, "PROMOTED": 1}
 TOPPED_UP = {**CONTINUED, **QUICK, "TOP_UP": 1}
-# Memory is lost although no guard notices, so two may hold the lock: but no lease is told to have
-# gone on when it did not.
+# Memory is lost and no guard notices, so two clients may hold the lock. Even then, an extension of
+# an interrupted lease never succeeds.
 UNNOTICED = {"EXCLUSION": 0, "FLUSH": 1, "QUIET_LOSS": 1}
-# Three clients with one attempt each, and keys that honour nobody.
+# Three clients with one attempt each, and keys that may be free at any moment.
 ANY = {"CLIENTS": 3, "ATTEMPTS": 1, "ANY": 1}
 PAIR = {"ATTEMPTS": 1, "ANY": 1}
 FORGETS = {**ANY, "CRASHES": 1}
@@ -128,7 +128,7 @@ BY_ANYBODY = {**PAIR, "WHILE_OURS": 0}
 def fence(
     name: str, says: str, must: str, flags: Flags, full: Flags | None = None, **more: bool
 ) -> Case:
-    """A question about fences."""
+    """Return a case of fence.pml."""
     return Case(name, says, must, flags, full, is_fence=True, **more)
 
 
@@ -190,7 +190,7 @@ CASES = (
     ),
     # Extension, any number of times.
     Case("extend", "", HOLDS, EXTEND, {"TTL": 4}),
-    Case("extend, continuity", "nobody else in between", HOLDS, CONTINUED, {"TTL": 4}),
+    Case("extend, continuity", "no other holder in between", HOLDS, CONTINUED, {"TTL": 4}),
     Case("extend, drift, continuity", "", HOLDS, {**CONTINUED, **DRIFTING}, {"TTL": 4}),
     Case(
         "extend, two attempts",
@@ -208,6 +208,22 @@ CASES = (
         "validity counted from the end",
         FAILS,
         {**EXTEND, **QUICK, "FROM_START": 0},
+    ),
+    # A lease that is lost before its end stays valid until the instant that its holder was given.
+    Case("told", "released at the end of what was told", HOLDS, {**EXTEND, "TOLD": 1}, {"TTL": 4}),
+    Case(
+        "told, crash, quarantine ttl",
+        "",
+        HOLDS,
+        {**EXTEND, **CRASH, **QUICK, "QUARANTINE": 2, "TOLD": 1},
+        {"TTL": 3, "QUARANTINE": 3},
+        is_heavy=True,
+    ),
+    Case(
+        "told, released when lost",
+        "as soon as its holder is told of the loss",
+        FAILS,
+        {**EXTEND, **QUICK, "TOLD": 1, "RELEASED_WHEN_LOST": 1},
     ),
     Case(
         "extend, crash, quarantine ttl",
@@ -230,7 +246,7 @@ CASES = (
         FAILS,
         {**CONTINUED, **QUICK, "EXCLUSION": 0, "FLUSH": 1},
     ),
-    # Which loss of memory each guard notices, any number of times.
+    # The kinds of memory loss that each guard notices, any number of times.
     Case("durable, but does not sync", "no quarantine, old keys", FAILS, {"STALE": 1, **QUICK}),
     Case(
         "uptime guard, old keys",
@@ -240,7 +256,7 @@ CASES = (
         {"TTL": 3, "QUARANTINE": 3},
         only_full=True,
     ),
-    Case("uptime guard, FLUSHALL", "nothing tells of it", FAILS, {"FLUSH": 1, "QUARANTINE": 3}),
+    Case("uptime guard, FLUSHALL", "no trace of it", FAILS, {"FLUSH": 1, "QUARANTINE": 3}),
     Case(
         "uptime guard, replica promoted",
         "it lags, and has run for long",
@@ -282,7 +298,7 @@ CASES = (
         {"TTL": 3, "QUARANTINE": 3},
         is_heavy=True,
     ),
-    # Renewal that sets the key again where it is missing.
+    # Renewal that restores missing keys.
     Case("top-up", "after a round that was won", HOLDS, TOPPED_UP, {"TTL": 3}),
     Case(
         "top-up, crash, quarantine ttl",
@@ -293,7 +309,7 @@ CASES = (
     ),
     Case(
         "top-up, memory lost between rounds",
-        "no guard: still nobody in between",
+        "no guard: still no holder in between",
         HOLDS,
         {**TOPPED_UP, **UNNOTICED},
         {"TTL": 3},
@@ -320,11 +336,11 @@ CASES = (
         is_heavy=True,
     ),
     Case(
-        "adopt, continuity", "somebody else may have been in between", FAILS, {**ADOPTED, **QUICK}
+        "adopt, continuity", "another holder may have been in between", FAILS, {**ADOPTED, **QUICK}
     ),
     Case(
         "adopt, only nodes that granted",
-        "counting those only mends it",
+        "counting only those is enough",
         HOLDS,
         {**ADOPTED, "ONLY_WHO_GRANTED": 1, **QUICK},
         {"TTL": 3},
@@ -345,7 +361,7 @@ CASES = (
         {"LISTED_TWICE": 1, "IDEMPOTENT": 1, "CRASH": 1, "QUARANTINE": 2, **QUICK},
         {"TTL": 3, "QUARANTINE": 3},
     ),
-    # A connection breaks with a SET unanswered: a release is owed there, while the lease goes on.
+    # A connection is lost before the reply to a SET: a release is pending, the lease stays held.
     Case("debts", "never counted again, paid at once", HOLDS, {**OWING, **QUICK}, is_heavy=True),
     Case("debts, extend", "", HOLDS, {**EXTEND, **OWING, **QUICK}, only_full=True),
     Case(
@@ -369,18 +385,48 @@ CASES = (
         {**EXTEND, **OWING, **QUICK, "LATE": 0, "TOP_UP": 1, "LONE": 1, "PAID": 1, "COPIES": 1},
         only_full=True,
     ),
+    # The same, with a lease that is handed over to another process.
+    Case(
+        "hand-over, releases under way",
+        "the adopter knows of them and leaves those nodes alone",
+        HOLDS,
+        HANDED_ON,
+        {"TOP_UP": 1},
+        is_heavy=True,
+    ),
+    Case(
+        "hand-over, doubts not told",
+        "a release under way is not known of there",
+        FAILS,
+        {**HANDED_ON, "COPIES": 1, "DOUBT_TRAVELS": 0},
+        is_heavy=True,
+    ),
+    Case(
+        "hand-over, doubts not told, topped up",
+        "the key set again, counted, deleted",
+        FAILS,
+        {**HANDED_ON, "COPIES": 1, "DOUBT_TRAVELS": 0, "TOP_UP": 1},
+        only_full=True,
+    ),
+    Case(
+        "hand-over, suppression forgotten",
+        "a SET is unanswered, and its connection breaks",
+        FAILS,
+        {**HANDED_ON, "COPIES": 1, "SUPPRESSED": 0},
+        is_heavy=True,
+    ),
     Case(
         "extend by token",
-        "by anybody, at any time",
+        "from any process, at any time",
         HOLDS,
         {**CONTINUED, "BY_TOKEN": 1},
         {"TTL": 4},
     ),
-    # What a SET leaves behind that arrives after its own release.
+    # A SET that arrives after its own release.
     Case("orphan", "release over another connection", FAILS, {"ORPHANS": 1}),
     Case("orphan, in order", "release behind its SET", HOLDS, {"ORPHANS": 1, "IN_ORDER": 1}),
     Case("orphan, tombstones", "the node remembers", HOLDS, {"ORPHANS": 1, "TOMBSTONES": 1}),
-    # Fences: unique, and larger than any that was given before the attempt began.
+    # Fences: unique, and larger than any fence issued before the attempt began.
     fence("fence", "keys free at any moment", HOLDS, ANY, {"CLIENTS": 2, "ATTEMPTS": 2}),
     fence(
         "fence, keys honoured",
@@ -455,7 +501,7 @@ CASES = (
     fence("fence, one node, clock set back", "", FAILS, {**FORGETS, "N": 1, "BEHIND": 1}),
     fence(
         "fence, crash, abstains",
-        "until a holder tells it a fence",
+        "until a holder gives it a fence",
         FAILS,
         {**FORGETS, "ABSTAIN": 1},
         is_heavy=True,
@@ -481,7 +527,8 @@ CASES = (
 
 
 def check(case: Case, folder: Path) -> Finding:
-    """Ask the model one question, in a folder of its own."""
+    """Check one case in an empty folder."""
+    # Breadth first finds the shortest counterexample.
     started = time.monotonic()
     search = ["-DBFS"] if case.must == FAILS else ["-DNOREDUCE"]
     optimized = "-O2" if case.is_heavy else "-O0"
@@ -496,28 +543,28 @@ def check(case: Case, folder: Path) -> Finding:
 
 
 def room(case: Case) -> list[str]:
-    """How deep the search may go, and how large its table is at first."""
+    """Return the depth limit of the search and the initial size of its table."""
     return ["-m20000000", "-w22"] if case.is_large else ["-m2000000", "-w20"]
 
 
 def compile_model(defines: Sequence[str], search: Sequence[str], folder: Path, model: Path) -> None:
-    """Make `pan`, the searcher of this one case."""
+    """Compile `pan`, the search program of this case."""
     run(["spin", "-a", *defines, str(model)], folder)
     if not (folder / "pan.c").exists():
-        raise Broken(f"spin made nothing of {model}")
+        raise Broken(f"spin made no search program of {model}")
     options = ["-w", "-DSAFETY", "-DMEMLIM=8000", *search]
     run(["gcc", *options, "-o", "pan", "pan.c"], folder)
 
 
 def no_gap(output: str) -> None:
-    """A search that left something out has shown nothing."""
+    """Raise Broken if the search was not exhaustive: it would prove nothing."""
     for sign in ("max search depth too small", "out of memory", "Search not completed"):
         if sign in output:
-            raise Broken(f"the search left something out: {sign}\n{output}")
+            raise Broken(f"the search was not exhaustive: {sign}\n{output}")
 
 
 def counterexample(case: Case, folder: Path) -> Iterator[str]:
-    """The way to the violation that was found, in words."""
+    """Yield the steps to the violation, in words."""
     trail = next(folder.glob("*.trail"), None)
     if trail is None:
         raise Broken("a violation without a trail")
@@ -527,7 +574,7 @@ def counterexample(case: Case, folder: Path) -> Iterator[str]:
 
 
 def named(steps: Sequence[str]) -> Iterator[str]:
-    """Only our own words; nodes called by the names that they had before the model sorted them."""
+    """Yield the steps that the model describes, with the node numbers from before its sorting."""
     names = list(range(10))
     for step in steps:
         if swap := re.fullmatch(r"\s*swap (\d)", step):
@@ -538,7 +585,7 @@ def named(steps: Sequence[str]) -> Iterator[str]:
 
 
 def merged(steps: Iterator[str]) -> Iterator[str]:
-    """Ticks in a row as one line."""
+    """Merge consecutive ticks into one line."""
     ticks = 0
     for step in steps:
         if step == "   a tick passes":
@@ -551,7 +598,7 @@ def merged(steps: Iterator[str]) -> Iterator[str]:
 
 
 def run(command: Sequence[str], folder: Path, *, may_fail: bool = False) -> str:
-    """The output of a command, errors among it."""
+    """Run a command and return its output, including stderr."""
     done = subprocess.run(
         command, cwd=folder, text=True, capture_output=True, check=False, stdin=subprocess.DEVNULL
     )
@@ -562,7 +609,7 @@ def run(command: Sequence[str], folder: Path, *, may_fail: bool = False) -> str:
 
 
 def number(pattern: str, output: str) -> int:
-    """The one number that a line of the output tells."""
+    """Return the number that the pattern finds in the output."""
     if match := re.search(pattern, output, re.MULTILINE):
         return int(match[1])
     raise Broken(f"no {pattern!r} in\n{output}")
@@ -572,7 +619,7 @@ def number(pattern: str, output: str) -> int:
 
 
 def check_in_folder(case: Case) -> Finding:
-    """The same in a folder that is gone afterwards; what went wrong is a finding, too."""
+    """Check one case in a temporary folder; an error becomes a finding."""
     with tempfile.TemporaryDirectory(prefix="quorlock-spec-") as folder:
         try:
             return check(case, Path(folder))
@@ -581,13 +628,13 @@ def check_in_folder(case: Case) -> Finding:
 
 
 def check_all(cases: Sequence[Case], jobs: int) -> Iterator[Finding]:
-    """Every case, several at once, in their own order."""
+    """Check the cases, `jobs` at a time, and yield the findings in the order of the cases."""
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(check_in_folder, cases)
 
 
 def chosen(word: str, *, full: bool) -> list[Case]:
-    """The cases to check, with the bounds to check them in."""
+    """Return the cases to check, with their bounds."""
     cases = [case for case in CASES if word in case.name]
     if full:
         return [case.enlarged() for case in cases]
@@ -603,7 +650,7 @@ HEAD = (
 
 
 def row(finding: Finding) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     case = finding.case
     wrong = "" if finding.is_right else "  <-- WRONG"
     return (
@@ -613,21 +660,21 @@ def row(finding: Finding) -> str:
 
 
 def told(finding: Finding) -> str:
-    """A case that fails, with the shortest way to it."""
+    """Return a failing case with its shortest counterexample."""
     says = f": {finding.case.says}" if finding.case.says else ""
     return "\n".join([f"{finding.case.name}{says}", *(f"    {step}" for step in finding.trace)])
 
 
 def summary(findings: Sequence[Finding], seconds: float) -> str:
-    """The last line."""
+    """Return the last line of the output."""
     wrong = [finding.case.name for finding in findings if not finding.is_right]
     states = sum(finding.states for finding in findings)
-    verdict = f"WRONG: {', '.join(wrong)}" if wrong else "all as they must be"
+    verdict = f"WRONG: {', '.join(wrong)}" if wrong else "all as expected"
     return f"{len(findings)} cases, {states:,} states, {seconds:.0f} s: {verdict}"
 
 
 def missing() -> list[str]:
-    """What this machine lacks: spin, and gcc, which spin itself asks for, with C's own headers."""
+    """Return the missing programs: spin, gcc (which spin calls) and the headers of C."""
     lacks = [name for name in ("spin", "gcc") if shutil.which(name) is None]
     if "gcc" not in lacks:
         probe = ["gcc", "-fsyntax-only", "-x", "c", "-"]
@@ -640,7 +687,7 @@ def missing() -> list[str]:
 
 
 def with_blocks(page: str, findings: Sequence[Finding]) -> str:
-    """The page with what was generated from these findings."""
+    """Return the page with the blocks that are generated from these findings."""
     table = "\n".join([HEAD, *(row(finding) for finding in findings)])
     traces = "\n\n".join(told(finding) for finding in findings if finding.trace)
     for name, text in (("table", table), ("counterexamples", traces)):
@@ -655,18 +702,18 @@ def with_blocks(page: str, findings: Sequence[Finding]) -> str:
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="spec/check.py", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--small", action="store_true", help="small bounds (what it does anyway)")
+    parser.add_argument("--small", action="store_true", help="small bounds (the default)")
     parser.add_argument("--full", action="store_true", help="larger bounds: minutes, gigabytes")
-    parser.add_argument("--write", action="store_true", help="bring spec/README.md in step")
+    parser.add_argument("--write", action="store_true", help="update spec/README.md")
     parser.add_argument("-k", metavar="WORD", default="", help="only cases whose name contains it")
     parser.add_argument("-j", metavar="JOBS", type=int, default=os.cpu_count() or 1)
     return parser.parse_args(given)
 
 
 def main(given: Sequence[str] = tuple(sys.argv[1:])) -> int:
-    """Check, show, and tell by the exit code whether all is as it must be."""
+    """Check the cases and print the findings; return 0 if all are as expected."""
     asked = arguments(given)
     if lacks := missing():
         print(INSTALL.format(missing=", ".join(lacks)), file=sys.stderr)
@@ -677,7 +724,7 @@ def main(given: Sequence[str] = tuple(sys.argv[1:])) -> int:
     for finding in check_all(chosen(asked.k, full=asked.full), asked.j):
         findings.append(finding)
         print(row(finding), flush=True)
-    print("\nthe shortest way to each that fails:\n")
+    print("\nthe shortest counterexample of each case that fails:\n")
     for finding in findings:
         if finding.trace:
             print(told(finding), end="\n\n")

@@ -97,6 +97,12 @@
 #ifndef FROM_START
 #define FROM_START 1    /* 0: an extension's validity is counted from its end */
 #endif
+#ifndef TOLD
+#define TOLD 0          /* 1: a lease may be lost before its validity ends, which its holder was told */
+#endif
+#ifndef RELEASED_WHEN_LOST
+#define RELEASED_WHEN_LOST 0 /* 1: its keys are released as soon as it is lost */
+#endif
 #ifndef EXTEND_COUNTS_QUARANTINED
 #define EXTEND_COUNTS_QUARANTINED 0
 #endif
@@ -126,6 +132,12 @@
 #endif
 #ifndef EXTEND_COUNTS_OWED
 #define EXTEND_COUNTS_OWED 0 /* 1: an extension counts nodes that such a release is owed to */
+#endif
+#ifndef DOUBT_TRAVELS
+#define DOUBT_TRAVELS 1 /* 0: who adopts a lease is not told where a release of it may be under way */
+#endif
+#ifndef SUPPRESSED
+#define SUPPRESSED 1    /* 0: who handed it over may yet owe its release, where its SET is unanswered */
 #endif
 #ifndef BY_TOKEN
 #define BY_TOKEN 0      /* 1: whoever knows a token may send an extension of it, at any time */
@@ -214,6 +226,14 @@
 #define SETTLE skip
 #endif
 #define OWNER(s) ((s) / SLOTS)
+#if HAND_OVER && DEBTS && !defined(PLAN)
+#define HANDED_ON 1
+#if !COPIES && (!DOUBT_TRAVELS || !SUPPRESSED)
+#error "a release that nobody knows of is a copy: COPIES"
+#endif
+#else
+#define HANDED_ON 0
+#endif
 
 /* --- the state --- */
 COUNT holder[N];        /* node: whose token its key holds, slot + 1; 0: no key */
@@ -236,6 +256,10 @@ SETS(trusted, N);       /* node: clients whose acquire had counted its vote */
 #endif
 #if DEBTS
 SETS(owed, N);          /* node: slots whose release may arrive although the lease goes on */
+#endif
+#if HANDED_ON
+SETS(unheard, N);       /* node: clients that handed their lease over, their SET unanswered there */
+bool heir[CLIENTS];     /* its lease is in other hands now */
 #endif
 #if COPIES
 SETS(copies, N);        /* node: slots of which another copy of such a release may arrive */
@@ -269,6 +293,7 @@ COUNT i; COUNT swapped; /* for loops; back to 0 when an action is over */
 #define EXTENDING 3
 #define HANDED 4        /* handed over: nobody's, but not released */
 #define ADOPTING 5
+#define SLIPPED 6       /* lost, but what its holder was told still binds */
 
 #define AT(n) ((n) - (LISTED_TWICE && (n) == 1))
 #define HOLDS(n, s) (holder[AT(n)] == (s) + 1)
@@ -436,15 +461,32 @@ inline vote(n, c) {
 #if !REPLIES
 #error "DEBTS needs REPLIES: which votes the client has heard matters here"
 #endif
+#if HANDED_ON           /* who adopted it has sent no SETs but top-ups */
+#define AWAITS_SET(n, s) (!heir[OWNER(s)] || (TOP_UP && HAS(flying, n, s)))
+#else
+#define AWAITS_SET(n, s) true
+#endif
 inline connection_lost(n, s) { /* the client counts this node no more, and owes it a release */
 	d_step {
-		MAY(OWE, 0) && CURRENT(s) && WORTH(!OWED(n, s)) && !TRUST(n, OWNER(s)) && !HAS(voted, n, OWNER(s)) ->
+		MAY(OWE, 0) && CURRENT(s) && WORTH(!OWED(n, s)) && !TRUST(n, OWNER(s)) &&
+		!HAS(voted, n, OWNER(s)) && AWAITS_SET(n, s) ->
 		printf("%c: loses the connection to node %d, a release is owed there\n",
 			NAME(OWNER(s)), (n) + 1);
 		ADD(owed, n, s);
 		DROP(answered, n, OWNER(s))
 	}
 }
+#if HANDED_ON && !SUPPRESSED
+inline old_connection_lost(n, s) { /* of who handed it over: it releases what is another's now */
+	d_step {
+		CURRENT(s) && heir[OWNER(s)] && HAS(unheard, n, OWNER(s)) ->
+		printf("%c: (who handed it over) loses the connection to node %d, sends a release there\n",
+			NAME(OWNER(s)), (n) + 1);
+		DROP(unheard, n, OWNER(s));
+		ADD(copies, n, s)
+	}
+}
+#endif
 #else
 #define OWED(n, s) false
 #endif
@@ -496,6 +538,9 @@ inline canonical() {
 #endif
 #if COPIES
 		SWAP(copies, i, i + 1);
+#endif
+#if HANDED_ON
+		SWAP(unheard, i, i + 1);
 #endif
 #if ORPHANS
 		SWAP(freed, i, i + 1);
@@ -578,6 +623,15 @@ inline finish(c) {      /* given up, or released, or lost: over for good; releas
 #if TOP_UP
 		repairs[c] = false;
 #endif
+#if HANDED_ON
+		heir[c] = false;
+		i = 0;
+		do
+		:: i >= N -> break
+		:: else -> DROP(unheard, i, c); i++
+		od;
+		i = 0;
+#endif
 #if CONTINUITY
 		met[c] = false;
 #endif
@@ -632,6 +686,16 @@ inline extended(c) {    /* a quorum has voted, before the old validity ended */
 		forget_votes(c)
 	}
 }
+#if TOLD
+inline lose(c) {        /* its holder is told of the loss, and relies on what it was told before */
+	d_step {
+		(phase[c] == HOLDING || phase[c] == EXTENDING) && left[c] > 0 ->
+		phase[c] = SLIPPED; fresh[c] = 0;
+		printf("%c: loses its lease, and was told that it is valid for %d more\n", NAME(c), left[c]);
+		forget_votes(c)
+	}
+}
+#endif
 inline not_extended(c) { /* the round is given up; the lease goes on while its validity lasts */
 	d_step {
 		MAY(NOT_EXTENDED, 0) && (phase[c] == EXTENDING || phase[c] == ADOPTING) ->
@@ -677,6 +741,29 @@ inline hand_over(c) {
 		MAY(HANDED_OVER, 0) && (phase[c] == HOLDING || phase[c] == EXTENDING) ->
 		phase[c] = HANDED; left[c] = 0; fresh[c] = 0;
 		forget_votes(c);
+#if TOP_UP
+		repairs[c] = false;
+#endif
+#if HANDED_ON
+		i = 0;
+		do
+		:: i >= N -> break
+		:: else ->
+			if
+			:: !heir[c] && !TRUST(i, c) -> ADD(unheard, i, c)
+			:: else
+			fi;
+#if !DOUBT_TRAVELS
+			if
+			:: OWED(i, slot[c]) -> DROP(owed, i, slot[c]); ADD(copies, i, slot[c])
+			:: else
+			fi;
+#endif
+			i++
+		od;
+		i = 0;
+		heir[c] = true;
+#endif
 		printf("%c: hands its lease over\n", NAME(c))
 	}
 }
@@ -760,6 +847,8 @@ inline set_lost(n, s) { /* only of an attempt that is over: before, not arriving
 }
 #if COPIES
 #define RELEASED(n, s) (!CURRENT(s) || OWED(n, s) || HAS(copies, n, s))
+#elif RELEASED_WHEN_LOST
+#define RELEASED(n, s) (!CURRENT(s) || phase[OWNER(s)] == SLIPPED)
 #elif FRESH
 #define RELEASED(n, s) (!CURRENT(s) || OWED(n, s))
 #else
@@ -1025,18 +1114,24 @@ active proctype world() {
 	EACH_HOLDER(extend)
 	EACH_HOLDER(extended)
 	EACH_HOLDER(not_extended)
+#if TOLD
+	EACH_HOLDER(lose)
+#endif
 	EACH_MESSAGE(key_extended)
 #endif
 #if DEBTS
 	EACH_DEBT(connection_lost)
 #endif
+#if HANDED_ON && !SUPPRESSED
+	EACH_DEBT(old_connection_lost)
+#endif
 #if BY_TOKEN
 	EACH_TOKEN(extend_by_token)
 #endif
 #if HAND_OVER
-	EACH_CLIENT(hand_over)
-	EACH_CLIENT(adopt)
-	EACH_CLIENT(adopted)
+	EACH_HOLDER(hand_over)
+	EACH_HOLDER(adopt)
+	EACH_HOLDER(adopted)
 #endif
 #if REPLIES
 	EACH_MESSAGE(heard)

@@ -1,21 +1,20 @@
-"""Checks a trace of the simulated world against the model: is it something that the model can do?
+"""Check that a trace of the simulated world is a behaviour of the model.
 
-Owns which line of a trace is which action of the model; leaves it to redlock.pml whether that
-action is possible, and with which answer.  So nothing of Redlock is written here a second time:
-this makes a plan, a list of actions with times, and asks spin whether the model can follow it.
+This module maps each line of a trace to an action of the model. redlock.pml decides whether that
+action is possible and with which answer, so no rule of Redlock is repeated here: the module makes
+a plan, a list of actions with times, and spin searches whether the model can follow it.
 
     python -m spec.trace world.jsonl      exit 1 and the first line that the model cannot do
 
-An acquire of a token that has been acquired is a top-up. A raise touches the counter of fences and
-no key: fence.pml has it, and here it is skipped. A command that is none of these is an error, for
-what it does to the keys would be missed.
+An acquire of a token that has been acquired is a top-up. A raise changes a fence counter and no
+key; it is part of fence.pml and skipped here. Any other command is an error, because its effect on
+the keys would be missed.
 
-Lines of other kinds are skipped (connections, losses, deadlines, faults that only delay or lose
-messages): the model has no connections, and whatever arrives late or never is free in it.
-Answers that are errors change nothing on a node and are no votes: skipped, too.  A world with
-clocks that step or err beyond the bound, or with a node that comes back with an older memory, is
-refused: the model says nothing about it.  Leases by bare token (extend_by_token) are not in the
-model, only what they do to the keys.
+Other lines are skipped: connections, losses, deadlines, and faults that only delay or lose
+messages. The model has no connections, and in it any message may be late or lost. Error replies
+change nothing on a node and are not votes, so they are skipped too. A world is refused if a clock
+steps or drifts beyond the bound, or if a node comes back with an older memory: the model does not
+cover it. Of leases by bare token (extend_by_token) the model has only the effect on the keys.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ US_PER_MS = 1_000
 PPM = 1_000_000
 TOKENS_MAX = 2_000
 
-# What a command does to a key; and those that leave all keys alone.
+# The effect of each command on a key, and the commands that change no key.
 ACTIONS = {"acquire": "SET", "extend": "STRETCH", "release": "RELEASE"}
 WITHOUT_KEY = ("inspect", "raise")
 
 TAKEN = ("send", "execute", "reply", "outcome", "end", "fault")
 
-# The model's names of actions and answers are read from the model, so there is one list of them.
+# The numbers of actions and answers are read from the model, so that they are defined once.
 NUMBERS = {
     name: int(value)
     for name, value in re.findall(
@@ -58,34 +57,34 @@ NUMBERS = {
 
 
 class Unknown(Exception):
-    """The trace holds a command that this reader has never heard of: it must be taught."""
+    """The trace has a command that this module does not know."""
 
 
 class Refused(Exception):
-    """The trace holds what the model has no word for; it says nothing about it."""
+    """The trace has events that the model does not cover."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One action of the plan, and the line of the trace (from 1) that it stands for."""
+    """One action of the plan, and the line of the trace (from 1) that it comes from."""
 
     line: int
     action: str
     who: int = 0
     where: int = 0
-    answer: str = "REFUSED"  # which is 0: what is asked of no node is answered by none
+    answer: str = "REFUSED"  # this is 0: actions that involve no node have no answer
     span: int = 0
     slack: int = 0
 
     def numbers(self) -> str:
-        """As C."""
+        """Return the step as an initializer in C."""
         codes = NUMBERS[self.action], self.who, self.where, NUMBERS[self.answer]
         return f"{{{', '.join(map(str, (*codes, self.span, self.slack)))}}}"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says of a trace."""
+    """The model's verdict on a trace."""
 
     accepted: bool
     steps: int
@@ -103,13 +102,13 @@ class Answer:
 
 @dataclass
 class Plan:
-    """The steps of one resource's share of a trace."""
+    """The steps of a trace that concern one resource."""
 
     world: Line
     key: str
     steps: list[Step] = field(default_factory=list)
     _tokens: dict[str, int] = field(default_factory=dict)
-    _rounds: dict[str, Round] = field(default_factory=dict)  # the present one of each token
+    _rounds: dict[str, Round] = field(default_factory=dict)  # the current one of each token
     _messages: dict[int, tuple[str, Round]] = field(default_factory=dict)
     _calls: dict[tuple[int, str], Line] = field(default_factory=dict)  # the last, by client, token
     _over: set[str] = field(default_factory=set)
@@ -117,7 +116,7 @@ class Plan:
     _now: int = 0
 
     def add(self, number: int, line: Line) -> None:
-        """What this line of the trace asks of the model."""
+        """Add the steps of one line of the trace."""
         if line["kind"] == "call":
             self._calls[line["client"], line.get("token", "")] = line
         elif line["kind"] in TAKEN:
@@ -131,7 +130,7 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """How many attempts there are."""
+        """The number of attempts."""
         return len(self._tokens)
 
     def _pass_time(self, number: int, now: int) -> None:
@@ -149,14 +148,14 @@ class Plan:
         call = self._calls.get((line["client"], token), {"call": -1})
         asked = command, line["client"], call["call"], line["round"]
         self._messages[line["message"]] = token, asked
-        # EVAL after NOSCRIPT goes out again in its own round, which may be over by then.
+        # After NOSCRIPT the EVAL is sent again in its own round, which may be over by then.
         before = self._rounds.get(token)
         if before is None or before[:3] != asked[:3] or before[3] < asked[3]:
             self._rounds[token] = asked
             yield self._round(number, line, call.get("what", ""))
 
     def _round(self, number: int, line: Line, what: str) -> Step:
-        """A round begins with the first command of it that leaves."""
+        """Return the beginning of a round: its first command is sent."""
         token, ttl = line["token"], line["ttl_ms"] * US_PER_MS
         validity = ttl - self._slack(ttl) - self.world["expiry_resolution"] // NS_PER_US
         if line["command"] == "acquire":
@@ -174,7 +173,7 @@ class Plan:
         return Step(number, action, self._who(token), span=validity)
 
     def _releases(self, number: int, line: Line) -> Iterator[Step]:
-        """A release that belongs to no round of a call pays a debt; the lease may go on."""
+        """Yield the steps of a release; outside a round it is a pending one of a live lease."""
         if line["round"] or line["token"] in self._over:
             yield from self._finish(number, line["token"])
         else:
@@ -197,7 +196,7 @@ class Plan:
 
     def _reply(self, number: int, line: Line) -> Iterator[Step]:
         token, asked = self._messages.get(line["message"], ("", None))
-        # A reply names its round: of another round it is no vote.
+        # A reply names its round; a reply to another round is not a vote.
         if line["vote"] == "granted" and asked is not None and self._rounds[token] == asked:
             yield Step(number, "REPLY", self._who(token), line["node"])
 
@@ -210,7 +209,7 @@ class Plan:
             action = "ADOPTED" if token in self._handed else "EXTENDED"
             self._handed.discard(token)
         left = -(-line["valid_until"] // NS_PER_US) - line["at"] // NS_PER_US
-        slack = self._slack(self.world["max_ttl_ms"] * US_PER_MS) + 2  # and the roundings
+        slack = self._slack(self.world["max_ttl_ms"] * US_PER_MS) + 2  # 2: rounding
         yield Step(number, action, self._who(token), span=left, slack=slack)
 
     def _end(self, number: int, line: Line) -> Iterator[Step]:
@@ -230,7 +229,7 @@ class Plan:
             yield Step(number, "CRASHED", where=line["node"])
 
     def _is_mine(self, number: int, line: Line) -> bool:
-        """It is about this resource's key, and may change it."""
+        """Return whether the command may change this resource's key."""
         command = line["command"]
         if command not in ACTIONS and command not in WITHOUT_KEY:
             raise Unknown(f"line {number}: the command {command!r}")
@@ -246,14 +245,14 @@ class Plan:
 
 
 def is_error(reply: object) -> bool:
-    """A node that could not do what it was asked, or is kept out; it changed nothing."""
-    if isinstance(reply, list):  # acquire.lua: what, its clock, a number
+    """Return whether the reply is an error or from a quarantined node: no key was changed."""
+    if isinstance(reply, list):  # acquire.lua: status, the node's time, a number
         return int(reply[0]) < 0
     return isinstance(reply, str) and reply != "OK"
 
 
 def meaning(command: str, reply: object) -> str:
-    """A node's answer in the model's words."""
+    """Translate a node's reply into an answer of the model."""
     if isinstance(reply, list):
         return "GRANTED" if reply[0] == 1 else "REFUSED"
     if reply == "OK" or (command, reply) in (("extend", 1), ("release", -3)):
@@ -262,7 +261,7 @@ def meaning(command: str, reply: object) -> str:
 
 
 def refuse_strange(world: Line, fault: Line) -> None:
-    """Faults that the model does not have."""
+    """Raise Refused for a fault that the model does not have."""
     what = fault["what"]
     if what == "step":
         raise Refused(
@@ -275,7 +274,7 @@ def refuse_strange(world: Line, fault: Line) -> None:
 
 
 def plans(lines: Sequence[Line]) -> Iterator[Plan]:
-    """One plan for each resource: keys do not touch each other."""
+    """Yield one plan for each resource; keys are independent."""
     world = lines[0]
     if world.get("kind") != "world" or world.get("version") != 1:
         raise Refused("this is no trace of version 1: its first line must be of the kind 'world'")
@@ -299,7 +298,7 @@ static int furthest = -1;
 
 
 def follow(plan: Plan, *, exclusion: bool, folder: Path) -> Answer:
-    """Whether the model can take all steps of the plan, one after the other."""
+    """Let spin search whether the model can take all steps of the plan in order."""
     steps = ",\n".join(step.numbers() for step in plan.steps)
     (folder / "plan.h").write_text(HEADER.format(steps=steps))
     flags = {"N": plan.world["n"], "CLIENTS": plan.tokens, "EXCLUSION": int(exclusion)}
@@ -331,19 +330,19 @@ FOLLOWED = {
 
 
 def words(step: Step) -> str:
-    """A step as a reader understands it."""
+    """Describe a step."""
     if step.action in ("SET", "STRETCH", "RELEASE"):
         return f"{step.action} on node {step.where} answered {step.answer} (attempt {step.who})"
     return f"{step.action} (attempt {step.who})"
 
 
 def is_sound(lines: Sequence[Line]) -> bool:
-    """The world kept to what Redlock takes for granted, so exclusion must hold."""
+    """Return whether the world kept to Redlock's assumptions, so that exclusion must hold."""
     return bool(lines[-1].get("assumptions_intact", False))
 
 
 def accept(lines: Sequence[Line]) -> Answer:
-    """What the model says of a whole trace: the first rejection, or that it has none."""
+    """Return the first rejection of a whole trace, or an acceptance."""
     steps = 0
     for plan in plans(lines):
         with tempfile.TemporaryDirectory(prefix="quorlock-spec-") as folder:
@@ -355,7 +354,7 @@ def accept(lines: Sequence[Line]) -> Answer:
 
 
 def main(given: Sequence[str] = tuple(sys.argv[1:])) -> int:
-    """Read traces, tell what the model says of them."""
+    """Check traces and print the verdicts; return the exit status."""
     if lacks := check.missing():
         print(check.INSTALL.format(missing=", ".join(lacks)), file=sys.stderr)
         return 2
@@ -368,7 +367,7 @@ def main(given: Sequence[str] = tuple(sys.argv[1:])) -> int:
             print(f"{name}: not judged: {refused}")
             continue
         except Unknown as unknown:
-            print(f"{name}: not understood: {unknown}")
+            print(f"{name}: unknown: {unknown}")
             worst = 1
             continue
         print(f"{name}: {answer}")

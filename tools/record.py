@@ -1,21 +1,20 @@
-"""Records a terminal session as an SVG that moves: `python -m tools.record SCRIPT.toml OUT.svg`.
+"""Record a terminal session as an animated SVG: `python -m tools.record SCRIPT.toml OUT.svg`.
 
-What is recorded is real: the script says what is typed into a real shell, and what that shows is
-drawn at the instants at which it was there. Owns the script and the pace. Leaves the terminal to
-`record_terminal` and the drawing to `record_svg`.
+The commands of a script are typed into a real shell, and its screen is drawn with the real
+timing. `record_terminal` drives the terminal and `record_svg` draws.
 
 A script (tools/recordings/):
 
     title = "quorlock"
-    before = ["quorlock local up"]           # run unseen: what has to be there
-    after = ["quorlock local down --force"]  # and in any case at the end
+    before = ["quorlock local up"]           # set up, not recorded
+    after = ["quorlock local down --force"]  # clean up, also after a failure
 
     [[steps]]
     type = "quorlock status nightly"  # typed, then Enter
-    pause = 2.0                       # so long is looked at what it did, once it is done
-    clear = true                      # on an empty screen
+    pause = 2.0                       # seconds to record after the command has finished
+    clear = true                      # clear the screen first
 
-The shell's home is a temporary folder; `quorlock` is the one beside the Python that runs this.
+The shell's home is a temporary folder; `quorlock` is the one of the running Python.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-LOOK = 0.1  # seconds between two looks at the screen
-KEYS = 6  # are typed between two looks
+LOOK = 0.1  # seconds between two frames
+KEYS = 6  # typed between two frames
 THINK = 0.15  # seconds before and after a command is typed
 STEP_TIMEOUT = 60.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Failed(Exception):
-    """There is no recording, and why."""
+    """The session could not be recorded."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command: what is typed, and how long its end is looked at, in seconds."""
+    """One command, and for how many seconds its result is recorded."""
 
     type: str
     pause: float = 1.0
@@ -60,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Script:
-    """What a recording is made of; see the module."""
+    """The commands of a recording, in the format that the module describes."""
 
     steps: list[Step]
     title: str = "quorlock"
@@ -70,17 +69,17 @@ class Script:
 
     @classmethod
     def read(cls, path: Path) -> Script:
-        """That of a file. Raises Failed."""
+        """Read a script from a file; raise Failed if it is not valid."""
         try:
-            told: dict[str, Any] = tomllib.loads(path.read_text())
-            told["steps"] = [Step(**step) for step in told["steps"]]
-            return cls(**told)
+            content: dict[str, Any] = tomllib.loads(path.read_text())
+            content["steps"] = [Step(**step) for step in content["steps"]]
+            return cls(**content)
         except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
             raise Failed(f"{path}: {error}") from None
 
 
 class Recorder:
-    """Types, and looks."""
+    """Types commands and records frames."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -89,7 +88,7 @@ class Recorder:
         self.frames: list[Frame] = []
 
     def play(self, step: Step) -> None:
-        """One command, to its end."""
+        """Type one command and record it until it has finished."""
         if step.clear:
             self._terminal.press("C-l")
         self._watch(THINK)
@@ -98,11 +97,11 @@ class Recorder:
             self._watch(LOOK)
         self._watch(THINK)
         self._terminal.press("Enter")
-        self.await_prompt(f"not done after {STEP_TIMEOUT:g} s: {step.type}")
+        self.await_prompt(f"not finished after {STEP_TIMEOUT:g} s: {step.type}")
         self._watch(step.pause)
 
     def await_prompt(self, otherwise: str) -> None:
-        """Look on until the shell waits for a command."""
+        """Record until the shell waits for a command."""
         deadline = time.monotonic() + STEP_TIMEOUT
         while not self._terminal.is_waiting():
             if time.monotonic() > deadline:
@@ -119,12 +118,12 @@ class Recorder:
 
 
 def record(script: Script, folder: Path, size: Size) -> list[Frame]:
-    """What a session showed. Raises Failed, Missing."""
+    """Run the script and return its frames; raise Failed or Missing."""
     with Terminal(folder, size) as terminal:
         try:
             _run(script.before, terminal)
             recorder = Recorder(terminal)
-            recorder.await_prompt("the shell does not begin")
+            recorder.await_prompt("the shell did not start")
             for step in script.steps:
                 recorder.play(step)
         finally:
@@ -141,14 +140,14 @@ def _run(commands: Sequence[str], terminal: Terminal) -> None:
             capture_output=True,
             text=True,
             check=False,
-            start_new_session=True,  # the last words are not for a second Ctrl-C to cut off
+            start_new_session=True,  # a second Ctrl-C does not interrupt the clean-up
         )
         if done.returncode:
             raise Failed(f"{command}: status {done.returncode}: {done.stderr.strip()}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record; returns the exit status."""
+    """Record a session and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.record", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("script", type=Path)
@@ -169,12 +168,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     svg = drawn(frames, title=script.title, size=size, rest=script.rest)
     chosen.svg.write_text(svg)
     lasts = frames[-1].at - frames[0].at
-    print(f"{chosen.svg}: {lasts:.0f} s, {len(frames)} looks, {len(svg.encode()) / 1000:.0f} kB")
+    print(f"{chosen.svg}: {lasts:.0f} s, {len(frames)} frames, {len(svg.encode()) / 1000:.0f} kB")
     return 0
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
-    """Once: what cleans up is not interrupted."""
+    """Interrupt once: further signals do not interrupt the clean-up."""
     for other in _INTERRUPTS:
         signal.signal(other, signal.SIG_IGN)
     raise KeyboardInterrupt(number)

@@ -1,12 +1,11 @@
-"""Draws what a terminal showed, moment by moment, as one SVG that plays it over and over.
+"""Draw the frames of a terminal session as one SVG that plays them in a loop.
 
-Owns colours, sizes and the motion; leaves to others how the frames were taken. Pure: the same
-frames give the same bytes. It is made for an <img> on a page: no script, no font, nothing from
-elsewhere, a background of its own. Whoever wants no motion, and a program that knows none, sees
+Pure: the same frames give the same bytes. The SVG works in an `<img>`: it has no script, no font
+and no external resource. Readers who prefer reduced motion, and programs without animation, show
 the last frame.
 
-Each row of the screen is a strip of film: its different contents side by side, moved under the
-window by CSS. A content that several rows show, one after the other as text scrolls, is drawn once.
+Each row of the screen is a film strip: its contents lie side by side and CSS moves them under the
+window. Contents that several rows show, as text scrolls, are drawn once.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     from rich.style import Style
 
 FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono','Liberation Mono',monospace"
-FONT_SIZE, CELL, LINE, BASE = 14, 8.4, 18, 13.5  # the base line, from the row's top
+FONT_SIZE, CELL, LINE, BASE = 14, 8.4, 18, 13.5  # BASE: the base line, from the top of the row
 MARGIN, BAR, GAP = 14, 34, 28
-AWAY = -100  # left of the window: the cursor, where it is hidden
+AWAY = -100  # position of a hidden cursor, left of the window
 
 BACKGROUND, BORDER, BAR_FILL, BAR_TEXT = "#0d1117", "#3d444d", "#161b22", "#9198a1"
 FOREGROUND = "#e6edf3"
@@ -59,14 +58,16 @@ THEME = TerminalTheme(
         (255, 255, 255),
     ],
 )
-# What XML 1.0 cannot hold, not even escaped.
+# Characters that XML 1.0 cannot hold, not even escaped.
 _UNFIT = re.compile("[^\t -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _WORDS = re.compile("[^ ]+(?: [^ ]+)*")
 
 
 class Frame(NamedTuple):
-    """The screen from one instant on: its rows with SGR sequences, as `tmux capture-pane -e -p`
-    prints them; column and row of the cursor, from 0, or None where it is hidden.
+    """The screen from one instant on.
+
+    The rows have SGR sequences, as `tmux capture-pane -e -p` prints them. `cursor` is its column
+    and row, from 0, or None if it is hidden.
     """
 
     at: float  # seconds
@@ -75,14 +76,14 @@ class Frame(NamedTuple):
 
 
 class Size(NamedTuple):
-    """A terminal's, in cells."""
+    """The size of a terminal in cells."""
 
     columns: int = 80
     rows: int = 24
 
 
 class Run(NamedTuple):
-    """A piece of a row in one style: CSS of the text, and the colour behind it."""
+    """Part of a row in one style: its text, the text's CSS and the background colour."""
 
     column: int
     text: str
@@ -93,7 +94,7 @@ class Run(NamedTuple):
 def drawn(
     frames: Sequence[Frame], *, title: str, size: Size | None = None, rest: float = 4.0
 ) -> str:
-    """The SVG: these frames at their instants, the last one for `rest` seconds, and again."""
+    """Return an SVG that loops over the frames and shows the last one for `rest` seconds."""
     size = size or Size()
     frames = folded(frames)
     began = frames[0].at
@@ -107,7 +108,7 @@ def drawn(
 
 
 def folded(frames: Iterable[Frame]) -> list[Frame]:
-    """Without those that show what the one before shows."""
+    """Return the frames that differ from the frame before."""
     kept: list[Frame] = []
     for frame in frames:
         if not kept or kept[-1][1:] != frame[1:]:
@@ -119,10 +120,10 @@ def folded(frames: Iterable[Frame]) -> list[Frame]:
 
 
 def rows_of(screen: str, count: int) -> list[tuple[Run, ...]]:
-    """The rows of a screen, so many."""
+    """Return the first `count` rows of a screen."""
     console = Console(force_terminal=True, width=10_000)
     rows: list[tuple[Run, ...]] = []
-    # A style may go on over the end of a line: one decoder for all.
+    # A style may continue past the end of a line: one decoder for all rows.
     for text in AnsiDecoder().decode(screen.rstrip("\n")):
         runs: list[Run] = []
         column = 0
@@ -134,8 +135,10 @@ def rows_of(screen: str, count: int) -> list[tuple[Run, ...]]:
 
 
 def _runs(column: int, text: str, css: str, behind: str | None) -> Iterator[Run]:
-    """Blanks are drawn only where one sees them: so that columns stand at their places in every
-    font, words that are two blanks apart are placed each by itself.
+    """Yield the runs of a styled text.
+
+    Words that are two or more blanks apart become separate runs: columns are then aligned in every
+    font. Blanks are drawn only if they are visible.
     """
     if behind is not None or "decoration" in css:
         yield Run(column, text, css, behind)
@@ -145,7 +148,7 @@ def _runs(column: int, text: str, css: str, behind: str | None) -> Iterator[Run]
 
 
 def _looks(style: Style | None) -> tuple[str, str | None]:
-    """CSS of a text, and the colour behind it."""
+    """Return the CSS of a text and its background colour."""
     if style is None:
         return f"fill:{FOREGROUND}", None
     front, behind = _hex(style.color, front=True), _hex(style.bgcolor, front=False)
@@ -172,10 +175,10 @@ def _hex(color: Color | None, *, front: bool) -> str | None:
 
 
 class Film:
-    """The contents of rows, each with a name, and the motions."""
+    """The contents of all rows, by name, and their animations."""
 
     def __init__(self, size: Size, whole: float) -> None:
-        # Glyphs may reach a little over their cells: not into the window beside.
+        # Glyphs may be a little wider than their cells; the gap keeps them out of the window.
         self._pitch = _width(size) + GAP
         self._whole = whole
         self._names: dict[tuple[Run, ...], str] = {}
@@ -185,7 +188,7 @@ class Film:
     def strip(
         self, number: int, instants: Sequence[float], history: Sequence[tuple[Run, ...]]
     ) -> str:
-        """A row of the screen, from the first frame to the last."""
+        """Return one row of the screen in all frames."""
         places = {row: index * self._pitch for index, row in enumerate(dict.fromkeys(history))}
         uses = "".join(
             f'<use href="#{self._name(row)}" x="{place}"/>' for row, place in places.items() if row
@@ -198,7 +201,7 @@ class Film:
         return f'<g transform="translate(0,{number * LINE})"><g{motion}{last}>{uses}</g></g>\n'
 
     def cursor(self, instants: Sequence[float], places: Sequence[tuple[int, int] | None]) -> str:
-        """The cursor, which is outside of the window where it is hidden."""
+        """Return the cursor; while it is hidden it is outside the window."""
         points = [
             (AWAY, 0) if place is None else (round(place[0] * CELL, 1), place[1] * LINE)
             for place in places
@@ -211,7 +214,7 @@ class Film:
         )
 
     def style(self) -> str:
-        """The CSS."""
+        """Return the CSS."""
         whole = f"{self._whole:.2f}s"
         return "\n".join(
             [
@@ -224,7 +227,7 @@ class Film:
         )
 
     def contents(self) -> str:
-        """What the strips use."""
+        """Return the definitions that the strips refer to."""
         return "".join(
             f'<g id="{name}">{self._runs(row)}</g>\n' for row, name in self._names.items()
         )
@@ -247,13 +250,13 @@ class Film:
         if not text.strip() and "decoration" not in run.css:
             return behind
         kept = ' xml:space="preserve"' if "  " in f" {text} " else ""
-        # The width is said, so that what comes next is where it was, whatever the font.
+        # An explicit width keeps what follows in place in every font.
         fit = f' textLength="{width}" lengthAdjust="spacingAndGlyphs"' if cells > 1 else ""
         name = self._classes[run.css]
         return f'{behind}<text class="{name}" x="{x}" y="{BASE}"{fit}{kept}>{text}</text>'
 
     def _motion(self, name: str, instants: Sequence[float], stops: Sequence[str]) -> str:
-        """Keyframes, one for each change; the attributes of what moves by them."""
+        """Add a keyframe for each change and return the attributes of the moving element."""
         changes: dict[float, str] = {}
         shown = None
         for instant, stop in zip(instants, stops, strict=True):
@@ -261,11 +264,11 @@ class Film:
                 changes[instant] = shown = stop
         if len(changes) == 1:
             return ""
-        told = "".join(
+        keyframes = "".join(
             f"{100 * instant / self._whole:.3f}%{{transform:{stop}}}"
             for instant, stop in changes.items()
         )
-        self._motions[name] = f"#{name}{{animation-name:{name}}}@keyframes {name}{{{told}}}"
+        self._motions[name] = f"#{name}{{animation-name:{name}}}@keyframes {name}{{{keyframes}}}"
         return f' class="m" id="{name}"'
 
 
@@ -281,7 +284,7 @@ def _document(size: Size, title: str, film: Film, parts: Iterable[str]) -> str:
         for index, fill in enumerate(BUTTONS)
     )
     title = escape(title)
-    body = "".join(parts)  # before the film tells what was used
+    body = "".join(parts)  # evaluated before `contents()`: it collects what is used
     return f"""\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" \
 viewBox="0 0 {width} {height}" role="img">

@@ -1,5 +1,6 @@
-"""A terminal that nobody sits at: a shell in a tmux server of its own. Owns that server and what
-runs in it, to their end; leaves to others what is typed and when it is looked at.
+"""A terminal under program control: a shell in a separate tmux server.
+
+This module stops the server and everything that runs in it. Its callers type and read the screen.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tools.record_svg import Size
 
 PROMPT = "$ "
-END_TIMEOUT = 5.0  # seconds, for what runs in it to end when it is hung up on
+END_TIMEOUT = 5.0  # seconds for its processes to end after SIGHUP
 _CONFIG = """\
 set -g status off
 set -g default-terminal screen-256color
@@ -29,19 +30,22 @@ _BASHRC = r"PS1='\[\e[1;32m\]$\[\e[0m\] '"
 
 
 class Missing(Exception):
-    """A program that is needed is not there."""
+    """A required program is not installed."""
 
 
 class Screen(NamedTuple):
-    """What is to be seen: see record_svg.Frame."""
+    """The contents of the screen, as in `record_svg.Frame`."""
 
     text: str
     cursor: tuple[int, int] | None
 
 
 class Terminal:
-    """See the module. `folder` is for its socket, and the home and the working directory of the
-    shell.
+    """One terminal.
+
+    Args:
+        folder: for the server's socket; the home and the working directory of the shell.
+        size: columns and rows.
     """
 
     def __init__(self, folder: Path, size: Size) -> None:
@@ -60,8 +64,8 @@ class Terminal:
         size = ("-x", str(self._size.columns), "-y", str(self._size.rows))
         try:
             self._ask("new-session", "-d", *size, "exec bash --noprofile --rcfile bashrc")
-            told = self._ask("display-message", "-p", "#{pid} #{pane_pid}")
-            self._pids = [int(pid) for pid in told.split()]
+            output = self._ask("display-message", "-p", "#{pid} #{pane_pid}")
+            self._pids = [int(pid) for pid in output.split()]
         except BaseException:
             self.__exit__()
             raise
@@ -73,16 +77,16 @@ class Terminal:
             _end(*self._pids)
 
     def type(self, text: str) -> None:
-        """As from the keyboard."""
-        # A semicolon at the end would be tmux's own.
+        """Type a text."""
+        # tmux takes a semicolon at the end for a command separator.
         self._ask("send-keys", "-l", "--", re.sub(";$", r"\\;", text))
 
     def press(self, key: str) -> None:
-        """A key by tmux's name for it."""
+        """Press a key, given by tmux's name."""
         self._ask("send-keys", key)
 
     def screen(self) -> Screen:
-        """What it shows now. A picture that is being drawn is looked at again."""
+        """Return the screen once two captures in sequence are equal."""
         seen = self._look()
         for _ in range(5):
             before, seen = seen, self._look()
@@ -92,18 +96,18 @@ class Terminal:
 
     def _look(self) -> Screen:
         where = "#{cursor_flag} #{cursor_x} #{cursor_y}"
-        told = self._ask("capture-pane", "-e", "-p", ";", "display-message", "-p", where)
-        text, _, last = told.rstrip("\n").rpartition("\n")
+        output = self._ask("capture-pane", "-e", "-p", ";", "display-message", "-p", where)
+        text, _, last = output.rstrip("\n").rpartition("\n")
         is_shown, column, row = map(int, last.split())
         return Screen(text, (column, row) if is_shown else None)
 
     def is_waiting(self) -> bool:
-        """Does the shell wait for a command?"""
+        """Return whether the shell waits for a command."""
         cursor = self._look().cursor
         if cursor is None or cursor[0] != len(PROMPT):
             return False
-        told = self._ask("capture-pane", "-p").splitlines()
-        return told[cursor[1]].rstrip() == PROMPT.rstrip()
+        rows = self._ask("capture-pane", "-p").splitlines()
+        return rows[cursor[1]].rstrip() == PROMPT.rstrip()
 
     def _ask(self, *words: str) -> str:
         done = subprocess.run(
@@ -113,7 +117,7 @@ class Terminal:
             capture_output=True,
             text=True,
             check=False,
-            start_new_session=True,  # Ctrl-C is for us, who then end what there is
+            start_new_session=True,  # Ctrl-C reaches only this process, which ends the others
         )
         if done.returncode:
             raise RuntimeError(f"tmux {words[0]}: {done.stderr.strip()}")
@@ -121,7 +125,7 @@ class Terminal:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """A new user's: nothing of ours but where programs are."""
+    """Return the environment of a new user, with the PATH of this process."""
     here = Path(sys.executable).parent
     return {
         "PATH": f"{here}:{os.environ['PATH']}",
@@ -134,7 +138,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _end(server: int, shell: int) -> None:
-    """They were hung up on; what does not mind is killed: the server, and the shell's session."""
+    """Wait for the server and the shell's session to end; kill them after the timeout."""
     deadline = time.monotonic() + END_TIMEOUT
     while left := [pid for pid in _pids() if pid == server or _session(pid) == shell]:
         if time.monotonic() > deadline:
@@ -145,9 +149,9 @@ def _end(server: int, shell: int) -> None:
 
 
 def _pids() -> list[int]:
-    """All there are."""
-    told = subprocess.run(["ps", "-eo", "pid="], capture_output=True, text=True, check=True)
-    return [int(pid) for pid in told.stdout.split()]
+    """Return all process ids."""
+    listing = subprocess.run(["ps", "-eo", "pid="], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in listing.stdout.split()]
 
 
 def _session(pid: int) -> int | None:

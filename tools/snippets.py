@@ -1,23 +1,22 @@
-"""Runs what the documentation says. `python -m tools.snippets` checks *.md and docs/**/*.md.
+"""Check the documentation by running it: `python -m tools.snippets` takes *.md and docs/**/*.md.
 
-Every ```python block runs in a process of its own against five real local servers:
+Every ```python block runs in a separate process against five real local servers:
 
-- the addresses `redis://a:6379` … `redis://e:6379` lead to those servers, so that examples can be
-  written the way users will write them;
-- `urls` (five of them) and `redlock` (a Redlock over the five; the asyncio one in a block that
-  awaits at its top level) exist without being made;
-- the servers are empty when a block begins, and the working directory is a temporary one.
+- the addresses `redis://a:6379` … `redis://e:6379` stand for those servers, so that examples look
+  like users' code;
+- `urls` (the five) and `redlock` (a Redlock over them; the asyncio one in a block that awaits at
+  its top level) are predefined;
+- the servers are empty when a block begins, and the working directory is temporary.
 
-A comment on the lines before a block says what differs for it:
+A comment on the lines before a block changes this:
 
     <!-- given: charge = print -->        Python to run before the block (several lines will do)
-    <!-- continues -->                    the block goes on where the one before it ended
-    <!-- no-run: why it cannot run -->    it is compiled only
+    <!-- continues -->                    the block continues the one before it
+    <!-- no-run: why it cannot run -->    the block is only compiled
 
 In ```console blocks `$ make x` must be a target, `$ python -m quorlock x --y` (or `$ quorlock x
 --y`) a command with that option, and `$ python path.py` a file. Relative links must lead to a file,
-and to a heading in it.
-`python -m tools.snippets FILE...` checks those files alone.
+and to a heading in it. `python -m tools.snippets FILE...` checks only those files.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ ADDRESS = re.compile(r"redis://(?P<node>[a-e])(?::6379)?(?:/0)?(?![\w.:/])")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: where its first line stands, and what the comment before it asks for."""
+    """One fenced block: where it is, and what the comments before it change."""
 
     path: str
     line: int
@@ -66,17 +65,17 @@ class Block:
 
     @property
     def where(self) -> str:
-        """For messages, as compilers write it."""
+        """The place as `file:line`."""
         return f"{self.path}:{self.line}"
 
 
 def documents(root: Path = ROOT) -> list[Path]:
-    """The pages that are checked."""
+    """Return the pages to check."""
     return [*sorted(root.glob("*.md")), *sorted(root.glob("docs/**/*.md"))]
 
 
 def problems(paths: Sequence[Path], servers: Servers, root: Path = ROOT) -> list[str]:
-    """All that is wrong in these files, as `file:line: what`."""
+    """Return all errors in these files, as `file:line: error`."""
     found: list[str] = []
     for path in paths:
         blocks = list(read_blocks(path))
@@ -92,7 +91,7 @@ def problems(paths: Sequence[Path], servers: Servers, root: Path = ROOT) -> list
 
 
 def read_blocks(path: Path) -> Iterator[Block]:
-    """The fenced blocks of a file, in order."""
+    """Yield the fenced blocks of a file, in order."""
     lines = path.read_text().splitlines()
     number = 0
     while number < len(lines):
@@ -105,7 +104,7 @@ def read_blocks(path: Path) -> Iterator[Block]:
             (n for n in range(first, len(lines)) if lines[n].strip() == opening["marks"]),
             len(lines),
         )
-        # Inside a list a block is indented as the list is.
+        # A block inside a list has the indentation of the list.
         body = [line.removeprefix(opening["indent"]) for line in lines[first:number]]
         before = "\n".join(lines[: first - 1])
         yield Block(str(path), first + 1, opening["language"], "\n".join(body), **wishes(before))
@@ -113,25 +112,25 @@ def read_blocks(path: Path) -> Iterator[Block]:
 
 
 def wishes(before: str) -> dict[str, Any]:
-    """What the comments that stand right before a block ask for."""
-    asked: dict[str, Any] = {}
+    """Return the options in the comments right before a block."""
+    options: dict[str, Any] = {}
     before = before.rstrip()
     while before.endswith("-->"):
         before, _, comment = before.removesuffix("-->").rpartition("<!--")
         word, _, text = comment.strip().partition(":")
         if word == "continues":
-            asked["continues"] = True
+            options["continues"] = True
         elif word in ("given", "no-run"):
-            asked[word.replace("-", "_")] = text.strip()
+            options[word.replace("-", "_")] = text.strip()
         before = before.rstrip()
-    return asked
+    return options
 
 
 # --- python ----------------------------------------------------------------------------------
 
 
 def python_problems(blocks: Sequence[Block], servers: Servers) -> Iterator[str]:
-    """What is wrong with the ```python blocks of one file."""
+    """Yield the errors of the ```python blocks of one file."""
     chain: list[Block] = []
     for block in blocks:
         chain = [*chain, block] if block.continues else [block]
@@ -147,19 +146,19 @@ def python_problems(blocks: Sequence[Block], servers: Servers) -> Iterator[str]:
 
 
 def compiled(block: Block) -> CodeType:
-    """The block as code whose line numbers are those of its file."""
+    """Compile a block; line numbers are those of its file."""
     padded = "\n" * (block.line - 1) + block.source
     code: CodeType = compile(padded, block.path, "exec", TOP_LEVEL_AWAIT)
     return code
 
 
 def awaits(block: Block) -> bool:
-    """Does the block await at its top level?"""
+    """Return whether the block awaits at its top level."""
     return bool(compiled(block).co_flags & inspect.CO_COROUTINE)
 
 
 def run_in_child(chain: Sequence[Block], servers: Servers) -> str | None:
-    """Run blocks that belong together in a new process; how that failed, or None."""
+    """Run blocks that belong together in a new process; return the error, or None."""
     for server in servers:
         server.flush()
     order = json.dumps(
@@ -178,12 +177,13 @@ def run_in_child(chain: Sequence[Block], servers: Servers) -> str | None:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return f"not done after {BLOCK_TIMEOUT} s"
+            return f"not finished after {BLOCK_TIMEOUT} s"
     return child.stderr.strip() or f"exit status {child.returncode}" if child.returncode else None
 
 
 def child_main() -> None:
-    """In the child: run the blocks that stdin brings, one after the other in one namespace."""
+    """Run the blocks from stdin in sequence, in one namespace; the child process calls this."""
+    sys.path.append(str(ROOT / "sim"))  # docs/simulation.md imports the simulator
     order = json.load(sys.stdin)
     urls: list[str] = order["urls"]
     chain = [Block(**block) for block in order["chain"]]
@@ -197,7 +197,7 @@ def child_main() -> None:
 
 
 def run_blocking(chain: Sequence[Block], urls: list[str]) -> None:
-    """Run blocks that block."""
+    """Run blocks that do not await."""
     from quorlock import Redlock
 
     with Redlock(urls) as redlock:
@@ -208,14 +208,14 @@ def run_blocking(chain: Sequence[Block], urls: list[str]) -> None:
 
 
 async def run_awaiting(chain: Sequence[Block], urls: list[str]) -> None:
-    """Run blocks some of which await."""
+    """Run blocks of which at least one awaits."""
     from quorlock.asyncio import Redlock
 
     async with Redlock(urls) as redlock:
         namespace = {"__name__": "__main__", "urls": urls, "redlock": redlock}
         for block in chain:
             exec(block.given, namespace)
-            # A block that awaits is a coroutine, whose evaluation only begins it.
+            # The value of a block that awaits is a coroutine.
             begun = eval(compiled(block), namespace)
             if begun is not None:
                 await begun
@@ -225,7 +225,7 @@ async def run_awaiting(chain: Sequence[Block], urls: list[str]) -> None:
 
 
 def console_problems(block: Block, root: Path) -> Iterator[str]:
-    """What is wrong with the commands of a ```console block."""
+    """Yield the errors in the commands of a ```console block."""
     for number, line in enumerate(block.source.splitlines(), block.line):
         if line.startswith("$ "):
             words = [w for w in shlex.split(line[2:], comments=True) if not re.match(r"\w+=", w)]
@@ -234,7 +234,7 @@ def console_problems(block: Block, root: Path) -> Iterator[str]:
 
 
 def command_problems(words: Sequence[str], root: Path) -> Iterator[str]:
-    """What is wrong with one command; those that we do not know are let pass."""
+    """Yield the errors of one command; unknown programs are accepted."""
     match words:
         case ["make", *names]:
             known = make_targets(root)
@@ -243,7 +243,7 @@ def command_problems(words: Sequence[str], root: Path) -> Iterator[str]:
             names = [word for word in rest if not word.startswith("-")][:1]
             text = help_text(*names)
             yield from (
-                f"python -m quorlock {' '.join(names)} does not tell of {word}"
+                f"python -m quorlock {' '.join(names)} does not mention {word}"
                 for word in dict.fromkeys(rest)
                 if word.partition("=")[0] not in text
             )
@@ -252,7 +252,7 @@ def command_problems(words: Sequence[str], root: Path) -> Iterator[str]:
             text = help_text(*names)
             ours = rest[: rest.index("--")] if "--" in rest else rest
             yield from (
-                f"quorlock {' '.join(names)} does not tell of {word}"
+                f"quorlock {' '.join(names)} does not mention {word}"
                 for word in dict.fromkeys([*names, *(word for word in ours if word[0] == "-")])
                 if word.partition("=")[0] not in text
             )
@@ -264,23 +264,23 @@ def command_problems(words: Sequence[str], root: Path) -> Iterator[str]:
 
 @cache
 def make_targets(root: Path) -> frozenset[str]:
-    """The targets that the Makefile names."""
+    """Return the targets of the Makefile."""
     return frozenset(re.findall(r"^([\w-]+):", (root / "Makefile").read_text(), re.MULTILINE))
 
 
 @cache
 def help_text(*names: str) -> str:
-    """What a command's --help prints; nothing if there is no such command."""
+    """Return the output of a command's --help, or "" if there is no such command."""
     command = [sys.executable, "-m", "quorlock", *names, "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    return "" if told.returncode else told.stdout
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if done.returncode else done.stdout
 
 
 # --- links -----------------------------------------------------------------------------------
 
 
 def link_problems(path: Path) -> Iterator[str]:
-    """Relative links of a file that lead nowhere."""
+    """Yield the broken relative links of a file."""
     for number, line in prose(path):
         for found in LINK.finditer(re.sub(r"`[^`]*`", "", line)):
             name, _, anchor = found["target"].partition("#")
@@ -294,7 +294,7 @@ def link_problems(path: Path) -> Iterator[str]:
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file outside its blocks, with their numbers."""
+    """Yield the lines of a file outside its blocks, with their numbers."""
     fenced: str | None = None
     for number, line in enumerate(path.read_text().splitlines(), 1):
         fence = FENCE.match(line)
@@ -307,13 +307,13 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def headings(path: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     titles = [line.lstrip("#").strip() for _, line in prose(path) if line.startswith("#")]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check the named files, or all; print what is wrong."""
+    """Check the named files, or all; print the errors and return the exit status."""
     from quorlock.testing.servers import Servers
 
     paths = [Path(argument) for argument in arguments] or documents()

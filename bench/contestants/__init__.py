@@ -1,7 +1,7 @@
-"""Who takes part, what each must offer to be measured, and how to get hold of it.
+"""The contestants and the protocols that they implement to be measured.
 
-Leaves what is measured to `bench.works`, and each library's settings to the module that wraps it.
-Importing this imports no contestant: each is imported in the child process that measures it.
+Each library's settings are in the module that wraps it. Importing this package imports no
+contestant: the child process that measures one imports it.
 """
 
 from __future__ import annotations
@@ -19,98 +19,98 @@ if TYPE_CHECKING:
 
 NODE_FOLDER = Path(__file__).parents[1] / "node"
 
-# A resource is never held longer than this by anybody, and no contestant's ttl is shorter.
+# The ttl of all contestants; no resource is held longer.
 TTL = 10.0
-# So many resources in turn, shared out among the workers.
+# The number of resources, used in turn and divided among the workers.
 NAMES = 1000
 
 
 class NotAcquired(Exception):
-    """One attempt on a lock that was to be free did not get it."""
+    """One attempt on a free lock did not acquire it."""
 
 
 class Blocking(Protocol):
-    """A library's blocking face. One instance a process, shared by its threads.
+    """A library's blocking API: one instance per process, shared by its threads.
 
-    `pause`: seconds between two tries of `wait`; None is the library's own.
+    `pause`: seconds between two attempts of `wait`; None is the library's default.
     """
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None: ...
 
     def acquire(self, resource: str) -> Any:
-        """One attempt on a free lock: what `release` wants. Raises if it was not acquired."""
+        """Make one attempt on a free lock; return the handle for `release` or raise NotAcquired."""
 
     def wait(self, resource: str) -> Any:
-        """Wait as long as it takes, in the library's own way."""
+        """Wait without a limit, in the way of the library."""
 
     def release(self, handle: Any) -> None:
-        """Give it back; raises where the library does."""
+        """Release the lock; raise if the library does."""
 
     def extend(self, handle: Any) -> None:
-        """Another ttl from now on. NotImplementedError where the library has none."""
+        """Extend the lock by the ttl; raise NotImplementedError if the library cannot."""
 
     def close(self) -> None:
         """Close all connections."""
 
 
 class Asyncio(Protocol):
-    """The same for a library's asyncio face. One instance an event loop, shared by its tasks."""
+    """A library's asyncio API: one instance per event loop, shared by its tasks."""
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None: ...
 
     async def open(self) -> None:
-        """Called once, in the loop."""
+        """Connect; called once, in the loop."""
 
     async def acquire(self, resource: str) -> Any:
-        """One attempt on a free lock: what `release` wants. Raises if it was not acquired."""
+        """Make one attempt on a free lock; return the handle for `release` or raise NotAcquired."""
 
     async def wait(self, resource: str) -> Any:
-        """Wait as long as it takes, in the library's own way."""
+        """Wait without a limit, in the way of the library."""
 
     async def release(self, handle: Any) -> None:
-        """Give it back; raises where the library does."""
+        """Release the lock; raise if the library does."""
 
     async def extend(self, handle: Any) -> None:
-        """Another ttl from now on. NotImplementedError where the library has none."""
+        """Extend the lock by the ttl; raise NotImplementedError if the library cannot."""
 
     async def close(self) -> None:
         """Close all connections."""
 
 
 T = TypeVar("T")
-Face = Literal["blocking", "asyncio", "program"]
+Api = Literal["blocking", "asyncio", "program"]
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """One row of every table. A `program` is no Python: bench/node/one.js speaks for it."""
+    """One row of every table. A `program` is not Python: bench/node/one.js measures it."""
 
     name: str
-    face: Face
+    api: Api
     where: str  # "module:Class"
-    needs: tuple[str, ...]  # what must be importable
-    settings: str  # in a few words, for the table; why: bench/README.md
-    one_node: bool = False  # asks urls[0] alone
+    needs: tuple[str, ...]  # required modules
+    settings: str  # a summary for the table; bench/README.md gives the reasons
+    one_node: bool = False  # uses only urls[0]
     uvloop: bool = False
     extends: bool = True
-    same_as: str = ""  # the name under which its ratio is told: a tuned peer is still that peer
+    same_as: str = ""  # the untuned contestant, if this one is tuned
 
     @property
     def kin(self) -> str:
-        """The library, whatever its settings here."""
+        """The library, regardless of its settings."""
         return self.same_as or self.name
 
     @property
     def missing(self) -> str:
-        """What it lacks here; empty if it can take part."""
+        """The missing requirements; empty if the contestant can be measured."""
         lacking = [module for module in self.needs if find_spec(module) is None]
-        if self.face == "program":
+        if self.api == "program":
             lacking += [] if which("node") else ["node"]
             lacking += [] if (NODE_FOLDER / "node_modules" / "redlock").is_dir() else ["npm ci"]
         return ", ".join(lacking)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run it to its end in the event loop that this contestant asks for."""
+        """Run a coroutine in the event loop of this contestant."""
         if not self.uvloop:
             return run(coroutine)
         import uvloop
@@ -119,7 +119,7 @@ class Contestant:
             return runner.run(coroutine)
 
     def load(self) -> Any:
-        """Its class."""
+        """Import and return the class."""
         module, _, name = self.where.partition(":")
         return getattr(import_module(module), name)
 
@@ -127,27 +127,27 @@ class Contestant:
 def blocking(
     name: str, urls: Sequence[str], ttl: float = TTL, pause: float | None = None
 ) -> Blocking:
-    """A contestant that is ready to be asked; those for one node get urls[0] alone."""
+    """Return a blocking contestant; those for one node get only urls[0]."""
     return cast("Blocking", _made(name, "blocking", urls, ttl, pause))
 
 
 def asyncio(
     name: str, urls: Sequence[str], ttl: float = TTL, pause: float | None = None
 ) -> Asyncio:
-    """The same; `open()` is still to be awaited."""
+    """Return an asyncio contestant; `open()` has to be awaited."""
     return cast("Asyncio", _made(name, "asyncio", urls, ttl, pause))
 
 
-def _made(name: str, face: Face, urls: Sequence[str], ttl: float, pause: float | None) -> Any:
+def _made(name: str, api: Api, urls: Sequence[str], ttl: float, pause: float | None) -> Any:
     contestant = CONTESTANTS[name]
-    assert contestant.face == face, name
+    assert contestant.api == api, name
     return contestant.load()(urls[:1] if contestant.one_node else urls, ttl, pause)
 
 
 def _peer(
-    name: str, face: Face, where: str, needs: tuple[str, ...], settings: str, **more: Any
+    name: str, api: Api, where: str, needs: tuple[str, ...], settings: str, **more: Any
 ) -> Contestant:
-    return Contestant(name, face, f"bench.contestants.{where}", needs, settings, **more)
+    return Contestant(name, api, f"bench.contestants.{where}", needs, settings, **more)
 
 
 _TUNED = "no retries, 1 s timeouts, RESP2"

@@ -1,4 +1,4 @@
-"""redis-py clients as the peers are given them: by the page, and with the best settings we know."""
+"""redis-py clients for the peers: as documented, and with the best settings that we found."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# One command's time; redis-py's own default is 5 s, tried 10 times more.
+# Seconds for one command; redis-py's default is 5 s and 10 retries.
 TIMEOUT = 1.0
 
 
 def address(url: str) -> tuple[str, int]:
-    """Host and port."""
+    """Return host and port."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     return parts.hostname, parts.port or 6379
 
 
-def by_the_page(url: str) -> redis.Redis:
-    """`Redis.from_url`, and nothing else. hiredis is installed, so it is used."""
+def as_documented(url: str) -> redis.Redis:
+    """Return `Redis.from_url(url)`; it uses hiredis, which is installed."""
     return redis.Redis.from_url(url)
 
 
 def tuned(url: str, *, one_thread: bool, timeout: float | None = TIMEOUT) -> redis.Redis:
-    """No retries, a short timeout, RESP2. For one thread: a single connection, which saves the pool
-    (a sixth of a cycle of redis-py's Lock).
+    """Return a client without retries, with a short timeout and RESP2.
+
+    A client for one thread has a single connection and no pool, which saves a sixth of a cycle of
+    redis-py's Lock.
     """
     host, port = address(url)
     return redis.Redis(
@@ -50,15 +52,16 @@ def tuned(url: str, *, one_thread: bool, timeout: float | None = TIMEOUT) -> red
     )
 
 
-def async_by_the_page(url: str) -> aioredis.Redis:
-    """`redis.asyncio.Redis.from_url`, and nothing else."""
+def async_as_documented(url: str) -> aioredis.Redis:
+    """Return `redis.asyncio.Redis.from_url(url)`."""
     return aioredis.Redis.from_url(url)
 
 
 def async_tuned(url: str) -> aioredis.Redis:
-    """No retries, no socket timeout, RESP2, one connection for all tasks: of pools bounded and
-    unbounded, timeouts and none, RESP2 and 3, the fastest with 1 and 100 tasks, and without errors
-    with 1,000. A node that hangs hangs it.
+    """Return a client with no retries, no socket timeout, RESP2 and one connection for all tasks.
+
+    Of bounded and unbounded pools, timeouts and none, RESP2 and 3, this is the fastest with 1 and
+    100 tasks, and it has no errors with 1,000. A node that hangs blocks it.
     """
     host, port = address(url)
     return aioredis.Redis(
@@ -74,7 +77,7 @@ def async_tuned(url: str) -> aioredis.Redis:
 
 
 def async_careful(url: str) -> aioredis.Redis:
-    """No retries and a short timeout, with a pool: for nodes that hang."""
+    """Return a client for hanging nodes, with a pool, no retries and a short timeout."""
     host, port = address(url)
     return aioredis.Redis(
         host=host,
@@ -88,7 +91,7 @@ def async_careful(url: str) -> aioredis.Redis:
 
 
 class PerThread(threading.local, Generic[T]):
-    """One of something for each thread."""
+    """One object for each thread."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self.own = make()

@@ -1,4 +1,4 @@
-"""coredis: its Lock on one node, and the Redlock by hand over several of its clients."""
+"""coredis: its Lock on one node, and a hand-written Redlock over several of its clients."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from quorlock import scripts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PAUSE = 0.1  # its default
+PAUSE = 0.1  # the default of coredis
 
 
 class _Clients:
-    """Its clients, opened: they run in a task group of the loop."""
+    """Open clients; coredis runs them in a task group of the loop."""
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
         self._urls = urls
@@ -30,46 +30,40 @@ class _Clients:
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
-        """See the protocol."""
         enter = self._stack.enter_async_context
         clients = [coredis.Redis.from_url(url) for url in self._urls]
         self._clients: list[Any] = [await enter(client) for client in clients]
 
     async def close(self) -> None:
-        """See the protocol."""
         await self._stack.aclose()
 
 
 class CoredisLock(_Clients):
-    """Its own Lock, on one node."""
+    """The Lock of coredis, on one node."""
 
     async def acquire(self, resource: str) -> Any:
-        """See the protocol."""
         lock = Lock(self._clients[0], resource, timeout=self._ttl, blocking=False)
         if not await lock.acquire():
             raise NotAcquired(resource)
         return lock
 
     async def wait(self, resource: str) -> Any:
-        """See the protocol."""
         lock = Lock(self._clients[0], resource, timeout=self._ttl, sleep=self._pause)
         await lock.acquire()
         return lock
 
     def release(self, handle: Any) -> Any:
-        """See the protocol."""
         return handle.release()
 
     def extend(self, handle: Any) -> Any:
-        """Adds a second: it cannot set the ttl anew."""
+        """Add a second: coredis cannot set the ttl again."""
         return handle.extend(1.0)
 
 
 class CoredisGather(_Clients):
-    """By hand, as for redis.asyncio: `SET NX PX` on every client at once, gathered."""
+    """A hand-written Redlock, as for redis.asyncio: `SET NX PX` on all clients, gathered."""
 
     async def open(self) -> None:
-        """See the protocol."""
         await super().open()
         self._quorum = len(self._clients) // 2 + 1
         self._release, self._extend = (
@@ -78,7 +72,6 @@ class CoredisGather(_Clients):
         )
 
     async def acquire(self, resource: str) -> tuple[str, str]:
-        """See the protocol."""
         token, px = secrets.token_hex(16), int(self._ttl * 1000)
         asked = (c.set(resource, token, condition=PureToken.NX, px=px) for c in self._clients)
         votes = await asyncio.gather(*asked, return_exceptions=True)
@@ -88,7 +81,6 @@ class CoredisGather(_Clients):
         return resource, token
 
     async def wait(self, resource: str) -> tuple[str, str]:
-        """See the protocol."""
         while True:
             try:
                 return await self.acquire(resource)
@@ -96,13 +88,11 @@ class CoredisGather(_Clients):
                 await asyncio.sleep(self._pause)
 
     async def release(self, handle: tuple[str, str]) -> None:
-        """See the protocol."""
         resource, token = handle
         asked = (script([resource], [token]) for script in self._release)
         await asyncio.gather(*asked, return_exceptions=True)
 
     async def extend(self, handle: tuple[str, str]) -> None:
-        """See the protocol."""
         resource, token = handle
         arguments = [token, int(self._ttl * 1000)]
         asked = (script([resource], arguments) for script in self._extend)

@@ -1,6 +1,6 @@
-"""pottery's Redlock and AIORedlock: a thread for every node and acquire, or tasks.
+"""pottery's Redlock, which uses a thread for every node and acquire, and its AIORedlock.
 
-Its lock object is one holder's, so a new one is made for every cycle.
+A lock object has one holder, so every cycle makes a new one.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pottery
 
 from bench.contestants import NotAcquired
-from bench.contestants.clients import async_by_the_page, async_tuned, by_the_page, tuned
+from bench.contestants.clients import as_documented, async_as_documented, async_tuned, tuned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# By default a lock may be extended three times.
+# The default is three.
 EXTENSIONS = 10**9
 
 
 class Pottery:
-    """As its page shows: clients made by `Redis.from_url`."""
+    """Redlock as documented, with clients made by `Redis.from_url`."""
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
         self._masters = {self._client(url) for url in urls}
@@ -28,7 +28,7 @@ class Pottery:
         _set_pause(pottery.Redlock, pause)
 
     def _client(self, url: str) -> Any:
-        return by_the_page(url)
+        return as_documented(url)
 
     def _lock(self, resource: str) -> Any:
         return pottery.Redlock(
@@ -39,35 +39,31 @@ class Pottery:
         )
 
     def acquire(self, resource: str) -> Any:
-        """See the protocol."""
         lock = self._lock(resource)
         if not lock.acquire(blocking=False):
             raise NotAcquired(resource)
         return lock
 
     def wait(self, resource: str) -> Any:
-        """See the protocol."""
         lock = self._lock(resource)
         lock.acquire()
         return lock
 
     def release(self, handle: Any) -> None:
-        """See the protocol."""
         handle.release()
 
     def extend(self, handle: Any) -> None:
-        """See the protocol."""
         handle.extend()
 
     def close(self) -> None:
-        """See the protocol."""
         for client in self._masters:
             client.close()
 
 
 class Tuned(Pottery):
-    """The same with clients that try once and wait for 1 s at most. They keep their pools, since
-    pottery asks from threads of its own.
+    """Redlock with clients that do not retry and wait at most 1 s.
+
+    They keep their pools, because pottery sends from its own threads.
     """
 
     def _client(self, url: str) -> Any:
@@ -75,7 +71,7 @@ class Tuned(Pottery):
 
 
 class PotteryAsyncio:
-    """The asyncio face, as its page shows."""
+    """AIORedlock as documented."""
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
         self._urls = urls
@@ -84,10 +80,9 @@ class PotteryAsyncio:
         _set_pause(pottery.AIORedlock, pause)
 
     def _client(self, url: str) -> Any:
-        return async_by_the_page(url)
+        return async_as_documented(url)
 
     async def open(self) -> None:
-        """See the protocol."""
         self._masters = {self._client(url) for url in self._urls}
 
     def _lock(self, resource: str) -> Any:
@@ -99,40 +94,35 @@ class PotteryAsyncio:
         )
 
     async def acquire(self, resource: str) -> Any:
-        """See the protocol."""
         lock = self._lock(resource)
         if not await lock.acquire(blocking=False):
             raise NotAcquired(resource)
         return lock
 
     async def wait(self, resource: str) -> Any:
-        """See the protocol."""
         lock = self._lock(resource)
         await lock.acquire()
         return lock
 
     def release(self, handle: Any) -> Any:
-        """See the protocol."""
         return handle.release()
 
     def extend(self, handle: Any) -> Any:
-        """See the protocol."""
         return handle.extend()
 
     async def close(self) -> None:
-        """See the protocol."""
         for client in self._masters:
             await client.aclose()
 
 
 class TunedAsyncio(PotteryAsyncio):
-    """The same with one connection a node, no retries and no timeouts."""
+    """AIORedlock with one connection per node, no retries and no timeouts."""
 
     def _client(self, url: str) -> Any:
         return async_tuned(url)
 
 
 def _set_pause(lock: Any, pause: float | None) -> None:
-    """The longest pause between tries. It is no argument, but a constant of the class."""
+    """Set the longest pause between attempts, which is a constant of the class."""
     if pause is not None:
         lock._RETRY_DELAY = pause  # noqa: SLF001

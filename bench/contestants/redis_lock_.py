@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 class PythonRedisLock:
-    """As its page shows, with clients without a pool (a connection a thread) and without a socket
-    timeout: redis-py's default of 5 s would break a BLPOP of 10.
+    """The lock as documented, with one connection per thread and no socket timeout.
+
+    redis-py's default timeout of 5 s would interrupt its BLPOP of 10 s.
     """
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
-        assert pause is None, "it does not poll"
+        assert pause is None, "python-redis-lock does not poll"
         self._ttl = int(ttl)
         self._clients: list[Any] = []
         self._url = urls[0]
@@ -31,27 +32,22 @@ class PythonRedisLock:
         return client
 
     def acquire(self, resource: str) -> Any:
-        """See the protocol."""
         lock = redis_lock.Lock(self._each.own, resource, expire=self._ttl)
         if not lock.acquire(blocking=False):
             raise NotAcquired(resource)
         return lock
 
     def wait(self, resource: str) -> Any:
-        """See the protocol."""
         lock = redis_lock.Lock(self._each.own, resource, expire=self._ttl)
         lock.acquire()
         return lock
 
     def release(self, handle: Any) -> None:
-        """See the protocol."""
         handle.release()
 
     def extend(self, handle: Any) -> None:
-        """See the protocol."""
         handle.extend()
 
     def close(self) -> None:
-        """See the protocol."""
         for client in self._clients:
             client.close()

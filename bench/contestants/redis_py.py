@@ -1,4 +1,4 @@
-"""redis-py: its Lock on one node, and what people write by hand for several nodes in asyncio."""
+"""redis-py: its Lock on one node, and a hand-written Redlock in asyncio."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from redis.lock import Lock
 from bench.contestants import NotAcquired
 from bench.contestants.clients import (
     PerThread,
-    async_by_the_page,
+    as_documented,
+    async_as_documented,
     async_careful,
     async_tuned,
-    by_the_page,
     tuned,
 )
 from quorlock import scripts
@@ -28,7 +28,7 @@ PAUSE = 0.1  # redis-py's default
 
 
 class RedisPyLock:
-    """As its page shows: `Redis.from_url(...).lock(name, timeout)`."""
+    """The lock as documented: `Redis.from_url(...).lock(name, timeout)`."""
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
         self._url = urls[0]
@@ -37,42 +37,36 @@ class RedisPyLock:
         self._start()
 
     def _start(self) -> None:
-        self._client = by_the_page(self._url)
+        self._client = as_documented(self._url)
 
     def _lock(self, resource: str) -> Lock:
         lock: Lock = self._client.lock(resource, timeout=self._ttl, sleep=self._pause)
         return lock
 
     def acquire(self, resource: str) -> Lock:
-        """See the protocol."""
         lock = self._lock(resource)
         if not lock.acquire(blocking=False):
             raise NotAcquired(resource)
         return lock
 
     def wait(self, resource: str) -> Lock:
-        """See the protocol."""
         lock = self._lock(resource)
         lock.acquire()
         return lock
 
     def release(self, handle: Lock) -> None:
-        """See the protocol."""
         handle.release()
 
     def extend(self, handle: Lock) -> None:
-        """Sets the ttl anew; its `extend` would add up."""
+        """Set the ttl again; `Lock.extend` would add to it."""
         handle.reacquire()
 
     def close(self) -> None:
-        """See the protocol."""
         self._client.close()
 
 
 class Tuned(RedisPyLock):
-    """The same without a pool (a connection a thread), without retries and without a
-    threading.local a lock.
-    """
+    """The lock with one connection per thread, no retries and no threading.local per lock."""
 
     def _start(self) -> None:
         self._clients: list[redis.Redis] = []
@@ -89,14 +83,14 @@ class Tuned(RedisPyLock):
         )
 
     def close(self) -> None:
-        """See the protocol."""
         for client in self._clients:
             client.close()
 
 
 class GatherAsyncio:
-    """The obvious Redlock by hand: `SET NX PX` on all clients at once, gathered; a majority counts;
-    released by script the same way. Errors of single nodes count as votes against.
+    """The obvious hand-written Redlock: `SET NX PX` on all clients, gathered; a majority wins.
+
+    A script releases in the same way. Errors of single nodes count as votes against.
     """
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
@@ -106,10 +100,9 @@ class GatherAsyncio:
         self._quorum = len(urls) // 2 + 1
 
     def _client(self, url: str) -> Any:
-        return async_by_the_page(url)
+        return async_as_documented(url)
 
     async def open(self) -> None:
-        """See the protocol."""
         self._clients = [self._client(url) for url in self._urls]
         self._release, self._extend = (
             [client.register_script(script.text) for client in self._clients]
@@ -117,7 +110,6 @@ class GatherAsyncio:
         )
 
     async def acquire(self, resource: str) -> tuple[str, str]:
-        """See the protocol."""
         token = secrets.token_hex(16)
         asked = (c.set(resource, token, nx=True, px=self._ttl_ms) for c in self._clients)
         votes = await asyncio.gather(*asked, return_exceptions=True)
@@ -127,7 +119,6 @@ class GatherAsyncio:
         return resource, token
 
     async def wait(self, resource: str) -> tuple[str, str]:
-        """See the protocol."""
         while True:
             try:
                 return await self.acquire(resource)
@@ -135,13 +126,11 @@ class GatherAsyncio:
                 await asyncio.sleep(self._pause)
 
     async def release(self, handle: tuple[str, str]) -> None:
-        """See the protocol."""
         resource, token = handle
         asked = (script(keys=[resource], args=[token]) for script in self._release)
         await asyncio.gather(*asked, return_exceptions=True)
 
     async def extend(self, handle: tuple[str, str]) -> None:
-        """See the protocol."""
         resource, token = handle
         asked = (script(keys=[resource], args=[token, self._ttl_ms]) for script in self._extend)
         votes = await asyncio.gather(*asked, return_exceptions=True)
@@ -149,20 +138,19 @@ class GatherAsyncio:
             raise NotAcquired(resource)
 
     async def close(self) -> None:
-        """See the protocol."""
         for client in self._clients:
             await client.aclose()
 
 
 class GatherTuned(GatherAsyncio):
-    """The same with one connection a node, no retries and no timeouts: the fastest."""
+    """The Redlock with one connection per node, no retries and no timeouts: the fastest."""
 
     def _client(self, url: str) -> Any:
         return async_tuned(url)
 
 
 class GatherCareful(GatherAsyncio):
-    """The same with no retries and timeouts of 1 s: for nodes that hang."""
+    """The Redlock for hanging nodes, with no retries and timeouts of 1 s."""
 
     def _client(self, url: str) -> Any:
         return async_careful(url)

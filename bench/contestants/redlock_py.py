@@ -1,6 +1,6 @@
-"""redlock-py: five nodes one after the other, by redis-py clients.
+"""redlock-py: one node after the other, with redis-py clients.
 
-It has no extension. Waiting is trying again after a fixed pause, `retry_delay`.
+The library has no extension. It waits by retrying after a fixed pause, `retry_delay`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RedlockPy:
-    """As its page shows: a list of dicts with hosts and ports."""
+    """Redlock as documented, with a list of dicts of hosts and ports."""
 
     def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
         self._urls = urls
@@ -29,11 +29,10 @@ class RedlockPy:
         return [{"host": host, "port": port, "db": 0} for host, port in map(address, self._urls)]
 
     def _make(self) -> Any:
-        # By thread only for Tuned's sake: clients that have but one connection.
+        # One per thread only for Tuned, whose clients have a single connection.
         return redlock.Redlock(self._clients(), retry_count=1, retry_delay=self._pause)
 
     def acquire(self, resource: str) -> Any:
-        """See the protocol."""
         manager = self._each.own
         held = manager.lock(resource, self._ttl_ms)
         if not held:
@@ -41,26 +40,25 @@ class RedlockPy:
         return held
 
     def wait(self, resource: str) -> Any:
-        """It tries three times by default, so who wants to wait for longer writes this loop."""
+        """Retry in a loop: the library tries only three times by default."""
         manager = self._each.own
         while not (held := manager.lock(resource, self._ttl_ms)):
-            pass  # it has slept within
+            pass  # `lock` has slept
         return held
 
     def release(self, handle: Any) -> None:
-        """See the protocol."""
         self._each.own.unlock(handle)
 
     def extend(self, handle: Any) -> None:
-        """It has none."""
+        """Raise NotImplementedError: the library has no extension."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """It has none; its clients' connections end with the process."""
+        """Do nothing: the library has no close, and connections end with the process."""
 
 
 class Tuned(RedlockPy):
-    """Given clients of redis-py: one connection each and no pool, no retries, 1 s timeouts."""
+    """Redlock with clients of one connection, no retries and timeouts of 1 s."""
 
     def _clients(self) -> list[Any]:
         return [tuned(url, one_thread=True) for url in self._urls]

@@ -1,8 +1,8 @@
-// node-redlock's child: what bench/one.py is for Python, for the works uncontended and extension.
+// The child process for node-redlock, as bench/one.py is for Python: uncontended and extension.
 //
 //     node one.js CONTESTANT WORK PARAMS_JSON URL,URL,...
 //
-// Prints one JSON object as its last line. Every cycle's time is kept, so percentiles are exact.
+// The last line of stdout is a JSON object. The time of every cycle is kept, so percentiles are exact.
 
 "use strict";
 

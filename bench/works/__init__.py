@@ -1,5 +1,5 @@
-"""What is measured, one module a work.
+"""The works, one module each.
 
-Each has `run(contestant, params, urls) -> dict`, called in a child process of its own
-(`bench.one`), and `PLAN`, the cases that the parent goes through (`bench.plan`).
+A work has `run(contestant, params, urls) -> dict`, which runs in a child process (`bench.one`), and
+`PLAN`, its cases (`bench.plan`).
 """

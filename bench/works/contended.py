@@ -1,12 +1,13 @@
-"""Work 3: one lock that many want at once, each for a millisecond.
+"""Work 3: many waiters compete for one lock and hold it for a millisecond each.
 
-Every acquisition is noted with the times at which it was got, begun to be given back and given
-back, on one clock, since all waiters are threads or tasks of one process. From these notes come the
-figures: acquisitions/s, the hand-off (one release has returned, the next acquire returns), and how
-evenly the waiters were served. Two holders at once would show too: they are counted.
+Each acquisition is noted with the times of the acquire, the start of the release and its end. All
+waiters are threads or tasks of one process, so the times are from one clock. The figures come from
+these notes: acquisitions/s, the hand-off time (from the end of a release to the next acquire) and
+fairness. Two simultaneous holders would be noticed and are counted.
 
-Who has given the lock back asks for it again at once. Where waiters sleep between tries it mostly
-gets it, and that hand-off is short and fair to nobody; so those to another waiter are told apart.
+A waiter that has released the lock tries again at once. If the others sleep between attempts, it
+usually wins, which makes the hand-off short and unfair. Therefore hand-offs to another waiter are
+also reported separately.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 RESOURCE = "bench:contended"
 HELD = 0.001
-SECONDS = 1.5  # a slice: at tens of milliseconds a hand-off there must be room for some
+SECONDS = 1.5  # of a slice: enough for some hand-offs of tens of milliseconds
 PAUSE = 0.010
-END = 5.0  # for waiters who are still asleep when the time is over
+END = 5.0  # seconds for waiters that are still asleep at the end
 
 POLLERS = (
     "quorlock",
@@ -68,7 +69,7 @@ PLAN = [
 
 
 def columns(found: Found) -> tuple[Column, ...]:
-    """Rate, hand-off, fairness."""
+    """Return the columns: rate, hand-off and fairness."""
     del found
     return (
         Column("acquisitions/s", "per_s"),
@@ -86,7 +87,7 @@ def columns(found: Found) -> tuple[Column, ...]:
 
 
 class Note(NamedTuple):
-    """One acquisition, in ns."""
+    """The times of one acquisition, in ns."""
 
     got: int
     giving: int
@@ -95,15 +96,15 @@ class Note(NamedTuple):
 
 
 def run(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
-    """So many `workers` for so many `seconds`; who waits then waits no longer than it must."""
+    """Let `workers` waiters compete for `seconds`, then wait a bounded time for them to end."""
     who = CONTESTANTS[contestant]
-    if who.face == "blocking":
+    if who.api == "blocking":
         return _in_threads(contestant, params, urls)
     return who.run(_in_tasks(contestant, params, urls))
 
 
 def figures(notes: list[Note], meter: Meter, workers: int) -> dict[str, Any]:
-    """What the notes of the measured part come to."""
+    """Return the figures of the measured part."""
     notes.sort()
     meter.samples = [after.got - before.given for before, after in pairwise(notes)]
     served = Counter(dict.fromkeys(range(workers), 0))
@@ -126,7 +127,7 @@ def figures(notes: list[Note], meter: Meter, workers: int) -> dict[str, Any]:
         "most": max(counts),
         "fewest": min(counts),
         "most_to_mean": max(counts) / fmean(counts) if notes else None,
-        # None got it before the one before had begun to give it back.
+        # Acquires that returned before the previous release began: there must be none.
         "overlaps": sum(after.got < before.giving for before, after in pairwise(notes)),
     }
 
@@ -147,10 +148,10 @@ def _in_threads(contestant: str, params: dict[str, Any], urls: list[str]) -> dic
                 giving = clock()
                 lock.release(held)
                 notes.append(Note(got, giving, clock(), number))
-            except Exception as error:  # noqa: BLE001 (counted, and told in the row)
+            except Exception as error:  # noqa: BLE001 (counted and shown in the row)
                 meter.error(error)
 
-    # Daemons: who sleeps longer than we wait for it is no reason not to end.
+    # Daemons: a thread that sleeps for longer does not prevent the process from ending.
     threads = [
         threading.Thread(target=waiter, args=(number,), daemon=True) for number in range(workers)
     ]
@@ -189,7 +190,7 @@ async def _in_tasks(contestant: str, params: dict[str, Any], urls: list[str]) ->
                 giving = clock()
                 await lock.release(held)
                 notes.append(Note(got, giving, clock(), number))
-            except Exception as error:  # noqa: BLE001 (counted, and told in the row)
+            except Exception as error:  # noqa: BLE001 (counted and shown in the row)
                 meter.error(error)
 
     tasks = [asyncio.create_task(waiter(number)) for number in range(workers)]

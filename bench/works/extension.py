@@ -1,4 +1,4 @@
-"""Work 5: one lease that is extended again and again."""
+"""Work 5: one lease that is extended repeatedly."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ PLAN = [
 
 
 def run(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
-    """A cycle is one extension here."""
+    """Measure extensions: each is one cycle."""
     who = CONTESTANTS[contestant]
-    if who.face == "blocking":
+    if who.api == "blocking":
         return blocking(contestant, params, urls)
     return who.run(in_a_loop(contestant, params, urls))
 
 
 def blocking(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
-    """In one thread."""
+    """Extend a lease in one thread."""
     lock = contestants.blocking(contestant, urls)
     held, meter, clock = lock.acquire(RESOURCE), Meter(), time.perf_counter_ns
     for seconds in (params["warm_up"], params["seconds"]):
@@ -56,7 +56,7 @@ def blocking(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[s
 
 
 async def in_a_loop(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
-    """In one task."""
+    """Extend a lease in one task."""
     lock = contestants.asyncio(contestant, urls)
     await lock.open()
     held, meter, clock = await lock.acquire(RESOURCE), Meter(), time.perf_counter_ns

@@ -1,10 +1,9 @@
-"""Work 4: what grows with the work. Memory and time with many leases held, more nodes, longer
-names; and what importing the library costs.
+"""Work 4: growth of memory and time with held leases, nodes and name lengths; import times.
 
-Memory: per lease that is held, measured twice in processes of their own: what Python allocated
-(`tracemalloc`, exact to the byte, and slow) and what the process grew by (RSS, which holds the
-allocator's waste as well). The user's own string, the list that keeps the leases and the nodes'
-memory are not counted; the key that the library makes of the string is.
+Memory is per held lease and measured in two separate processes: as allocated by Python
+(`tracemalloc`, exact but slow) and as growth of the RSS, which includes the allocator's waste. It
+includes the key that the library makes of the user's string. It does not include that string, the
+list of the leases and the memory of the nodes.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ if TYPE_CHECKING:
 
     from bench.results import Found
 
-TTL = 30.0  # the longest that the defaults allow: what is held should stay held meanwhile
-AT_ONCE = 20  # tasks that acquire beside one another, while leases pile up
-SETTLED = 0.3  # seconds after which what is under way is done, deadlines included
-AFTERWARDS = 300  # cycles that are timed while all those leases are held
+TTL = 30.0  # the maximum of the default settings, so that leases do not expire
+AT_ONCE = 20  # tasks that acquire concurrently
+SETTLED = 0.3  # seconds after which pending requests and deadlines are over
+AFTERWARDS = 300  # cycles that are timed while all leases are held
 OURS = ("quorlock", "quorlock.asyncio")
 HELD = (10, 1_000, 100_000)
 NODES = tuple(range(1, 10))
-LENGTHS = (10, 100, 512)  # no longer: quorlock refuses it
+LENGTHS = (10, 100, 512)  # 512 is quorlock's limit
 
-# How each library is imported; `pass` is what Python takes by itself.
+# The statement that imports each library, compared with `pass`.
 IMPORTS = {
     "quorlock": "from quorlock import Redlock",  # `import quorlock` alone loads no name
     "quorlock.asyncio": "import quorlock.asyncio",
@@ -58,12 +57,12 @@ IMPORTS = {
     "python-redis-lock": "import redis_lock",
     "coredis.Lock": "import coredis",
 }
-IMPORT_RUNS = 9  # a round, each beside one of `pass`
+IMPORT_RUNS = 9  # per round, each next to one of `pass`
 
 
 @contextmanager
 def own_site(fleet: Fleet, nodes: int) -> Generator[Site]:
-    """Servers of its own: 100,000 keys are nobody else's business, nor is a sixth node."""
+    """Yield separate servers, for cases with many keys or more than five nodes."""
     del fleet
     with Fleet(nodes) as own:
         yield Site(own, own.urls())
@@ -112,7 +111,7 @@ PLAN = [
 
 
 def columns(found: Found) -> tuple[Column, ...]:
-    """By what is measured."""
+    """Return the columns, depending on what is measured."""
     if found.params["what"] == "import":
         return (
             Column("ms more than pass", "more_ms", "{:.1f}"),
@@ -143,7 +142,7 @@ def _memory(who: str, case: Case) -> Aim:
 
 
 AIMS = [
-    # Of ten leases the first connections' buffers would be most.
+    # With ten leases most of the memory would be buffers of the connections.
     *(_memory(who, _held(count)) for count in HELD[1:] for who in OURS),
     Aim(
         "import quorlock",
@@ -164,24 +163,24 @@ AIMS = [
 
 
 def run(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
-    """`what` says which of the measurements."""
+    """Run the measurement that `params["what"]` names."""
     if params["what"] == "import":
         found = import_time(IMPORTS[contestant])
         if contestant == "quorlock":
             found["bare_more_ms"] = import_time("import quorlock")["more_ms"]
         if contestant not in OURS:
-            del found["imported"]  # hundreds
+            del found["imported"]  # hundreds of names
         return found
     who = CONTESTANTS[contestant]
     if params["what"] == "held":
         return held(contestant, params, urls)
-    if who.face == "blocking":
+    if who.api == "blocking":
         return _cycles(contestant, params, urls)
     return who.run(_cycles_in_a_task(contestant, params, urls))
 
 
 def names(length: int) -> Iterator[str]:
-    """A hundred of them, round and round, of so many bytes each."""
+    """Yield a hundred names of this length in turn, without end."""
     return itertools.cycle([f"{number:03}".rjust(length, "n") for number in range(100)])
 
 
@@ -220,29 +219,30 @@ async def _cycles_in_a_task(
 
 
 def held(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
-    """Twice, in a process each: once counted byte by byte, once for RSS and the times."""
+    """Measure in two processes: one for allocated bytes, one for RSS and times."""
     found: dict[str, Any] = {}
     for trace in (True, False):
-        told = json.dumps({**params, "trace": trace})
-        command = [sys.executable, "-m", __name__, contestant, told, ",".join(urls)]
+        sent = json.dumps({**params, "trace": trace})
+        command = [sys.executable, "-m", __name__, contestant, sent, ",".join(urls)]
         ended = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         found |= json.loads(ended.stdout)
     return found
 
 
 def main() -> NoReturn:
-    """One of the two. Ends at once, with all that it holds: to give it back would take longer than
-    everything else, and its servers end as well.
+    """Run one of the two measurements, then exit without releasing the leases.
+
+    Releasing would take longer than everything else, and the servers end as well.
     """
-    contestant, told, urls = sys.argv[1:]
-    params = json.loads(told)
+    contestant, sent, urls = sys.argv[1:]
+    params = json.loads(sent)
     signal.alarm(int(params["deadline"]))
     who = CONTESTANTS[contestant]
-    if who.face == "blocking":
+    if who.api == "blocking":
         _hold_in_a_thread(contestant, params, urls.split(","))
     else:
         who.run(_hold_in_tasks(contestant, params, urls.split(",")))
-    raise AssertionError("they do not return")
+    raise AssertionError("the measurement must not return")
 
 
 def _end(result: dict[str, Any]) -> NoReturn:
@@ -251,13 +251,13 @@ def _end(result: dict[str, Any]) -> NoReturn:
 
 
 def _resources(params: dict[str, Any]) -> list[str]:
-    """Other names for each of the two: what the first has held is still there."""
+    """Return names that differ between the two processes: leases of the first are still held."""
     which = "counted" if params["trace"] else "timed.."
     return [f"bench:{which}:{number:06}" for number in range(params["held"])]
 
 
 class Memory:
-    """What was allocated since."""
+    """Memory that was allocated since this object was made."""
 
     def __init__(self, *, trace: bool) -> None:
         gc.collect()
@@ -272,7 +272,7 @@ class Memory:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def per(self, count: int) -> dict[str, float]:
-        """For each of so many leases."""
+        """Return the memory for each of `count` leases."""
         gc.collect()
         key = "bytes_per_lease" if self._trace else "rss_per_lease"
         found = {key: (self._now() - self._before) / count}
@@ -287,7 +287,7 @@ def _hold_in_a_thread(contestant: str, params: dict[str, Any], urls: list[str]) 
     resources = _resources(params)
     leases: list[Any] = [None] * count
     samples: list[int] = [0] * count
-    # The first calls open connections, and threads that open them.
+    # The first calls open connections and start the threads that do so.
     for _ in range(20):
         lock.release(lock.acquire("bench:warm"))
     time.sleep(SETTLED)
@@ -355,8 +355,9 @@ async def _hold_in_tasks(contestant: str, params: dict[str, Any], urls: list[str
 
 
 def import_time(statement: str, runs: int = IMPORT_RUNS) -> dict[str, Any]:
-    """A fresh interpreter with the statement against one with `pass`, in turn; medians of the
-    differences. Compiled beforehand, as an installed library is.
+    """Compare fresh interpreters that run the statement or `pass`, in turn.
+
+    The results are medians of the differences. Bytecode is cached, as for an installed library.
     """
     for _ in range(2):
         _python(statement)
@@ -379,7 +380,7 @@ def import_time(statement: str, runs: int = IMPORT_RUNS) -> dict[str, Any]:
 
 
 def _python(statement: str) -> tuple[float, float]:
-    """Milliseconds and milliseconds of CPU of one interpreter."""
+    """Return the milliseconds and CPU milliseconds of one interpreter."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, "-c", statement], check=True)
     took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -388,15 +389,15 @@ def _python(statement: str) -> tuple[float, float]:
 
 
 def imported(statement: str) -> dict[str, float]:
-    """The modules that it imports beyond those of `pass`: each one's own milliseconds."""
+    """Return the modules that `pass` does not import, with the milliseconds of each."""
     with_it, without = _importtime(statement), _importtime("pass")
     return {name: taken for name, taken in with_it.items() if name not in without}
 
 
 def _importtime(statement: str) -> dict[str, float]:
     command = [sys.executable, "-X", "importtime", "-c", statement]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stderr
-    rows = re.findall(r"^import time: +(\d+) \| +\d+ \| +(\S+)$", told, re.MULTILINE)
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    rows = re.findall(r"^import time: +(\d+) \| +\d+ \| +(\S+)$", listing, re.MULTILINE)
     return {name: int(own) / 1000 for own, name in rows}
 
 

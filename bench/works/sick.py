@@ -1,11 +1,11 @@
-"""Work 2: five nodes of which some fall ill under way: one slow, one or two hung, two killed.
+"""Work 2: five nodes of which some fail during the slice: one slow, one or two hung, two killed.
 
-Each slice has servers of its own. A child measures first while all is well; then it says `fault`
-and goes on when the fault is there: the first call apart, then the rest, held against the healthy
-part of the same slice. It says `wake` then, leaves everybody time to drain, and says `count`: a key
-that is still there is an orphan, for nothing is held any more.
+Each slice has separate servers. A child first measures the healthy state. Then it sends `fault` and
+measures again once the fault is in force: the first call, and then the rest, relative to the
+healthy part of the same slice. Then it sends `wake`, waits for connections to drain and sends
+`count`: nothing is held any more, so each remaining key is an orphan.
 
-A call that takes longer than PATIENCE is broken off and ends the slice: "no lock within 5 s".
+A call that takes longer than PATIENCE is aborted and ends the slice: "no lock within 5 s".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.aims import Aim
 from bench.contestants import CONTESTANTS
 from bench.fleet import Fleet, Site
 from bench.meter import Meter
-from bench.one import tell
+from bench.one import notify_parent
 from bench.plan import Case, Column
 from bench.proxy import Proxy
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 5.0
-DRAIN = 1.0  # less than any lease lives: a key that stays is no key that has run out
+DRAIN = 1.0  # less than any ttl: orphans have not expired when they are counted
 DELAY = 0.020
 NAMES = 100
 
@@ -64,7 +64,7 @@ PEERS = (
 
 
 class SickSite(Site):
-    """Five servers, and one of them behind a proxy if that is what makes it slow."""
+    """Five servers; with the fault `delayed` one of them is behind a proxy."""
 
     def __init__(self, fleet: Fleet, urls: list[str], fault: str, proxy: Proxy | None) -> None:
         super().__init__(fleet, urls)
@@ -72,12 +72,12 @@ class SickSite(Site):
         self._proxy = proxy
         self._orphans: int | None = None
 
-    def heard(self, word: str) -> None:
-        """`fault`, `wake` or `count`."""
+    def on_word(self, word: str) -> None:
+        """Handle `fault`, `wake` or `count`."""
         {"fault": self._begin, "wake": self._end, "count": self._count}[word]()
 
     def after(self) -> dict[str, Any]:
-        """What the child could not see."""
+        """Return the number of orphans, which the child cannot see."""
         return {} if self._orphans is None else {"orphans": self._orphans}
 
     def _begin(self) -> None:
@@ -105,14 +105,14 @@ class SickSite(Site):
 
 @contextmanager
 def sick_site(fleet: Fleet, nodes: int, *, fault: str) -> Generator[Site]:
-    """Servers of its own, for what happens to them."""
+    """Yield separate servers, because the fault damages them."""
     del fleet
     with Fleet(nodes) as own:
         urls = own.urls()
         if fault != "delayed":
             yield SickSite(own, urls, fault, None)
             return
-        # In front of it all the time: what it costs by itself is in both parts.
+        # The proxy is always in front of the node, so that its cost is in both parts.
         with Proxy(urls[2:3]) as proxy:
             yield SickSite(own, [*urls[:2], *proxy.urls, *urls[3:]], fault, proxy)
 
@@ -146,7 +146,7 @@ PLAN = [
 
 
 def columns(found: Found) -> tuple[Column, ...]:
-    """Against the healthy part, and what was left behind."""
+    """Return the columns: figures relative to the healthy part, and leftovers."""
     del found
     return (
         Column("healthy p50 µs", "healthy_p50_us"),
@@ -164,7 +164,7 @@ def columns(found: Found) -> tuple[Column, ...]:
 
 def _aims() -> list[Aim]:
     def worst(fault: str, who: str, key: str) -> Callable[[Results], Figure]:
-        """All rounds' worst: a fault that is there once is there."""
+        """Return the worst round: one occurrence is a failure."""
 
         def figure(results: Results) -> Figure:
             found = results.figure(_name(fault), who, key)
@@ -206,12 +206,12 @@ AIMS = _aims()
 
 
 class NoLock(BaseException):
-    """It took longer than anybody would wait. No Exception, for libraries catch those."""
+    """The call took longer than PATIENCE. Not an Exception, because libraries catch those."""
 
 
 @dataclass
 class Means:
-    """How a face does a cycle, something for which it has but so many seconds, and nothing."""
+    """The operations of an API: one cycle, awaiting with a timeout, and sleeping."""
 
     cycle: Callable[[], Awaitable[object]]
     within: Callable[[float, Awaitable[None]], Awaitable[None]]
@@ -219,9 +219,9 @@ class Means:
 
 
 def run(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
-    """One thread or task: healthy for `seconds`, sick for `seconds`."""
+    """Measure one thread or task: `seconds` in health, `seconds` with the fault."""
     who = CONTESTANTS[contestant]
-    if who.face == "blocking":
+    if who.api == "blocking":
         return _in_a_thread(contestant, params, urls)
     return who.run(_in_a_task(contestant, params, urls))
 
@@ -229,20 +229,20 @@ def run(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, A
 async def _measure(means: Means, params: dict[str, Any]) -> dict[str, Any]:
     seconds, patience = params["seconds"], params.get("patience", PATIENCE)
     healthy, first, sick = Meter(), Meter(), Meter()
-    await _go_on(means, healthy, params["warm_up"])
-    await _go_on(means, healthy, seconds)
+    await _run_cycles(means, healthy, params["warm_up"])
+    await _run_cycles(means, healthy, seconds)
     threads_before = threads()
-    tell("fault")
+    notify_parent("fault")
     no_lock = False
     try:
         await means.within(patience, _once(means, first))
-        await means.within(patience + seconds, _go_on(means, sick, seconds))
+        await means.within(patience + seconds, _run_cycles(means, sick, seconds))
     except NoLock:
         no_lock = True
     threads_more = threads() - threads_before
-    tell("wake")
+    notify_parent("wake")
     await means.sleep(DRAIN)
-    tell("count")
+    notify_parent("count")
     was, once, now = healthy.result(), first.result(), sick.result()
     p50, p99, first_us = was["p50_us"], was["p99_us"], once["p50_us"]
     return now | {
@@ -260,18 +260,18 @@ async def _measure(means: Means, params: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _once(means: Means, meter: Meter) -> None:
-    """One cycle, noted."""
+    """Measure one cycle."""
     began = time.perf_counter_ns()
     try:
         await means.cycle()
-    except Exception as error:  # noqa: BLE001 (counted, and told in the row)
+    except Exception as error:  # noqa: BLE001 (counted and shown in the row)
         meter.error(error)
     else:
         meter.samples.append(time.perf_counter_ns() - began)
 
 
-async def _go_on(means: Means, meter: Meter, seconds: float) -> None:
-    """Cycles for so long."""
+async def _run_cycles(means: Means, meter: Meter, seconds: float) -> None:
+    """Measure cycles for `seconds`."""
     meter.start()
     end = time.perf_counter() + seconds
     try:
@@ -305,26 +305,24 @@ def _in_a_thread(contestant: str, params: dict[str, Any], urls: list[str]) -> di
 
 
 def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine that never suspends returns: the frame is shared with asyncio, the loop is
-    not.
-    """
+    """Run a coroutine that never suspends; the blocking API shares `_measure` with asyncio."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
         outcome: T = stop.value
         return outcome
-    raise AssertionError("it has suspended")
+    raise AssertionError("the coroutine has suspended")
 
 
 @contextmanager
 def _alarm(seconds: float) -> Generator[None]:
-    """Raise NoLock in what takes longer. The child's own last alarm is set again after."""
+    """Raise NoLock in the `with` block after `seconds`; then restore the child's alarm."""
 
-    def ring(number: int, frame: FrameType | None) -> NoReturn:
+    def on_alarm(number: int, frame: FrameType | None) -> NoReturn:
         del number, frame
         raise NoLock
 
-    handler = signal.signal(signal.SIGALRM, ring)
+    handler = signal.signal(signal.SIGALRM, on_alarm)
     last, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -354,7 +352,7 @@ async def _in_a_task(contestant: str, params: dict[str, Any], urls: list[str]) -
 
 
 def threads() -> int:
-    """How many this process has, of whatever kind."""
+    """Return the number of threads of this process, including those not started by Python."""
     with suppress(OSError):
         return len(os.listdir("/proc/self/task"))  # noqa: PTH208 (names are enough)
     return threading.active_count()

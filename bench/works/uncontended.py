@@ -1,4 +1,4 @@
-"""Work 1: acquire and release on names that nobody else wants, one worker or many."""
+"""Work 1: acquire and release uncontended locks, with one worker or many."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FEW = (*_OURS, *_GATHERS, *_POTTERIES, "node-redlock", "node-redlock+autopipeli
 
 @contextmanager
 def slow_site(fleet: Fleet, nodes: int, delay: float) -> Generator[Site, None, None]:
-    """The run's own servers behind a proxy that holds back every answer for `delay` seconds."""
+    """Yield the servers of the run behind a proxy that delays every reply by `delay` seconds."""
     with shared_site(fleet, nodes) as site, Proxy(site.urls) as proxy:
         proxy.delay(delay)
         yield Site(fleet, proxy.urls)
@@ -48,7 +48,7 @@ def _tasks(workers: int, nodes: int, who: tuple[str, ...], quick: tuple[str, ...
     name = f"asyncio, N = {nodes}, {workers:,} task{'s' * (workers > 1)}"
     params: dict[str, Any] = {"workers": workers}
     if workers >= NAMES:
-        params["seconds"] = 1.5  # or the slow ones end no cycle
+        params["seconds"] = 1.5  # slow contestants need this long for one cycle
     return Case("uncontended", name, who, params, nodes, quick=quick)
 
 
@@ -134,7 +134,7 @@ PLAN = [
 
 
 def columns(case: Found) -> tuple[Column, ...]:
-    """One worker: how long it takes, against the limit and against us. More: how much is done."""
+    """Return the columns: relative times with one worker, relative throughput with many."""
     key, inverse = ("p50_us", False) if case.params["workers"] == 1 else ("per_s", True)
     against = ("limit.all", "limit.saturated", "quorlock", "quorlock.asyncio")
     ratios = (
@@ -146,19 +146,17 @@ def columns(case: Found) -> tuple[Column, ...]:
 
 
 def run(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
-    """`workers` threads or tasks; after `warm_up` seconds they go on for `seconds`, or for
-    `cycles` each.
-    """
+    """Measure `workers` threads or tasks for `seconds`, or `cycles` each, after a warm-up."""
     if contestant == "limit.saturated":
         return at_the_limit(params, urls)
     who = CONTESTANTS[contestant]
-    if who.face == "blocking":
+    if who.api == "blocking":
         return in_threads(contestant, params, urls)
     return who.run(in_tasks(contestant, params, urls))
 
 
 def at_the_limit(params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
-    """What the nodes can do at all, with as many cycles under way as there are tasks."""
+    """Measure the capacity of the nodes, with as many cycles pipelined as there are tasks."""
     in_flight = params["workers"]
     saturate(urls, params["warm_up"], in_flight, TTL)
     found = saturate(urls, params["seconds"], in_flight, TTL)
@@ -171,18 +169,18 @@ def at_the_limit(params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
 
 
 def names(worker: int, workers: int) -> Iterator[str]:
-    """The resources of one worker, round and round."""
+    """Yield the resources of one worker in turn, without end."""
     count = max(10, NAMES // workers)
     return itertools.cycle([f"bench:{worker}:{number}" for number in range(count)])
 
 
 def until(seconds: float) -> int:
-    """That many seconds from now on the clock of the cycles."""
+    """Return the instant `seconds` from now, on the clock of the cycles."""
     return time.perf_counter_ns() + int(seconds * 1e9)
 
 
 def in_threads(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
-    """All threads share one instance, as those of a program would."""
+    """Measure threads that share one instance, as in a program."""
     lock = contestants.blocking(contestant, urls)
     acquire, release = lock.acquire, lock.release
     workers: int = params["workers"]
@@ -198,7 +196,7 @@ def in_threads(contestant: str, params: dict[str, Any], urls: list[str]) -> dict
                 break
             try:
                 release(acquire(resource))
-            except Exception as error:  # noqa: BLE001 (counted, and told in the row)
+            except Exception as error:  # noqa: BLE001 (counted and shown in the row)
                 meter.error(error)
             else:
                 taken.append(clock() - began)
@@ -223,7 +221,7 @@ def in_threads(contestant: str, params: dict[str, Any], urls: list[str]) -> dict
 
 
 async def in_tasks(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
-    """All tasks share one instance."""
+    """Measure tasks that share one instance."""
     lock = contestants.asyncio(contestant, urls)
     await lock.open()
     acquire, release = lock.acquire, lock.release
@@ -238,7 +236,7 @@ async def in_tasks(contestant: str, params: dict[str, Any], urls: list[str]) -> 
                 break
             try:
                 await release(await acquire(resource))
-            except Exception as error:  # noqa: BLE001 (counted, and told in the row)
+            except Exception as error:  # noqa: BLE001 (counted and shown in the row)
                 meter.error(error)
             else:
                 samples.append(clock() - began)

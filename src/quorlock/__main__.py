@@ -1,6 +1,4 @@
-"""`python -m quorlock`, and the script `quorlock`: hands over to `quorlock.cli`, if what that
-needs is installed.
-"""
+"""`python -m quorlock` and the script `quorlock`: run `quorlock._cli` if click is installed."""
 
 from __future__ import annotations
 
@@ -13,18 +11,18 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status."""
-    # Until a command takes signals itself, Ctrl-C is an end without a word, not a traceback of
-    # whatever was being loaded.
+    """Run one command and return its exit status."""
+    # Until a command handles signals itself, Ctrl-C ends the process silently: a traceback of the
+    # modules being loaded would help no user.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        from quorlock.cli.main import main as run
+        from quorlock._cli.main import main as run
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
         sys.stderr.write("quorlock: click is not installed; run: pip install 'quorlock[cli]'\n")
-        return 69  # EX_UNAVAILABLE of quorlock.cli.exits, which cannot be asked here
+        return 69  # EX_UNAVAILABLE as in quorlock._cli.exit_status, which may not be loadable
     return run(arguments)
 
 

@@ -1,35 +1,106 @@
-"""What can go wrong, as a tree. Leaves the causes to the nodes' votes.
+"""The errors, as a tree.
 
     QuorlockError
     ├─ AcquireError          .resource .votes .attempts .elapsed
-    │  ├─ AcquireTimeout     also TimeoutError: somebody else held it to the end
-    │  └─ QuorumUnreachable  too many nodes did not answer; which, and why
+    │  ├─ AcquireTimeout     also TimeoutError: another client held the lock to the end
+    │  └─ QuorumUnreachable  too few nodes replied; .votes has the nodes and reasons
     ├─ LeaseLost             .lease .reason (expired | taken | unreachable | evicted)
-    ├─ HoldLimitReached      .resource .max_hold: a lease may not be extended for ever
-    ├─ StaleFence            .resource .fence .seen: a later holder has been there
-    ├─ NodeError             .resource .votes: nodes answered what they never should
+    ├─ HoldLimitReached      .resource .max_hold: the limit of extending a lease
+    ├─ StaleFence            .resource .fence .seen: a later holder has written
+    ├─ NodeError             .resource .votes: nodes returned unexpected errors
     └─ ConfigError           also ValueError: .argument .value .fix
 
-Facts are attributes; the sentence is built when somebody asks for it.  A password never
-reaches this module: addresses come without user info, server texts come redacted.
+Facts are attributes; the sentence is built by `str`.  `args` holds the same facts, as the
+constructor takes them and as JSON knows them: `type(e)(*e.args)` is the same error in another
+process.  Celery sends `args` and no more.  A password never reaches this module: addresses come
+without user info, server texts come redacted.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Sequence
+    from typing import TypeAlias
 
-    from quorlock._core.outcomes import NodeVote
+    Vote: TypeAlias = "NodeVote | Sequence[Any]"
+
+
+class VoteCode(StrEnum):
+    """The reason for a node's vote, for programs; the values are stable, and JSON has them."""
+
+    GRANTED = "granted"
+    HELD = "held"
+    HELD_WITHOUT_TTL = "held_without_ttl"  # by a key that never expires: no lock of quorlock
+    KEY_MISSING = "key_missing"
+    NOT_SET = "not_set"  # not asked: the lock was never set there
+    RELEASE_PENDING = "release_pending"  # not asked: a release of the lock is pending there
+    FENCE_MISMATCH = "fence_mismatch"  # granted, but the node issued another fence
+    WRONG_TYPE = "wrong_type"  # the key holds another type of data
+    ACCESS_DENIED = "access_denied"  # a login or a right is missing
+    PERMANENT_ERROR = "permanent_error"  # another error that an operator must fix: a replica
+    TRANSIENT_ERROR = "transient_error"  # an error that may pass: loading, busy, out of memory
+    CLOCK_SKEW = "clock_skew"  # the node's clock or fence counter differs too much for fences
+    PROTOCOL_ERROR = "protocol_error"  # no reply of the Redis protocol
+    TIMED_OUT = "timed_out"  # no reply in time
+    NOT_AWAITED = "not_awaited"  # the verdict was decided without this node
+    CONNECTION_LOST = "connection_lost"  # before the reply
+    NOT_CONNECTED = "not_connected"  # nothing was sent
+    CONNECT_TIMED_OUT = "connect_timed_out"  # nothing was sent: no answer to connecting
+    NOT_ADMITTED = "not_admitted"  # nothing was sent: the node replies, and may not vote yet
+    BACKLOG = "backlog"  # nothing was sent: too many replies are pending
+    LOCAL_QUEUE_TIMEOUT = "local_queue_timeout"  # nothing was sent: too many calls in this process
+    QUARANTINED = "quarantined"  # not asked: the restart guard keeps the node out
+
+    @property
+    def is_error(self) -> bool:
+        """Return whether the node replied with an error, or is not fit to vote."""
+        return self in _ERRORS
+
+    @property
+    def is_permanent(self) -> bool:
+        """Return whether the error stays until an operator fixes it."""
+        return self in _PERMANENT
+
+
+_PERMANENT = frozenset(
+    {
+        VoteCode.WRONG_TYPE,
+        VoteCode.ACCESS_DENIED,
+        VoteCode.PERMANENT_ERROR,
+        VoteCode.PROTOCOL_ERROR,
+    }
+)
+_ERRORS = _PERMANENT | {VoteCode.TRANSIENT_ERROR, VoteCode.CLOCK_SKEW}
+
+
+class NodeVote(NamedTuple):
+    """The vote of one node, as users see it.
+
+    Attributes:
+        node: its address, without user info.
+        vote: "granted", "refused" or "unknown" (no reply: it may have been granted).
+        cause: the reason, in words for people.
+        answered: whether it replied, even with an error.
+        code: the reason, for programs.
+    """
+
+    node: str
+    vote: str
+    cause: str
+    answered: bool
+    code: VoteCode
 
 
 class QuorlockError(Exception):
-    """Anything that quorlock raises on its own account."""
+    """The base of all errors that quorlock raises."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(message)
+        super().__init__()
         self.message = message
+        self.args: tuple[Any, ...] = (message,)
 
     def __str__(self) -> str:
         return self.message
@@ -37,24 +108,13 @@ class QuorlockError(Exception):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        # Errors travel between processes (multiprocessing, Celery): rebuilt from their facts.
-        return _rebuild, (type(self), self.facts())
-
-    def facts(self) -> dict[str, Any]:
-        """The attributes, as the constructor takes them."""
-        return {"message": self.message}
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the attributes, except notes: a lease cannot be pickled.
+        notes = getattr(self, "__notes__", None)
+        return type(self), self.args, {"__notes__": notes} if notes else None
 
 
-# The words of `Cause.UNHEARD` (this module imports nothing): the verdict fell without that node.
-_UNHEARD = "not waited for"
-# And those of `Cause.UNFENCED`.
-_UNFENCED = "granted, but issued another fence"
-_LOOK = "look at these nodes"
-
-
-def _rebuild(kind: type[QuorlockError], facts: dict[str, Any]) -> QuorlockError:
-    return kind(**facts)
+_LOOK = "check these nodes"
 
 
 class ConfigError(QuorlockError, ValueError):
@@ -62,45 +122,32 @@ class ConfigError(QuorlockError, ValueError):
 
     Attributes:
         argument: the argument's name, as in the signature (`ttl`, `nodes[1]`).
-        value: what was given, passwords taken out.
+        value: the given value, without passwords.  In another process a long value, or one that
+            JSON does not know, is text.
         fix: what to do.
     """
 
-    def __init__(self, argument: str, value: object, fix: str) -> None:
+    def __init__(self, argument: str, value: object, fix: str, shown: str | None = None) -> None:
         self.argument = argument
         self.value = value
         self.fix = fix
-        super().__init__(f"{argument}={_shortened(value)}: {fix}")
-
-    def facts(self) -> dict[str, Any]:
-        """The attributes, as the constructor takes them."""
-        return {
-            "argument": self.argument,
-            "value": _Quoted(_shortened(self.value)),
-            "fix": self.fix,
-        }
+        shown = _shortened(value) if shown is None else shown
+        super().__init__(f"{argument}={shown}: {fix}")
+        plain = value if _is_plain(value) else shown
+        told = (argument, plain, fix)
+        self.args: tuple[Any, ...] = told if _shortened(plain) == shown else (*told, shown)
 
 
 class _Voted(QuorlockError):
-    """What the errors that follow a round have in common."""
+    """The part that the errors of a round share: resource, votes, attempts and time."""
 
-    def __init__(
-        self, resource: str, votes: Sequence[NodeVote], attempts: int, elapsed: float
-    ) -> None:
+    def __init__(self, resource: str, votes: Iterable[Vote], attempts: int, elapsed: float) -> None:
         super().__init__()
         self.resource = resource
-        self.votes = tuple(votes)
+        self.votes: tuple[NodeVote, ...] = _votes(votes)
         self.attempts = attempts
         self.elapsed = elapsed
-
-    def facts(self) -> dict[str, Any]:
-        """The attributes, as the constructor takes them."""
-        return {
-            "resource": self.resource,
-            "votes": self.votes,
-            "attempts": self.attempts,
-            "elapsed": self.elapsed,
-        }
+        self.args: tuple[Any, ...] = (resource, _plain_votes(self.votes), attempts, elapsed)
 
     def _effort(self) -> str:
         tries = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
@@ -108,34 +155,35 @@ class _Voted(QuorlockError):
 
 
 class AcquireError(_Voted):
-    """The lock was not acquired; nothing of ours is left on a node that can be reached.
+    """The lock was not acquired; no key of it is left on a node that can be reached.
 
     Attributes:
-        resource: the name that was asked for.
-        votes: what every node said in the last attempt.
-        attempts: how many there were.
+        resource: the name of the resource.
+        votes: the vote of every node in the last attempt.
+        attempts: the number of attempts.
         elapsed: seconds from the call to the end of the last attempt.
     """
 
 
 class AcquireTimeout(AcquireError, TimeoutError):
-    """Somebody else held the resource until our time was up.
+    """Another client held the resource until the timeout.
 
     Attributes:
-        holder_ttl: seconds until the holder's lease ends on a quorum by itself, at the
-            most; None when no node told or when it does not end.
+        holder_ttl: the most seconds until the holder's keys expire on a quorum; None if no node
+            reported it, or if they do not expire.
     """
 
     def __init__(
         self,
         resource: str,
-        votes: Sequence[NodeVote],
+        votes: Iterable[Vote],
         attempts: int,
         elapsed: float,
         holder_ttl: float | None = None,
     ) -> None:
         super().__init__(resource, votes, attempts, elapsed)
         self.holder_ttl = holder_ttl
+        self.args: tuple[Any, ...] = (*self.args, holder_ttl)
 
     def __str__(self) -> str:
         return f"{self.resource!r} {self._why()} {self._effort()}{self._hint()}"
@@ -145,7 +193,7 @@ class AcquireTimeout(AcquireError, TimeoutError):
         granted = sum(vote.vote == "granted" for vote in self.votes)
         if granted > n // 2:
             return f"was granted by {granted} of {n} nodes, but too late to be valid"
-        if any(vote.cause == _UNFENCED for vote in self.votes):
+        if any(vote.code is VoteCode.FENCE_MISMATCH for vote in self.votes):
             return "was granted by a quorum of nodes, but they did not agree on a fence"
         refused = [vote.node for vote in self.votes if vote.vote == "refused"]
         which = f" ({', '.join(refused)})" if len(refused) < n else ""
@@ -154,31 +202,31 @@ class AcquireTimeout(AcquireError, TimeoutError):
     def _hint(self) -> str:
         if self.holder_ttl is not None:
             return f"; the holder's lease ends in at most {_seconds(self.holder_ttl)}"
-        if any("without ttl" in vote.cause for vote in self.votes):
+        if any(vote.code is VoteCode.HELD_WITHOUT_TTL for vote in self.votes):
             return "; the key there has no ttl and is no lock of ours: delete it if nobody needs it"
         return ""
 
-    def facts(self) -> dict[str, Any]:
-        """The attributes, as the constructor takes them."""
-        return {**super().facts(), "holder_ttl": self.holder_ttl}
-
 
 class QuorumUnreachable(AcquireError):
-    """Too many nodes did not answer: whether somebody holds it is not known.
+    """Too few nodes replied to know whether the lock is held.
 
-    Fewer than a quorum answered, or, by bare token, the answers do not agree and those that
-    could decide it did not come.
+    Fewer than a quorum replied; or, by bare token, the replies do not agree, and those that could
+    decide it are missing.
     """
 
     def __str__(self) -> str:
-        silent = [vote for vote in self.votes if not vote.answered and vote.cause != _UNHEARD]
+        silent = [
+            vote
+            for vote in self.votes
+            if not vote.answered and vote.code is not VoteCode.NOT_AWAITED
+        ]
         return f"{self.resource!r}: {self._count()} ({_causes(silent)}), {self._effort()}; {_LOOK}"
 
     def _count(self) -> str:
         n = len(self.votes)
         answered = sum(vote.answered for vote in self.votes)
-        # A node that the verdict did not wait for is not to blame, and would not have decided it.
-        if answered <= n // 2 and all(vote.cause != _UNHEARD for vote in self.votes):
+        # A node that the verdict did not wait for has not failed, and would not have decided it.
+        if answered <= n // 2 and all(vote.code is not VoteCode.NOT_AWAITED for vote in self.votes):
             return f"{answered} of {n} nodes answered, {_needed(n)}"
         granted = sum(vote.vote == "granted" for vote in self.votes)
         refused = sum(vote.vote == "refused" for vote in self.votes)
@@ -189,31 +237,32 @@ class QuorumUnreachable(AcquireError):
 
 
 class NodeError(_Voted):
-    """Nodes answered what they never should, so many that no quorum is left without them.
+    """Nodes returned unexpected errors, so many that no quorum is left without them.
 
-    Wrong type of data at the key, no permission, wrong password, read-only, out of memory,
-    not a Redis server: something to mend on the nodes or in the configuration.
+    Wrong type of data at the key, no permission, wrong password, read-only, out of memory, not a
+    Redis server: fix the nodes or the configuration.
+
     Attributes as those of `AcquireError`.
     """
 
     def __str__(self) -> str:
-        faulty = [vote for vote in self.votes if not vote.fit]
+        faulty = [vote for vote in self.votes if vote.code.is_error]
         return (
             f"{self.resource!r}: {len(faulty)} of {len(self.votes)} nodes cannot vote"
-            f" ({_causes(faulty)}), {self._effort()}; mend these nodes or their settings"
+            f" ({_causes(faulty)}), {self._effort()}; fix these nodes or their configuration"
         )
 
 
 class LeaseLost(QuorlockError):
-    """The lease is over: what it protected may be somebody else's by now.
+    """The lease is over: another client may hold the lock by now.
 
     Attributes:
-        lease: the lease, or None where the error crossed to another process.
-        reason: "expired" (its time ran out), "taken" (a node holds another's key),
-            "unreachable" (no quorum confirmed it while it was valid), "evicted" (its keys are
-            gone before their time: eviction, FLUSHALL, a restart without memory, a DEL).
-        resource: its name.
-        votes: what the nodes said, where a round found it out.
+        lease: the lease, or None if the error crossed to another process.
+        reason: "expired" (its time ran out), "taken" (a node holds another's key), "unreachable"
+            (no quorum confirmed it while it was valid), "evicted" (its keys are gone before their
+            time: eviction, FLUSHALL, a restart without persistence, a DEL).
+        resource: the name of the resource.
+        votes: the votes of the round that found it, if one did.
     """
 
     _SENTENCES: ClassVar[dict[str, str]] = {
@@ -227,30 +276,27 @@ class LeaseLost(QuorlockError):
         self,
         resource: str,
         reason: str,
+        votes: Iterable[Vote] = (),
         lease: object = None,
-        votes: Sequence[NodeVote] = (),
     ) -> None:
         self.resource = resource
         self.reason = reason
+        self.votes: tuple[NodeVote, ...] = _votes(votes)
         self.lease = lease
-        self.votes = tuple(votes)
         super().__init__(f"lease on {resource!r} is lost: {self._SENTENCES[reason]}")
+        self.args: tuple[Any, ...] = (resource, reason, _plain_votes(self.votes))
 
     def __str__(self) -> str:
         against = [vote for vote in self.votes if vote.vote != "granted"]
         said = f" ({_causes(against)})" if against else ""
-        return f"{self.message}{said}; stop what it protected, then acquire anew"
-
-    def facts(self) -> dict[str, Any]:
-        """The attributes, as the constructor takes them."""
-        return {"resource": self.resource, "reason": self.reason, "votes": self.votes}
+        return f"{self.message}{said}; stop the protected work, then acquire the lock again"
 
 
 class HoldLimitReached(QuorlockError):
-    """The lease may not be extended any more: `max_hold` is spent. It goes on until it ends.
+    """The lease may not be extended any more: `max_hold` is spent. It stays valid until it ends.
 
     Attributes:
-        resource: its name.
+        resource: the name of the resource.
         max_hold: how long it may be held in all, in seconds.
     """
 
@@ -261,19 +307,16 @@ class HoldLimitReached(QuorlockError):
             f"lease on {resource!r} may be held for max_hold={max_hold:g} s in all, and this"
             f" extension would pass that: release it, or give a longer max_hold (math.inf: no end)"
         )
-
-    def facts(self) -> dict[str, Any]:
-        """The attributes, as the constructor takes them."""
-        return {"resource": self.resource, "max_hold": self.max_hold}
+        self.args: tuple[Any, ...] = (resource, max_hold)
 
 
 class StaleFence(QuorlockError):
-    """What a lock protects refused a fence: it has seen a larger one, that of a later holder.
+    """A protected resource refused a fence: it has seen the larger one of a later holder.
 
     Attributes:
-        resource: what refused: the resource, row, key or file.
-        fence: the one that was refused.
-        seen: the largest that was accepted there.
+        resource: the name of what refused: a resource, row, key or file.
+        fence: the fence that was refused.
+        seen: the largest fence that was accepted there.
     """
 
     def __init__(self, resource: str, fence: int, seen: int) -> None:
@@ -282,31 +325,47 @@ class StaleFence(QuorlockError):
         self.seen = seen
         super().__init__(
             f"{resource!r} refuses fence {fence}: it has seen {seen}, of a later holder;"
-            f" stop what the lease protected, then acquire anew"
+            " stop the protected work, then acquire the lock again"
         )
-
-    def facts(self) -> dict[str, Any]:
-        """The attributes, as the constructor takes them."""
-        return {"resource": self.resource, "fence": self.fence, "seen": self.seen}
+        self.args: tuple[Any, ...] = (resource, fence, seen)
 
 
 def _causes(votes: Sequence[NodeVote]) -> str:
     return ", ".join(f"{vote.node}: {vote.cause}" for vote in votes)
 
 
-class _Quoted:
-    """A value that is known by its repr alone, in another process."""
+def _votes(votes: Iterable[Vote]) -> tuple[NodeVote, ...]:
+    """Return the votes as tuples; they may be lists from JSON."""
+    return tuple(v if isinstance(v, NodeVote) else _vote(*v) for v in votes)
 
-    def __init__(self, text: str) -> None:
-        self._text = text
 
-    def __repr__(self) -> str:
-        return self._text
+def _vote(node: str, vote: str, cause: str, answered: bool, code: str) -> NodeVote:  # noqa: FBT001
+    return NodeVote(node, vote, cause, answered, VoteCode(code))
+
+
+def _plain_votes(votes: Iterable[NodeVote]) -> list[list[Any]]:
+    """Return the votes as lists that JSON knows."""
+    return [[*vote[:-1], vote.code.value] for vote in votes]
+
+
+_LARGE = 2**63  # other languages read smaller ones as integers
+
+
+def _is_plain(value: object, limit: int = 80) -> bool:
+    """Return whether JSON knows the value, and it is short.
+
+    Containers are always sent as text, with no more of them than the sentence shows.
+    """
+    if isinstance(value, str):
+        return type(value) is str and len(value) <= limit
+    if type(value) is float:
+        return value - value == 0  # neither nan nor an infinity
+    if type(value) is int:
+        return -_LARGE < value < _LARGE
+    return value is None or type(value) is bool
 
 
 def _shortened(value: object, limit: int = 80) -> str:
-    if isinstance(value, _Quoted):
-        return repr(value)
     # Sliced before repr: a 10 MB value must not be copied several times to be shown.
     if isinstance(value, (str, bytes, bytearray)) and len(value) > limit:
         return f"{value[:limit]!r}… ({len(value)} long)"

@@ -2,12 +2,19 @@
 
     python -m tests.servers.soak --minutes 10 --seed 7      or: make soak MINUTES=10 SEED=7
 
-A minority of the nodes is faulted at any time (a node that may have forgotten keys counts until it
-is back), each by a fault of `tests.servers.faults` that has to prove itself; from time to time all
-are slow instead, or a majority is away by faults that keep the memory.  Meanwhile processes of the
-traffic are paused beyond their ttl and killed.  Prints a line every few seconds.  Exit 1 on any
-overlap, defect or key that is left; 0 after Ctrl-C too, if there was none so far.  The seed brings
-back every choice, not the timing.
+Nodes: a minority is faulted at any time, each by a fault of `tests.harness.faults` that has to
+prove itself.  A node that may have forgotten keys, or was a replica, counts until clients let it
+vote again.  From time to time all nodes are slow instead, or a majority is away by faults that keep
+the memory.
+
+Clients: every few seconds one process of the traffic is paused (SIGSTOP) or suspended (its machine
+sleeps: only the clock that counts suspended time goes on; Linux with a C compiler), both for up to
+twice `max_ttl`; or killed; or can start no thread for a moment; or, where its workers are threads,
+has calls interrupted by signal handlers that raise, release or close.
+
+The seed, which is printed, brings back every choice, not the timing.  A line is printed every ten
+seconds.  Exit 1 on any overlap, defect or key that is left, and the records are kept; else 0, also
+after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -26,12 +33,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.servers.faults import FAULTS, Fault, Site, clients, sites
+from tests.harness.faults import FAULTS, Fault, Site, clients, shim, sites
+from tests.harness.traffic.crew import Process
+from tests.harness.traffic.records import instant
+from tests.harness.traffic.settings import ASYNCIO, BLOCKING, Settings
+from tests.harness.traffic.strikes import NO_THREADS, STRIKE
+from tests.harness.validate.judge import broken_words, overlaps
 from tests.servers.scenarios.stage import TCP, UNIX, Course, Stage, Verdict, staged
-from tests.servers.traffic.crew import Process
-from tests.servers.traffic.records import instant
-from tests.servers.traffic.settings import ASYNCIO, BLOCKING, Settings
-from tests.servers.validate.judge import overlaps
 
 TELL_EVERY = 10.0
 # More threads than a driver lets acquire at once, and both faces both ways.
@@ -39,7 +47,13 @@ CROWD = ((BLOCKING, 10, UNIX), (BLOCKING, 4, TCP), (ASYNCIO, 8, UNIX), (ASYNCIO,
 # Enough resources for turns, few enough for contention.
 LONG_RUN = Settings((), "", BLOCKING, 0, 0, resources=tuple(f"r{number}" for number in range(12)))
 KEEPING = [fault for fault in FAULTS if not fault.loses_memory]
-CLIENT_FAULTS = ("client paused", "client killed")
+CLIENT_FAULTS = (
+    "client paused",
+    "client killed",
+    *(("client suspended",) if shim.available() else ()),
+    "no threads",
+    "signal handlers",
+)
 
 
 class Soak:
@@ -59,7 +73,7 @@ class Soak:
         self._told_at = self._began
 
     def run(self) -> None:
-        """Until the time is up, or `stop`; every fault that was begun is ended."""
+        """Run until the time is up, or `stop`; every fault that was begun is ended."""
         slots = (len(self.stage.sites) - 1) // 2
         for slot in range(slots):
             self._add(self._node_faults(random.Random(f"{self._seed}/node/{slot}")))
@@ -82,65 +96,79 @@ class Soak:
 
     # --- courses -----------------------------------------------------------------------------
 
-    def _node_faults(self, chance: random.Random) -> Course:
+    def _node_faults(self, entropy: random.Random) -> Course:
         """One fault after the other, each on a node that has none."""
         while self._goes_on():
-            site = self._free.pop(chance.randrange(len(self._free)))
-            fault = chance.choice(FAULTS)
+            site = self._free.pop(entropy.randrange(len(self._free)))
+            fault = entropy.choice(FAULTS)
             try:
-                yield from self.stage.course(fault, site, chance.uniform(0.2, 1.5))
+                yield from self.stage.course(fault, site, entropy.uniform(0.2, 1.5))
             finally:
                 self._free.append(site)
-            yield from self._rest(chance.uniform(0.05, 0.8))
+            yield from self._rest(entropy.uniform(0.05, 0.8))
             while self._calm:
                 yield 0.1
 
-    def _weather(self, chance: random.Random) -> Course:
-        """From time to time all nodes are slow, or a majority is away: then nobody gets a lock."""
+    def _weather(self, entropy: random.Random) -> Course:
+        """Slow all nodes down, or take a majority away, from time to time: then no lock is
+        granted.
+        """
         for season in itertools.cycle((self._slow_network, self._storm)):
-            yield from self._rest(chance.uniform(5.0, 20.0))
+            yield from self._rest(entropy.uniform(5.0, 20.0))
             if not self._goes_on():
                 return
             self._calm = True
             while len(self._free) < len(self.stage.sites):
                 yield 0.1
-            yield from season(chance)
+            yield from season(entropy)
             self._calm = False
 
-    def _slow_network(self, chance: random.Random) -> Course:
-        yield from self.stage.weather(chance.uniform(1.0, 4.0))
+    def _slow_network(self, entropy: random.Random) -> Course:
+        yield from self.stage.weather(entropy.uniform(1.0, 4.0))
 
-    def _storm(self, chance: random.Random) -> Course:
+    def _storm(self, entropy: random.Random) -> Course:
         """A majority at once, by faults that keep the memory."""
-        struck = chance.sample(self.stage.sites, len(self.stage.sites) // 2 + 1)
+        struck = entropy.sample(self.stage.sites, len(self.stage.sites) // 2 + 1)
         under_way = set(struck)
         for site in struck:
-            seconds = chance.uniform(1.0, 2.5)
-            self._add(self._strike(chance.choice(KEEPING), site, seconds, under_way))
+            seconds = entropy.uniform(1.0, 2.5)
+            self._add(self._inflict(entropy.choice(KEEPING), site, seconds, under_way))
         while under_way:
             yield 0.1
         self.storms += 1
 
-    def _strike(self, fault: Fault, site: Site, seconds: float, under_way: set[Site]) -> Course:
+    def _inflict(self, fault: Fault, site: Site, seconds: float, under_way: set[Site]) -> Course:
         try:
             yield from self.stage.course(fault, site, seconds)
         finally:
             under_way.remove(site)
 
-    def _client_faults(self, chance: random.Random) -> Course:
+    def _client_faults(self, entropy: random.Random) -> Course:
         while self._goes_on():
-            yield from self._rest(chance.uniform(1.0, 6.0))
-            process = chance.choice(self.stage.crew.alive)
-            kind = chance.choice(CLIENT_FAULTS)
+            yield from self._rest(entropy.uniform(1.0, 6.0))
+            process = entropy.choice(self.stage.crew.alive)
+            kind = entropy.choice(CLIENT_FAULTS)
             if kind == "client paused":
                 clients.pause(process.popen)
                 try:
-                    yield chance.uniform(0.2, 2 * self.stage.max_ttl)
+                    yield entropy.uniform(0.2, 2 * self.stage.max_ttl)
                 finally:
                     clients.resume(process.popen)
+            elif kind == "client suspended":
+                process.suspend(entropy.uniform(0.05, 2 * self.stage.max_ttl))
+            elif kind == "no threads":
+                process.popen.send_signal(NO_THREADS)
+            elif kind == "signal handlers":
+                yield from self._strike(process, entropy)
             else:
                 self._kill(process)
             self.client_acts[kind] += 1
+
+    def _strike(self, process: Process, entropy: random.Random) -> Course:
+        """Signals at random instants, each of which interrupts a call of the main thread."""
+        for _ in range(entropy.randrange(5, 50)):
+            process.popen.send_signal(STRIKE)
+            yield entropy.uniform(0.001, 0.05)
 
     def _kill(self, process: Process) -> None:
         process.murdered = True
@@ -172,10 +200,12 @@ class Soak:
         looked_at = instant()
         history = self.stage.history.follow()
         faults = len(self.stage.acts) + self.client_acts.total()
-        met = len(overlaps(history.settled(looked_at)))
+        settled = history.settled(looked_at)
+        met = len(overlaps(settled))
         return (
             f"{self.seconds:6.0f} s: {len(history.stays)} turns, {faults} faults,"
-            f" overlaps {met}, defects {len(history.defects)}"
+            f" overlaps {met}, told otherwise {len(broken_words(settled))},"
+            f" defects {len(history.defects)}"
         )
 
 
@@ -204,6 +234,7 @@ def table(stage: Stage, client_acts: Counter[str], verdict: Verdict) -> str:
         f"memory of processes {memory} MB",
         f"processes killed   {len(stage.crew.murdered)}",
         f"overlaps           {len(verdict.judgement.overlaps)}",
+        f"told otherwise     {len(broken_words(history.stays.values()))}",
         f"other wrongs       {len(verdict.judgement.wrongs) + len(verdict.complaints)}",
     ]
     troubles = [str(act) for act in stage.acts if act.trouble]
@@ -219,7 +250,7 @@ def soak(
         sites(count) as nodes,
         staged(nodes, folder, seed, LONG_RUN, crowd=CROWD, keep_calls=False) as stage,
     ):
-        # A fault must not wait for work to go on: here it is often the second of its kind.
+        # A fault must not wait for work: here it is often the second of its kind.
         stage.goes_on = False
         nemesis = Soak(stage, seed, minutes)
         with stopped_by_ctrl_c(nemesis.stop):
@@ -264,10 +295,15 @@ def report(
 
 def main() -> int:
     """Read the arguments, run, and keep the records if anything was wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.servers.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
-    parser.add_argument("--nodes", type=int, default=5)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.servers.soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long [default: 1]")
+    seed = random.SystemRandom().randrange(1 << 31)
+    parser.add_argument("--seed", type=int, default=seed, help="of all choices [default: random]")
+    parser.add_argument("--nodes", type=int, default=5, help="how many [default: 5]")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="quorlock-soak-"))
     status = 1

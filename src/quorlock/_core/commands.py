@@ -1,23 +1,23 @@
-"""What a node can be asked. Data only: bytes are made of it in `_wire`.
+"""The commands that can be sent to a node: data only, encoded in `_protocol`.
 
-Every command is aimed at one lock key, and all but `Inspect` carry a token, so that none of
-them can touch what somebody else holds.
+Every command names one lock key, and all but `Inspect` carry a token: a command never changes a key
+that holds another token.
 """
 
 from typing import NamedTuple
 
-# No `from __future__ import annotations` here, in `outcomes` and in `effects`: a named tuple
-# compiles every annotation that is a string, which makes 2 ms of our import.
+# No `from __future__ import annotations` here, nor where other named tuples are: they compile
+# every annotation that is a string, which adds 2 ms to the import.
 
 
 class Acquire(NamedTuple):
-    """Set the key to the token for ttl_ms, if nothing is there (SET NX PX)."""
+    """A request to set the key to the token for ttl_ms if the key is absent (SET NX PX)."""
 
     key: bytes
     token: bytes
     ttl_ms: int
 
-    # A named tuple equals any tuple with the same facts, and an Extend has the same.
+    # A named tuple equals any tuple with the same fields, and an Extend has the same fields.
     def __eq__(self, other: object) -> bool:
         return type(other) is Acquire and tuple(self) == tuple(other)
 
@@ -29,7 +29,7 @@ class Acquire(NamedTuple):
 
 
 class Extend(NamedTuple):
-    """Let the key live ttl_ms from now, if it holds the token; never shorten its life."""
+    """A request to extend the key to ttl_ms from now if it holds the token; never shortens it."""
 
     key: bytes
     token: bytes
@@ -46,17 +46,17 @@ class Extend(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Delete the key, if it holds the token; else tell how long another's will live."""
+    """A request to delete the key if it holds the token; else the reply has the remaining ttl."""
 
     key: bytes
     token: bytes
 
 
-class AcquireByScript(NamedTuple):
-    """The same, where a SET tells too little: with a fence, or with a look at the guard's marker.
+class ScriptedAcquire(NamedTuple):
+    """An acquire by script, for what SET cannot do: issue a fence, check the guard's marker.
 
-    grid_ms: the fence is at least the next multiple of it on the node's clock; 0: none is wanted.
-    marker_ms: for how long the node must have had its marker; 0: it needs none.
+    grid_ms: the fence is at least the next multiple of it on the node's clock; 0: no fence.
+    marker_ms: the least age of the node's marker; 0: no marker needed.
     """
 
     key: bytes
@@ -66,10 +66,10 @@ class AcquireByScript(NamedTuple):
     marker_ms: int = 0
 
 
-class Raise(NamedTuple):
-    """Issue this fence to us as well, if the key holds the token and the counter is below it.
+class IssueFence(NamedTuple):
+    """A request to issue this fence too, if the key holds the token and the counter is below.
 
-    ahead_ms: how far it may be ahead of the node's clock.
+    ahead_ms: how far the fence may be ahead of the node's clock.
     """
 
     key: bytes
@@ -79,23 +79,25 @@ class Raise(NamedTuple):
 
 
 class Inspect(NamedTuple):
-    """Tell which token the key holds and how long it will live."""
+    """A request for the token that the key holds, and for its remaining ttl."""
 
     key: bytes
 
 
-class Track(Inspect):
-    """Tell from now on when somebody else changes a key that is read over this connection.
+class EnableTracking(Inspect):
+    """A request to push an invalidation when another client changes a key read here.
 
-    Of no one key, so that is empty; nobody waits for the answer.  See `Agenda.hint`.
+    It concerns no single key, so `key` is empty, and no flow waits for the reply.  See
+    `RenewalSchedule.expedite`.
     """
 
     __slots__ = ()
 
 
-Command = Acquire | AcquireByScript | Raise | Extend | Release | Inspect
-# What sets keys, and must therefore be followed by a release, or be owed one.
-ACQUIRES = (Acquire, AcquireByScript)
-# A node that owes too many answers is spared these: they are asked again, and owe nobody anything.
+Command = Acquire | ScriptedAcquire | IssueFence | Extend | Release | Inspect
+# The commands that set keys, so that a release must follow, or become a pending release.
+ACQUIRES = (Acquire, ScriptedAcquire)
+# Not sent to a node with too many outstanding replies: they can be retried, and nothing depends on
+# their being sent.
 SPARED = (*ACQUIRES, Inspect)
-AnyAcquire = Acquire | AcquireByScript
+AnyAcquire = Acquire | ScriptedAcquire

@@ -1,165 +1,118 @@
-"""What a flow asks of its driver, and what comes back.
+"""Effects: what a flow asks of its driver, and what the driver sends back.
 
-A *flow* is a generator: it yields one of the effects below and is sent what it asked for.
+A *flow* is a generator: it yields one of the effects below and is sent the result.
 
-    receipt = yield Send(command)          # to all nodes at once; Receipt
-    event = yield Receive(until=instant)   # Replied or Elapsed
-    now = yield Sleep(until=instant)       # the instant at which it went on
-    yield Keep(granted)                    # won; nothing comes back
+    sent_round = yield Send(command)       # to all nodes at once; a SentRound
+    event = yield Receive(until=instant)   # a NodeReply or a Timeout
+    now = yield Sleep(until=instant)       # the instant at which it continued
+    yield Commit(granted)                  # won; nothing comes back
 
-What a driver owes is written in `_drivers/contract.py`.  Named tuples here, not dataclasses:
-one is made for every reply, and a frozen dataclass costs three times as much to make.
+`_drivers/abc.py` states the duties of a driver.
 """
 
-from collections.abc import Callable, Generator
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from collections.abc import Generator
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quorlock._core.commands import Command
-from quorlock._core.outcomes import Answer, Granted
+from quorlock._core.releases_in_doubt import InDoubt
+from quorlock._core.results import Acquired
+from quorlock._core.rounds import NodeReply, Target
+from quorlock._core.tally import Verdict
 from quorlock._core.time import FOR_EVER, Duration, Instant
-
-if TYPE_CHECKING:
-    from quorlock._core.quorum import Verdict
 
 T = TypeVar("T")
 
 
-class Receipt(NamedTuple):
-    """What was sent, and when.
-
-    started: read before the first byte left: validity counts from here.
-    sent: read after the last byte left: the nodes' time to answer counts from here.
-    asked: bit i is set if anything was sent to node i.
-    path: the driver's own note of the way the bytes took (see `Send.behind`); a tuple of such
-    notes where keys were set over several (`joined`).
-    """
-
-    round: int
-    started: Instant
-    sent: Instant
-    asked: int
-    path: object = None
-
-    @property
-    def paths(self) -> tuple[object, ...]:
-        """One, or all that are joined in it."""
-        path = self.path
-        return cast("tuple[object, ...]", path) if isinstance(path, tuple) else (path,)
-
-
-def joined(first: Receipt | None, later: Receipt, everywhere: int) -> Receipt:
-    """What must be followed by whoever releases keys that were set by both.
-
-    first: None where another process has set them, on nobody knows which nodes.
-    """
-    if first is None:
-        return later._replace(asked=everywhere)
-    if later.path not in first.paths:
-        first = first._replace(path=(*first.paths, later.path))
-    return first._replace(asked=first.asked | later.asked)
-
-
 class Send(NamedTuple):
-    """Ask all nodes at once; a round begins. The driver answers with a Receipt.
+    """Send a command to all nodes at once; a round begins. The result is a SentRound.
 
-    behind: the receipt of the acquire that this command must follow on every node that was
-    asked (rule 3): same connection while the acquire is unanswered there, a debt where the
-    connection is gone; nodes that were never asked are left alone.  None: all nodes.
-    by: an acquire that has to queue for longer than that, since too many are under way, is not
-    sent at all: every node's answer is CROWDED then.  Of anything else: how long to wait for
-    connections that are being made; it is sent over those that are there then.
+    behind: what the acquire was sent to, which this command must follow there (rule 3).  The
+    command uses the same connection while the acquire is unanswered, and becomes a pending release
+    if that connection is lost.  Other nodes get nothing.  None: all nodes.
+    queue_until: the deadline of an acquire in the admission queue; after it nothing is sent, and
+    every node's answer is LOCAL_QUEUE_TIMEOUT.
+    connect_until: how long to wait for connections that are being opened; the command is sent over
+    those that are open then.  Connecting has its own limit.
+    in_doubt: server processes that a release of this token by another process may still reach:
+    commands that rely on the key are not sent to them (`PendingReleases.forbid`).
     """
 
     command: Command
-    behind: Receipt | None = None
-    by: Instant = FOR_EVER
+    behind: Target | None = None
+    queue_until: Instant = FOR_EVER
+    connect_until: Instant = FOR_EVER
+    in_doubt: InDoubt | None = None
 
 
-class SendAll(NamedTuple):
-    """Ask for several things in one go, in one packet to each node; each is a round of its own.
+class SendBatch(NamedTuple):
+    """Send several commands in one packet to each node; each is a separate round.
 
-    The driver answers with a tuple of Receipts, in the same order.
+    The result is a tuple of SentRounds, in the same order.
     """
 
     sends: tuple[Send, ...]
 
 
-class Counts(Protocol):
+class VoteCounter(Protocol):
     """A tally, or several of them."""
 
-    def count(self, reply: "Replied", /) -> "Verdict":
-        """Count one reply: pending while the flow has nothing to do but wait for more."""
+    def count(self, reply: NodeReply, /) -> Verdict:
+        """Count one reply; pending means that the flow only waits for more."""
         ...
 
 
 class Receive(NamedTuple):
-    """Wait for the next reply to any of this flow's rounds, until the instant at the most.
+    """Wait for the next reply to any round of this flow, at most until the instant.
 
-    tally: the flow does nothing with a reply but count it here until the verdict falls.  A driver
-    may do that for it, and come back with the reply that decides (or the end of the time).
+    tally: where the flow counts replies until the verdict, and does nothing else with them.  A
+    driver may count them itself, and return with the deciding reply or at the deadline.
     """
 
     until: Instant
-    tally: "Counts | None" = None
+    tally: VoteCounter | None = None
 
 
 class Sleep(NamedTuple):
-    """Wait until the instant; the driver answers with the instant at which it woke."""
+    """Wait until the instant; the result is the instant at which the flow continued."""
 
     until: Instant
 
 
-class Keep(NamedTuple):
-    """The lock is won: the caller gets it. The last wish of a flow.
+class Commit(NamedTuple):
+    """Give the won lock to the caller: the last effect of a flow.
 
-    The driver leaves the flow here until the caller has its lease, and closes it then.  A flow
-    that is abandoned instead gives the lock back, so there is no instant at which an interrupted
-    caller leaves a lock that nobody knows of.
+    The driver leaves the flow suspended here until the caller has its lease, then closes it.  A
+    flow that is cancelled instead releases the lock.  So an interrupted caller never leaves a lock
+    behind.
     """
 
-    granted: Granted
+    granted: Acquired
 
 
-class Replied(NamedTuple):
-    """One node's answer. A reply names its round."""
-
-    round: int
-    node: int
-    answer: Answer
-    at: Instant
-
-
-# As `Replied(...)`, without the call in Python that a named tuple makes of it: a third of the time.
-_new = getattr(tuple, "__new__")  # noqa: B009 (as an attribute its type is half unknown)
-replied: Callable[[tuple[int, int, Answer, Instant]], Replied] = partial(_new, Replied)
-receipt_of: Callable[[tuple[int, Instant, Instant, int, object]], Receipt] = partial(_new, Receipt)
-
-
-class Elapsed(NamedTuple):
-    """Nothing (more) came by then."""
+class Timeout(NamedTuple):
+    """The deadline passed, and no further reply came before it."""
 
     at: Instant
 
 
-Effect: TypeAlias = Send | SendAll | Receive | Sleep | Keep
+Effect: TypeAlias = Send | SendBatch | Receive | Sleep | Commit
 Flow: TypeAlias = Generator[Effect, Any, T]
 
 
-class Abandoned(BaseException):
-    """Thrown into a flow whose caller is gone: give back, wait for nothing, come out.
+class FlowCancelled(BaseException):
+    """Thrown into a flow whose caller is gone: release, wait for nothing, end.
 
     After it a flow may yield `Send` only.
     """
 
 
-class Chance(Protocol):
-    """Where tokens and random pauses come from."""
+class Entropy(Protocol):
+    """The source of tokens and of random pauses."""
 
     def token(self) -> bytes:
-        """A fresh proof of ownership: at least 128 random bits, plain ASCII (rule 2)."""
+        """Return a fresh proof of ownership: at least 128 random bits, plain ASCII (rule 2)."""
         ...
 
     def between(self, shortest: Duration, longest: Duration) -> Duration:
-        """A random duration, both ends included."""
+        """Return a random duration, both ends included."""
         ...

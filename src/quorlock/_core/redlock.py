@@ -2,252 +2,260 @@
 
 Source: "Distributed Locks with Redis", the *Redlock page*
 (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), section
-"The Redlock algorithm"; the step numbers below are its own.  Safety facts that go beyond the
-page are in docs/ (rules 1-15).  This module leaves sockets, clocks and waiting to drivers:
-every `yield` is a wish (see `effects`), and what comes back is all that it knows of the world.
+"The Redlock algorithm"; the step numbers below are those of the page.  Safety rules beyond the
+page are in docs/how-it-works.md (rules 1-15).  Drivers have the sockets, clocks and waiting:
+every `yield` is an effect (see `effects`), and its result is all that a flow knows of the world.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from quorlock._core import fencing
+from quorlock._core import fence as fencing
 from quorlock._core.commands import Extend, Inspect, Release
-from quorlock._core.effects import Elapsed, Keep, Receipt, Receive, Send, Sleep
-from quorlock._core.outcomes import (
-    Answer,
-    Cause,
+from quorlock._core.effects import Commit, Receive, Send, Sleep, Timeout
+from quorlock._core.results import (
+    Acquired,
+    AttemptFailed,
     Extended,
-    Granted,
-    Loss,
-    Lost,
-    Refusal,
-    Refused,
-    Released,
-    node_votes,
+    ExtendFailed,
+    FailureReason,
+    LossReason,
+    ReleaseResult,
 )
-from quorlock._core.quorum import LOST, PENDING, WON, Tally
+from quorlock._core.tally import LOST, PENDING, WON, Tally
 from quorlock._core.time import FOR_EVER, PAST, to_seconds
-from quorlock.errors import AcquireTimeout, NodeError, QuorumUnreachable
+from quorlock._core.votes import Answer, node_votes
+from quorlock.errors import AcquireTimeout, NodeError, QuorumUnreachable, VoteCode
 
 if TYPE_CHECKING:
-    from quorlock._core.effects import Chance, Flow, Replied
-    from quorlock._core.policy import Policy
+    from quorlock._core.config import Policy
+    from quorlock._core.effects import Entropy, Flow
+    from quorlock._core.releases_in_doubt import InDoubt
+    from quorlock._core.rounds import NodeReply, SentRound, Target
     from quorlock._core.time import Duration, Instant
 
 
-class Request(NamedTuple):
-    """One call to acquire: what, for how long, and how long the caller will wait for it."""
+class AcquireRequest(NamedTuple):
+    """One call to acquire: the resource, the ttl, and how long the caller will wait."""
 
     resource: str
     key: bytes
     ttl_ms: int
     asked_at: Instant
-    timeout: Duration | None  # None: for ever; 0: one attempt
+    timeout: Duration | None  # None: no limit; 0: one attempt
     fencing: bool = False
 
 
 # --- acquire ---------------------------------------------------------------------------------
 
-# Enough nodes told about the lock: whoever asks may get it soon.
-_CONTENDED = (Refusal.HELD, Refusal.LATE, Refusal.UNFENCED)
+# Enough nodes replied about the lock: a later attempt may get it.
+_WORTH_RETRYING = (FailureReason.HELD, FailureReason.LATE, FailureReason.UNFENCED)
 
 
-def acquire(request: Request, policy: Policy, chance: Chance) -> Flow[Granted]:
+def acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired]:
     """Attempt until granted, or until waiting longer makes no sense.
 
-    Raises AcquireTimeout (held to the end), QuorumUnreachable (no quorum answered for
-    `outage_timeout`), NodeError (too many nodes answer with errors).
+    Raises:
+        AcquireTimeout: the lock was held until the timeout.
+        QuorumUnreachable: no quorum replied for `outage_timeout`.
+        NodeError: too many nodes reply with errors.
     """
     attempts = 0
     outage_since: Instant | None = None
     while True:
-        outcome = yield from attempt(request, policy, chance)
-        if isinstance(outcome, Granted):
+        outcome = yield from attempt(request, policy, entropy)
+        if isinstance(outcome, Acquired):
             return outcome
         attempts += 1
-        if outcome.refusal in _CONTENDED:
+        if outcome.reason in _WORTH_RETRYING:
             outage_since = None
         elif outage_since is None:
             # Connecting came before the first attempt began, and counts.
             outage_since = request.asked_at if attempts == 1 else outcome.started
-        wake = _next_attempt(outcome, request, policy, chance, outage_since)
+        wake = _next_attempt_at(outcome, request, policy, entropy, outage_since)
         if wake is None:
-            _fail(outcome, request, policy, attempts)
+            _raise_failure(outcome, request, policy, attempts)
         yield Sleep(wake)
 
 
-def try_acquire(request: Request, policy: Policy, chance: Chance) -> Flow[Granted | None]:
-    """One attempt; None when somebody else holds it. Raises QuorumUnreachable, NodeError."""
-    outcome = yield from attempt(request, policy, chance)
-    if isinstance(outcome, Granted):
+def try_acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired | None]:
+    """Make one attempt; None if the lock is held. Raises QuorumUnreachable, NodeError."""
+    outcome = yield from attempt(request, policy, entropy)
+    if isinstance(outcome, Acquired):
         return outcome
-    if outcome.refusal in _CONTENDED:
+    if outcome.reason in _WORTH_RETRYING:
         return None
-    _fail(outcome, request, policy, attempts=1)
+    _raise_failure(outcome, request, policy, attempts=1)
 
 
-def attempt(request: Request, policy: Policy, chance: Chance) -> Flow[Granted | Refused]:
-    """One acquire round and, if it did not win, its give-back on all nodes."""
-    # A fresh token for every attempt: a late release of an older attempt must not be able to
-    # delete the key of a newer one (rule 2).
-    token = chance.token()
-    behind: Receipt | None = None
+def attempt(
+    request: AcquireRequest, policy: Policy, entropy: Entropy
+) -> Flow[Acquired | AttemptFailed]:
+    """Run one acquire round and, if it did not win, its release on all nodes."""
+    # A fresh token for every attempt: a late release of an older attempt must not be able to delete
+    # the key of a newer one (rule 2).
+    token = entropy.token()
+    sent: SentRound | None = None
     try:
-        # Steps 1 and 2: the time first, then all nodes at once; each has little time to answer.
-        acquire = fencing.asking_for(
+        # Steps 1 and 2: read the time, then ask all nodes at once; each has little time to reply.
+        acquire = fencing.acquire_command(
             request.key, token, request.ttl_ms, policy, fenced=request.fencing
         )
-        receipt: Receipt = yield Send(acquire, None, _begin_by(request, policy))
-        behind = receipt
-        tally = Tally(policy.n, receipt.round)
-        decided_at = yield from _decide(tally, receipt.sent + policy.node_timeout)
+        sent_round: SentRound = yield Send(acquire, None, _queue_deadline(request, policy))
+        sent = sent_round
+        tally = Tally(policy.n, sent_round.round)
+        decided_at = yield from _collect_until_decided(
+            tally, sent_round.sent_at + policy.node_timeout
+        )
         # Step 3: a majority, in less than the validity; step 4: what is left of it.
-        valid_until = policy.valid_until(receipt.started, request.ttl_ms)
+        valid_until = policy.valid_until(sent_round.started_at, request.ttl_ms)
         if tally.verdict is WON and decided_at < valid_until:
             fence = 0
             if request.fencing:
-                fence = yield from fencing.agree(
-                    tally, request.key, token, receipt, valid_until, policy
+                fence = yield from fencing.agree_on_fence(
+                    tally, request.key, token, sent_round, valid_until, policy
                 )
             if fence or not request.fencing:
-                answers = tally.closed()
-                won = Granted(
-                    request.key, token, request.ttl_ms, valid_until, answers, receipt, fence
+                answers = tally.final_answers()
+                won = Acquired(
+                    request.key, token, request.ttl_ms, valid_until, answers, sent_round, fence
                 )
-                yield Keep(won)
+                yield Commit(won)
                 return won
-        # Step 5: unlock all nodes, also those that refused or did not answer (rule 5).
-        return (yield from _give_back(request.key, token, tally, receipt, policy))
+        # Step 5: unlock all nodes, also those that refused or did not reply (rule 5).
+        return (yield from _release_failed_attempt(request.key, token, tally, sent_round, policy))
     except GeneratorExit:
         raise
     except BaseException:
-        # Cancelled or interrupted anywhere above: give back, wait for nothing, come out.
-        yield Send(Release(request.key, token), behind)
+        # Cancelled or interrupted anywhere above: release, wait for nothing, end.
+        yield Send(Release(request.key, token), sent.target if sent else None)
         raise
 
 
-def rounds(request: Request) -> int:
-    """How many rounds an attempt may take: acquire and give-back, and raising a fence between."""
+def max_rounds(request: AcquireRequest) -> int:
+    """Return the rounds that an attempt may take: acquire, release, and raising a fence between."""
     return 3 if request.fencing else 2
 
 
-def _begin_by(request: Request, policy: Policy) -> Instant:
-    """How long it may queue in its own process: as its caller waits, or as connecting takes."""
+def _queue_deadline(request: AcquireRequest, policy: Policy) -> Instant:
+    """Return the queue's deadline: the caller's own, or connect_timeout if that is later."""
     if request.timeout is None:
         return FOR_EVER
     return request.asked_at + max(request.timeout, policy.connect_timeout)
 
 
-def give_back(key: bytes, token: bytes, receipt: Receipt | None) -> Flow[None]:
-    """Release on all nodes, waiting for nothing: for a lock whose caller is gone, or a lost one."""
-    yield Send(Release(key, token), receipt, PAST)
+def release_without_waiting(key: bytes, token: bytes, target: Target | None) -> Flow[None]:
+    """Release on all nodes without waiting: for a lost lock, or one whose caller is gone."""
+    yield Send(Release(key, token), target, connect_until=PAST)
 
 
-def _give_back(
-    key: bytes, token: bytes, tally: Tally, receipt: Receipt, policy: Policy
-) -> Flow[Refused]:
-    """Release on all nodes; hear enough to tell held from unreachable, and for how long held."""
-    back = yield Send(Release(key, token), behind=receipt)
+def _release_failed_attempt(
+    key: bytes, token: bytes, tally: Tally, sent_round: SentRound, policy: Policy
+) -> Flow[AttemptFailed]:
+    """Release on all nodes; collect enough replies to classify the failure."""
+    back = yield Send(Release(key, token), sent_round.target)
     backs = Tally(policy.n, back.round)
-    until = back.sent + policy.node_timeout
-    ended = back.sent
-    while _worth_hearing(tally, backs):
+    until = back.sent_at + policy.node_timeout
+    ended = back.sent_at
+    while _needs_more_answers(tally, backs):
         event = yield Receive(until)
         ended = event.at
-        if isinstance(event, Elapsed):
-            tally.silence()
+        if isinstance(event, Timeout):
+            tally.mark_timed_out()
             break
-        # Stragglers of the acquire round still count for the report; the verdict stands, since
-        # "lost" means that not even all of them could have turned it.
+        # Stragglers of the acquire round still count for the report.  The verdict stands: "lost"
+        # means that not even all of them could have won.
         tally.count(event)
         backs.count(event)
-    answers = tuple(map(_refined, tally.closed(), backs.closed()))
-    kind = _refusal(answers, tally)
-    return Refused(kind, answers, receipt.started, ended)
+    answers = tuple(map(_merge_answers, tally.final_answers(), backs.final_answers()))
+    kind = _failure_reason(answers, tally)
+    return AttemptFailed(kind, answers, sent_round.started_at, ended)
 
 
-def _worth_hearing(tally: Tally, backs: Tally) -> bool:
-    """Fewer than a quorum have told about the lock, and more may."""
+def _needs_more_answers(tally: Tally, backs: Tally) -> bool:
+    """Return whether fewer than a quorum replied about the lock, and more may."""
     told = awaited = 0
     for first, second in zip(tally.answers, backs.answers, strict=True):
         if first is None or (second is None and first.is_lock_answer):
             awaited += 1
         elif first.is_lock_answer and second is not None:
-            told += second.cause is not Cause.WRONG_TYPE
+            told += second.code is not VoteCode.WRONG_TYPE
     return awaited > 0 and told < tally.quorum
 
 
-def _refined(first: Answer, back: Answer) -> Answer:
-    """The acquire's answer, with what the give-back told of the key that was in the way."""
-    if first.cause is Cause.HELD and back.cause in (Cause.HELD, Cause.WRONG_TYPE):
+def _merge_answers(first: Answer, back: Answer) -> Answer:
+    """Return the acquire's answer, with what the release found at the key if it was held."""
+    if first.is_held and (back.is_held or back.code is VoteCode.WRONG_TYPE):
         return back
     return first
 
 
-def _refusal(answers: tuple[Answer, ...], tally: Tally) -> Refusal:
+def _failure_reason(answers: tuple[Answer, ...], tally: Tally) -> FailureReason:
     n, needed = tally.n, tally.quorum
     if tally.granted >= needed:
-        return Refusal.LATE
+        return FailureReason.LATE
     if n - sum(answer.is_lasting for answer in answers) < needed:
-        return Refusal.FORBIDDEN
+        return FailureReason.FORBIDDEN
     about_the_lock = sum(answer.is_lock_answer for answer in answers)
     if about_the_lock >= needed:
-        unfenced = sum(answer.cause is Cause.UNFENCED for answer in answers)
-        return Refusal.UNFENCED if tally.granted + unfenced >= needed else Refusal.HELD
+        unfenced = sum(answer.code is VoteCode.FENCE_MISMATCH for answer in answers)
+        return FailureReason.UNFENCED if tally.granted + unfenced >= needed else FailureReason.HELD
     if about_the_lock + sum(answer.is_fault for answer in answers) >= needed:
-        return Refusal.FAULTY
-    return Refusal.UNREACHABLE
+        return FailureReason.FAULTY
+    return FailureReason.UNREACHABLE
 
 
-def _next_attempt(
-    last: Refused,
-    request: Request,
+def _next_attempt_at(
+    last: AttemptFailed,
+    request: AcquireRequest,
     policy: Policy,
-    chance: Chance,
+    entropy: Entropy,
     outage_since: Instant | None,
 ) -> Instant | None:
-    """When to try again; None when the time is up (rules 10 and 11)."""
-    if last.refusal is Refusal.FORBIDDEN:
+    """Return when to try again; None when the time is up (rules 10 and 11)."""
+    if last.reason is FailureReason.FORBIDDEN:
         return None
-    # Redlock page, "Retry on failure": a random delay, greater than the time a round takes, so
-    # that contenders who split the votes do not meet again.
+    # Redlock page, "Retry on failure": a random delay, greater than the time a round takes, so that
+    # contenders who split the votes do not collide again.
     shortest, longest = policy.retry_delay
     shortest = max(shortest, last.ended - last.started)
-    wake = last.ended + chance.between(shortest, max(longest, 2 * shortest))
+    wake = last.ended + entropy.between(shortest, max(longest, 2 * shortest))
     give_up = [] if request.timeout is None else [request.asked_at + request.timeout]
     if outage_since is not None:
         # The last attempt must *end* within the outage, and each of its rounds may take
         # node_timeout.
-        longest_attempt = rounds(request) * policy.node_timeout
+        longest_attempt = max_rounds(request) * policy.node_timeout
         give_up.append(outage_since + policy.outage_timeout - longest_attempt)
     if not give_up:
         return wake
-    # The last sleep is clamped, so that one attempt is made when the time is up, none after.
+    # The last sleep is clamped: one attempt is made when the time is up, none after it.
     last_chance = min(give_up)
     return None if last_chance <= last.ended else min(wake, last_chance)
 
 
-def _fail(last: Refused, request: Request, policy: Policy, attempts: int) -> NoReturn:
+def _raise_failure(
+    last: AttemptFailed, request: AcquireRequest, policy: Policy, attempts: int
+) -> NoReturn:
     votes = node_votes(policy.addresses, last.answers)
     elapsed = to_seconds(last.ended - request.asked_at)
-    if last.refusal in _CONTENDED:
-        left = holder_ttl_ms(last.answers, policy.quorum)
+    if last.reason in _WORTH_RETRYING:
+        left = time_until_free_ms(last.answers, policy.quorum)
         holder_ttl = None if left is None else left / 1000
         raise AcquireTimeout(request.resource, votes, attempts, elapsed, holder_ttl)
-    error = QuorumUnreachable if last.refusal is Refusal.UNREACHABLE else NodeError
+    error = QuorumUnreachable if last.reason is FailureReason.UNREACHABLE else NodeError
     raise error(request.resource, votes, attempts, elapsed)
 
 
 def is_faulty(answers: tuple[Answer, ...], policy: Policy) -> bool:
-    """So many nodes answered with errors that no quorum is left without them."""
+    """Return whether so many nodes replied with errors that no quorum is left without them."""
     return policy.n - sum(answer.is_fault for answer in answers) < policy.quorum
 
 
-def fail_unanswered(
-    answers: tuple[Answer, ...], ended: Instant, request: Request, policy: Policy
+def raise_no_quorum(
+    answers: tuple[Answer, ...], ended: Instant, request: AcquireRequest, policy: Policy
 ) -> NoReturn:
-    """A round in which no quorum said anything about the lock, as `_refusal` has it."""
+    """Raise the error of a round in which no quorum replied about the lock."""
     votes = node_votes(policy.addresses, answers)
     told = sum(answer.is_lock_answer for answer in answers)
     faulty = told < policy.quorum <= told + sum(answer.is_fault for answer in answers)
@@ -255,17 +263,19 @@ def fail_unanswered(
     raise error(request.resource, votes, 1, to_seconds(ended - request.asked_at))
 
 
-def holder_ttl_ms(answers: tuple[Answer, ...], needed: int) -> int | None:
-    """Until a quorum of nodes is free by itself: the quorum-th shortest of the lives left."""
+def time_until_free_ms(answers: tuple[Answer, ...], needed: int) -> int | None:
+    """Return when the keys of a quorum expire: the quorum-th shortest of the ttls left."""
     lives = sorted(
-        life for answer in answers if answer.is_lock_answer and (life := _life(answer)) is not None
+        life
+        for answer in answers
+        if answer.is_lock_answer and (life := _ttl_left_ms(answer)) is not None
     )
     return lives[needed - 1] if len(lives) >= needed else None
 
 
-def _life(answer: Answer) -> int | None:
-    """Milliseconds until the node is free by itself; None: never, or it did not tell."""
-    if answer.cause is not Cause.HELD:
+def _ttl_left_ms(answer: Answer) -> int | None:
+    """Return the milliseconds until the node's key expires; None: never, or not in the reply."""
+    if not answer.is_held:
         return 0
     left = answer.ttl_left_ms
     return left if left is not None and left >= 0 else None
@@ -274,70 +284,80 @@ def _life(answer: Answer) -> int | None:
 # --- extend ----------------------------------------------------------------------------------
 
 
-class Holding(NamedTuple):
-    """What is known of a lease that is to be extended."""
+class LeaseFacts(NamedTuple):
+    """The facts of a lease that is to be extended."""
 
     resource: str
     key: bytes
     token: bytes
     valid_until: Instant
-    receipt: Receipt | None  # of the round that set the keys; None when another process sent it
+    target: Target | None  # of the round that set the keys; None if another process sent it
+    in_doubt: InDoubt | None = None  # where a release of that other process may be in flight
 
 
 def extend(
-    holding: Holding, ttl_ms: int, now: Instant, policy: Policy, chance: Chance
-) -> Flow[Extended | Lost]:
+    facts: LeaseFacts, ttl_ms: int, now: Instant, policy: Policy, entropy: Entropy
+) -> Flow[Extended | ExtendFailed]:
     """Extend a lease that is still valid, trying again while validity remains.
 
-    Redlock page, "Making the algorithm more reliable: Extending the lock": a compare-and-expire
-    on a majority, within the validity that is being extended.  What ends later does not count
-    (rule 6): somebody else may have held the lock in between.  Raises NodeError when so many
-    nodes refuse for good that trying again cannot help; the lease goes on until it ends.
+    Redlock page, "Making the algorithm more reliable: Extending the lock": a compare-and-expire on
+    a majority, within the validity that is being extended.  A round that ends later does not count
+    (rule 6): another client may have held the lock in between.
+
+    Raises:
+        NodeError: so many nodes refuse for good that trying again cannot help; the lease stays
+            valid until it ends.
     """
     began = now
     answers: tuple[Answer, ...] = ()
-    loss = Loss.EXPIRED
-    while now < holding.valid_until:
-        outcome, now = yield from _extension(holding, ttl_ms, policy)
-        if isinstance(outcome, Extended) or outcome.loss is not Loss.UNREACHABLE:
+    loss = LossReason.EXPIRED
+    while now < facts.valid_until:
+        outcome, now = yield from _extension(facts, ttl_ms, policy)
+        if isinstance(outcome, Extended) or outcome.reason is not LossReason.UNREACHABLE:
             return outcome
-        answers, loss = outcome.answers, outcome.loss
-        _stop_if_forbidden(answers, holding.resource, to_seconds(now - began), policy)
-        now = yield Sleep(min(now + chance.between(*policy.retry_delay), holding.valid_until))
-    return Lost(loss, answers)
+        answers, loss = outcome.answers, outcome.reason
+        _raise_if_permanent(answers, facts.resource, to_seconds(now - began), policy)
+        now = yield Sleep(min(now + entropy.between(*policy.retry_delay), facts.valid_until))
+    return ExtendFailed(loss, answers)
 
 
-def extend_by_token(request: Request, token: bytes, policy: Policy) -> Flow[bool]:
+def extend_by_token(request: AcquireRequest, token: bytes, policy: Policy) -> Flow[bool]:
     """Extend by bare token, in one round: True if a quorum did, False if it is gone or taken.
 
-    A quorum that holds the token now excludes everybody else from now on; it does not tell
-    that nobody held in between, if the lease had run out before: a SET that arrived late may
-    have brought the token back on a node (found by simulation, see docs/track-record.md).
-    Raises QuorumUnreachable, NodeError.
+    A quorum that holds the token now excludes every other client from now on.  It does not prove
+    that no other client held the lock in between, if the lease had expired before.  A SET that
+    arrived late may have restored the token on a node (found by simulation, see
+    docs/track-record.md). Raises QuorumUnreachable, NodeError.
     """
-    holding = Holding(request.resource, request.key, token, FOR_EVER, None)
-    outcome, now = yield from _extension(holding, request.ttl_ms, policy)
+    facts = LeaseFacts(request.resource, request.key, token, FOR_EVER, None)
+    outcome, now = yield from _extension(facts, request.ttl_ms, policy)
     if isinstance(outcome, Extended):
         return True
-    if outcome.loss is not Loss.UNREACHABLE:
+    if outcome.reason is not LossReason.UNREACHABLE:
         return False
-    fail_unanswered(outcome.answers, now, request, policy)
+    raise_no_quorum(outcome.answers, now, request, policy)
 
 
-def adopt(request: Request, token: bytes, policy: Policy, chance: Chance) -> Flow[Extended | Lost]:
-    """Take over a lease that another process handed over: held once an extension has won."""
-    # The keys live max_ttl at the most: beyond that there is nothing left to adopt.
+def adopt(
+    request: AcquireRequest,
+    token: bytes,
+    policy: Policy,
+    entropy: Entropy,
+    in_doubt: InDoubt | None = None,
+) -> Flow[Extended | ExtendFailed]:
+    """Take over a lease from another process: it is held once an extension has won."""
+    # The keys live max_ttl at most: after that there is nothing left to adopt.
     give_up = request.asked_at + policy.max_ttl
-    holding = Holding(request.resource, request.key, token, FOR_EVER, None)
+    facts = LeaseFacts(request.resource, request.key, token, FOR_EVER, None, in_doubt)
     while True:
-        outcome, now = yield from _extension(holding, request.ttl_ms, policy)
-        wake = now + chance.between(*policy.retry_delay)
+        outcome, now = yield from _extension(facts, request.ttl_ms, policy)
+        wake = now + entropy.between(*policy.retry_delay)
         if isinstance(outcome, Extended):
             return outcome
-        if outcome.loss is not Loss.UNREACHABLE:
-            yield from give_back(request.key, token, None)
+        if outcome.reason is not LossReason.UNREACHABLE:
+            yield from release_without_waiting(request.key, token, None)
             return outcome
-        _stop_if_forbidden(
+        _raise_if_permanent(
             outcome.answers, request.resource, to_seconds(now - request.asked_at), policy
         )
         if wake >= give_up:
@@ -346,144 +366,147 @@ def adopt(request: Request, token: bytes, policy: Policy, chance: Chance) -> Flo
 
 
 def _extension(
-    holding: Holding, ttl_ms: int, policy: Policy
-) -> Flow[tuple[Extended | Lost, Instant]]:
-    """One extension round: a full re-vote that must end before the old validity does (rule 4)."""
-    extend = Extend(holding.key, holding.token, ttl_ms)
-    receipt = yield Send(extend, holding.receipt, holding.valid_until)
-    tally = Tally(policy.n, receipt.round)
-    until = min(receipt.sent + policy.node_timeout, holding.valid_until)
-    decided_at = yield from _decide(tally, until)
-    valid_until = policy.valid_until(receipt.started, ttl_ms)
-    if tally.verdict is WON and decided_at < min(holding.valid_until, valid_until):
-        return Extended(valid_until, tally.closed()), decided_at
-    ended = yield from _hear_why(tally, until, decided_at)
-    return lost_by(tally, holding), ended
+    facts: LeaseFacts, ttl_ms: int, policy: Policy
+) -> Flow[tuple[Extended | ExtendFailed, Instant]]:
+    """Run one extension round: a full re-vote that must end within the old validity (rule 4)."""
+    extend = Extend(facts.key, facts.token, ttl_ms)
+    sent_round = yield Send(extend, facts.target, FOR_EVER, facts.valid_until, facts.in_doubt)
+    tally = Tally(policy.n, sent_round.round)
+    until = _extension_until(sent_round.sent_at, facts, policy)
+    decided_at = yield from _collect_until_decided(tally, until)
+    valid_until = policy.valid_until(sent_round.started_at, ttl_ms)
+    if tally.verdict is WON and decided_at < min(facts.valid_until, valid_until):
+        return Extended(valid_until, tally.final_answers()), decided_at
+    ended = yield from _resolve_ambiguous_loss(tally, until, decided_at)
+    return classify_loss(tally, facts), ended
 
 
-def lost_by(tally: Tally, holding: Holding) -> Lost:
-    """What an extension round that was not won says of the lease."""
-    answers = tally.closed()
-    # Who does not know until when it was valid cannot say that the keys went before their time.
-    gone = Loss.EXPIRED if holding.valid_until == FOR_EVER else Loss.EVICTED
-    return Lost(_loss(answers, tally.quorum, gone) or Loss.UNREACHABLE, answers)
+def _extension_until(sent: Instant, facts: LeaseFacts, policy: Policy) -> Instant:
+    if facts.valid_until == FOR_EVER:  # not known: there is no validity to wait for
+        return sent + policy.node_timeout
+    return min(policy.extension_until(sent, facts.valid_until), facts.valid_until)
 
 
-def _stop_if_forbidden(
+def classify_loss(tally: Tally, facts: LeaseFacts) -> ExtendFailed:
+    """Return the failure that an extension round which did not win means for the lease."""
+    answers = tally.final_answers()
+    # Without a known validity, a missing key cannot be called early.
+    gone = LossReason.EXPIRED if facts.valid_until == FOR_EVER else LossReason.EVICTED
+    return ExtendFailed(_loss(answers, tally.quorum, gone) or LossReason.UNREACHABLE, answers)
+
+
+def _raise_if_permanent(
     answers: tuple[Answer, ...], resource: str, elapsed: float, policy: Policy
 ) -> None:
     if policy.n - sum(answer.is_lasting for answer in answers) < policy.quorum:
         raise NodeError(resource, node_votes(policy.addresses, answers), 1, elapsed)
 
 
-def _loss(answers: tuple[Answer, ...], needed: int, gone: Loss = Loss.EXPIRED) -> Loss | None:
-    """Why the lease is lost for good, or None while the silent nodes could still save it."""
-    if len(answers) - sum(map(_is_against, answers)) >= needed:
+def _loss(
+    answers: tuple[Answer, ...], needed: int, gone: LossReason = LossReason.EXPIRED
+) -> LossReason | None:
+    """Return why the lease is lost for good; None while the silent nodes could still save it."""
+    if len(answers) - sum(answer.denies_ownership for answer in answers) >= needed:
         return None
-    taken = any(answer.cause in (Cause.HELD, Cause.WRONG_TYPE) for answer in answers)
-    return Loss.TAKEN if taken else gone
-
-
-def _is_against(answer: Answer) -> bool:
-    """The node told that the key there is not ours."""
-    return answer.cause in (Cause.HELD, Cause.ABSENT, Cause.WRONG_TYPE)
+    taken = any(answer.is_held or answer.code is VoteCode.WRONG_TYPE for answer in answers)
+    return LossReason.TAKEN if taken else gone
 
 
 # --- release ---------------------------------------------------------------------------------
 
 
-def release(key: bytes, token: bytes, receipt: Receipt | None, policy: Policy) -> Flow[Released]:
-    """Compare-and-delete on all nodes that were asked; decided by a quorum of them."""
+def release(key: bytes, token: bytes, target: Target | None, policy: Policy) -> Flow[ReleaseResult]:
+    """Compare-and-delete on all nodes that were asked; a quorum of them decides."""
     try:
-        back = yield Send(Release(key, token), behind=receipt)
+        back = yield Send(Release(key, token), target)
         tally = Tally(policy.n, back.round)
-        until = back.sent + policy.node_timeout
-        ended = yield from _decide(tally, until)
+        until = back.sent_at + policy.node_timeout
+        ended = yield from _collect_until_decided(tally, until)
         if tally.verdict is LOST:
-            ended = yield from _hear_why(tally, until, ended)
+            ended = yield from _resolve_ambiguous_loss(tally, until, ended)
     except GeneratorExit:
         raise
     except BaseException:
-        # Interrupted, perhaps before all nodes were asked: asking twice does no harm.
-        yield Send(Release(key, token), behind=receipt)
+        # Interrupted, perhaps before all nodes were asked: a release is idempotent.
+        yield Send(Release(key, token), target)
         raise
-    answers = tally.closed()
+    answers = tally.final_answers()
     if tally.verdict is WON:
-        return Released(deleted=True, gone=None, answers=answers, ended=ended)
+        return ReleaseResult(deleted=True, gone=None, answers=answers, ended=ended)
     gone = _loss(answers, policy.quorum)
-    return Released(deleted=False, gone=gone, answers=answers, ended=ended)
+    return ReleaseResult(deleted=False, gone=gone, answers=answers, ended=ended)
 
 
 def release_by_token(
-    request: Request, token: bytes, policy: Policy, receipt: Receipt | None = None
+    request: AcquireRequest, token: bytes, policy: Policy, target: Target | None = None
 ) -> Flow[bool]:
     """Release by bare token: True if a quorum deleted it, False if it was gone or another's.
 
-    receipt: where this very process has acquired it, so that the release does not overtake an
+    target: of the acquire if this process sent it, so that the release does not overtake an
     acquire that is still unanswered (rule 3).  Raises QuorumUnreachable, NodeError.
     """
-    released = yield from release(request.key, token, receipt, policy)
+    released = yield from release(request.key, token, target, policy)
     if released.deleted or released.gone is not None:
         return released.deleted
-    fail_unanswered(released.answers, released.ended, request, policy)
+    raise_no_quorum(released.answers, released.ended, request, policy)
 
 
 # --- inspect ---------------------------------------------------------------------------------
 
 
 def inspect(key: bytes, policy: Policy) -> Flow[tuple[Answer, ...]]:
-    """Ask every node who holds the key, and wait for all of them: a report, not a vote."""
-    receipt = yield Send(Inspect(key))
-    tally = Tally(policy.n, receipt.round)
-    until = receipt.sent + policy.node_timeout
+    """Ask every node for the key's holder and wait for all of them: a report, not a vote."""
+    sent_round = yield Send(Inspect(key))
+    tally = Tally(policy.n, sent_round.round)
+    until = sent_round.sent_at + policy.node_timeout
     while tally.pending:
         event = yield Receive(until)
-        if isinstance(event, Elapsed):
-            tally.silence()
+        if isinstance(event, Timeout):
+            tally.mark_timed_out()
         else:
             tally.count(event)
-    return tally.closed()
+    return tally.final_answers()
 
 
-# --- what they share -------------------------------------------------------------------------
+# --- shared by the flows ---------------------------------------------------------------------
 
 
-def _decide(tally: Tally, until: Instant) -> Flow[Instant]:
-    """Count replies until the verdict falls or the time is up; the instant of either.
+def _collect_until_decided(tally: Tally, until: Instant) -> Flow[Instant]:
+    """Count replies until the verdict or the deadline; return the instant of either.
 
-    The verdict falls as soon as it is decided, for or against: nobody waits for a slow node
-    that can change nothing (rule 8).  The driver drains its reply later.
+    The verdict falls as soon as it is decided, for or against: a slow node that cannot change it is
+    not waited for (rule 8).  The driver drains its reply later.
     """
     wish = Receive(until, tally)
     while True:
-        event: Replied | Elapsed = yield wish
-        if isinstance(event, Elapsed):
-            tally.silence()
+        event: NodeReply | Timeout = yield wish
+        if isinstance(event, Timeout):
+            tally.mark_timed_out()
             return event.at
         if tally.count(event) is not PENDING:
             return event.at
 
 
-def _hear_why(tally: Tally, until: Instant, now: Instant) -> Flow[Instant]:
-    """After a lost round about a key of ours: is it gone, or can the nodes not be reached?
+def _resolve_ambiguous_loss(tally: Tally, until: Instant, now: Instant) -> Flow[Instant]:
+    """Collect replies after a lost round, to distinguish a lost key from unreachable nodes.
 
-    Lost may be decided while that is still open: dead nodes count against at once.  So go on
-    hearing while the nodes that have not answered could still tell that it is gone.
+    The verdict may fall while that is still open: dead nodes count against at once.  So collect
+    replies while the nodes that have not replied could still show that the key is gone.
     """
-    while why_is_open(tally):
-        event: Replied | Elapsed = yield Receive(until)
+    while is_loss_ambiguous(tally):
+        event: NodeReply | Timeout = yield Receive(until)
         now = event.at
-        if isinstance(event, Elapsed):
-            tally.silence()
+        if isinstance(event, Timeout):
+            tally.mark_timed_out()
             break
         tally.count(event)
     return now
 
 
-def why_is_open(tally: Tally) -> bool:
-    """Lost, and nodes that have not answered could still tell that the key is not ours."""
+def is_loss_ambiguous(tally: Tally) -> bool:
+    """Return whether a lost round's missing replies could still show that the key is not ours."""
     if tally.verdict is not LOST:
         return False
-    against = sum(answer is not None and _is_against(answer) for answer in tally.answers)
+    against = sum(answer is not None and answer.denies_ownership for answer in tally.answers)
     enough = tally.n - tally.quorum + 1
     return against < enough <= against + tally.pending

@@ -1,1 +1,1 @@
-"""Performs the core's effects in one world each: sockets and poll, or asyncio."""
+"""Drivers, which perform the core's effects: with sockets and poll, or with asyncio."""

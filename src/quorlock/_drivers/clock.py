@@ -1,8 +1,8 @@
-"""Reads the clock: nanoseconds that never step and that count suspended time (rule 7).
+"""The clock of the drivers: nanoseconds that never step and that count suspended time (rule 7).
 
-CLOCK_BOOTTIME on Linux: CLOCK_MONOTONIC stands still while the machine sleeps, and a lease
-does not.  On macOS CLOCK_MONOTONIC counts sleep (time.monotonic does not there).  Elsewhere
-the monotonic clock.  Never the wall clock, which steps.
+Linux: CLOCK_BOOTTIME. CLOCK_MONOTONIC stands still while the machine is suspended, and a lease does
+not. macOS: CLOCK_MONOTONIC, which counts sleep there; `time.monotonic` does not. Elsewhere: the
+monotonic clock. The wall clock is never used, since it steps.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from quorlock._core.time import NS_PER_MS, NS_PER_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from quorlock._core.time import Duration, Instant
 
 
 def _best_clock() -> Callable[[], int]:
@@ -25,3 +29,17 @@ def _best_clock() -> Callable[[], int]:
 
 
 now: Callable[[], int] = _best_clock()
+
+# Timers of locks, of poll and of event loops stand still while the machine is suspended. No sleep
+# is longer than this, so a loss is reported within this time after the machine resumes.
+SLEEP_MAX: Duration = 500 * NS_PER_MS
+
+
+def sleep_seconds(until: Instant) -> float:
+    """Return the seconds to sleep before the clock is read again: until then, SLEEP_MAX at most."""
+    return max(0, min(until - now(), SLEEP_MAX)) / NS_PER_S
+
+
+def sleep_ms(until: Instant) -> int:
+    """Return `sleep_seconds` in ms for poll, rounded up: a poll that ends early is repeated."""
+    return -(-max(0, min(until - now(), SLEEP_MAX)) // NS_PER_MS)

@@ -1,7 +1,7 @@
-"""What a forked child must forget: connections, threads, and that it holds anything.
+"""State that a forked child resets: connections, threads, and leases.
 
-The child shares the parent's sockets; one byte of it there would end up in the parent's
-conversation.  So drivers start afresh in the child, and leases are over there (rule 6).
+The child shares the parent's sockets, and one byte sent there by the child would corrupt the
+parent's pipeline. So drivers start again in the child, and leases are over there (rule 6).
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import weakref
 from typing import Protocol
 
 
-class Forgets(Protocol):
-    """Something that starts afresh in a forked child."""
+class ForkAware(Protocol):
+    """An object that starts again in a forked child."""
 
-    def forget(self) -> None: ...
+    def reset_after_fork(self) -> None: ...
 
 
-# How many forks this process is away from the first; a lease remembers the one it was made in.
+# The number of forks between the first process and this one. A lease stores its own.
 generation: int = 0
 
-_forgetful: weakref.WeakSet[Forgets] = weakref.WeakSet()
+_registered: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
-def register(thing: Forgets) -> None:
-    """Let `forget` be called in every child, before its first own instruction."""
-    _forgetful.add(thing)
+def register(thing: ForkAware) -> None:
+    """Have `reset_after_fork` called in every child before the child's first own instruction."""
+    _registered.add(thing)
 
 
 def _in_child() -> None:
     global generation  # noqa: PLW0603 (the process is what it counts)
     generation += 1
-    for thing in list(_forgetful):
-        thing.forget()
+    for thing in list(_registered):
+        thing.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

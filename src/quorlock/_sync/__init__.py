@@ -1,1 +1,1 @@
-"""The blocking face: the verbs of redlock, lock and lease, each a line over a flow."""
+"""The blocking API: the methods of Redlock, Lock and Lease, each a few lines over a flow."""

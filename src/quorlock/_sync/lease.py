@@ -1,165 +1,215 @@
-"""What one holds after acquiring, and what one can do with it: blocking."""
+"""The lease of the blocking API."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
 
+from quorlock._api.lease import LeaseBase
+from quorlock._api.ticket import ticket_of
 from quorlock._core import redlock as flows
-from quorlock._core.outcomes import Loss, Lost, Released, is_unreachable
+from quorlock._core.results import ExtendFailed, LossReason, ReleaseResult, is_unreachable
 from quorlock._drivers.clock import now
-from quorlock._face.lease import LeaseBase
-from quorlock._face.ticket import Ticket
-from quorlock.errors import LeaseLost
+from quorlock.errors import LeaseLost, QuorlockError
 
 if TYPE_CHECKING:
     import threading
 
+    from quorlock._api.lease_state import LeaseState
+    from quorlock._api.session import Session
+    from quorlock._api.ticket import Ticket
+    from quorlock._core.config import Seconds
     from quorlock._core.effects import Flow
-    from quorlock._core.policy import Seconds
-    from quorlock._drivers.blocking import Driver
-    from quorlock._face.holding import Holding
-    from quorlock._face.session import Session
+    from quorlock._drivers.sync.driver import Driver
 
 
 class Lease(LeaseBase["Driver"]):
     """A lock that is held until `valid_until`, unless it is released, extended or lost.
 
-    Raises nothing by itself: look at `held`, call `ensure`, or wait for `lost`.
+    A loss raises no exception in your code: check `held`, call `ensure`, or wait for `lost`.
     """
 
     __slots__ = ()
 
     @property
     def lost(self) -> threading.Event:
-        """Set when it slipped away: expired, or seen to be gone. Not set by a release."""
-        from quorlock._sync.alarm import alarm  # here: most look at `held`, or never
+        """An event that is set when the lease expires or is seen to be gone; not by a release."""
+        from quorlock._sync.loss_event import lost_event  # here: most programs check `held`
 
-        return alarm.bell(self._holding).event
+        return lost_event(self._state)
 
     def extend(self, ttl: Seconds | None = None) -> None:
-        """Let it live at least `ttl` seconds from now (default: its own ttl), never less.
+        """Extend the lease to at least `ttl` seconds from now; never shorten it.
 
-        Tries again while validity remains.  Raises LeaseLost when the lease is over or a
-        quorum no longer has its key; it is over for good then, and given back on all nodes.
-        HoldLimitReached when it would be held for longer than its lock's max_hold in all,
-        NodeError when the nodes refuse for good; the lease goes on until it ends then.
+        Tries again while validity remains.
+
+        Args:
+            ttl: seconds; default: the lease's own ttl.
+
+        Raises:
+            LeaseLost: the lease is over, or a quorum no longer has its key; it has ended for good
+                and is released on all nodes.
+            HoldLimitReached: it would be held for longer than its lock's max_hold in all; it stays
+                valid until it ends.
+            NodeError: the nodes refuse for good; the lease stays valid until it ends.
         """
-        session, holding = self._session, self._holding
-        if not holding.held:
-            self._slip(Loss.EXPIRED)
+        session, lease_state = self._session, self._state
+        if not lease_state.held:
+            self._handle_loss(LossReason.EXPIRED)
             self._raise_lost()
         ttl_ms = self._ttl_ms(ttl)
         while True:
-            flow = flows.extend(holding.facts(), ttl_ms, now(), session.policy, session.chance)
+            flow = flows.extend(lease_state.facts(), ttl_ms, now(), session.policy, session.entropy)
             outcome = session.driver.run(flow)
-            # Renewal (or another caller) may have extended it meanwhile: then it is not over.
-            if not is_unreachable(outcome) or not holding.held:
+            # Renewal (or another caller) may have extended it in between: then it is not over.
+            if not is_unreachable(outcome) or not lease_state.held:
                 break
-        if isinstance(outcome, Lost):
-            self._slip(outcome.loss)
-        elif not holding.prolong(outcome.valid_until, ttl_ms):
-            self._slip(Loss.EXPIRED)
-        if not holding.held:
+        if isinstance(outcome, ExtendFailed):
+            self._handle_loss(outcome.reason)
+        elif not lease_state.extend_validity(outcome.valid_until, ttl_ms):
+            self._handle_loss(LossReason.EXPIRED)
+        if not lease_state.held:
             self._raise_lost(outcome.answers)
 
     def release(self) -> bool:
-        """Give it back on all nodes. True: a quorum still had it, and deleted it.
+        """Release the lease on all nodes.
 
-        False: it was over or gone, or too few nodes answered to know; they are asked again until
-        max_ttl has passed.  It is over here before any byte is sent.  Never raises because it was
-        lost; NodeError if the nodes refuse to carry it out (permission, read-only): the keys
-        live on then.
+        The lease is over here before any byte is sent.  A lost lease raises no error.
+
+        Returns:
+            True if a quorum still had it and deleted it.  False if it was over or gone, or if too
+            few nodes replied to know; then the release is retried until max_ttl has passed.
+
+        Raises:
+            NodeError: the nodes refuse the release (permission, read-only); the keys stay until
+                they expire.
         """
-        return self._release().deleted
+        is_ours = self._state.loss is None  # a lost lease's keys only wait for `told_until`
+        return self._release().deleted and is_ours
 
     def hand_over(self) -> Ticket:
-        """End the lease here without giving it back, to go on in another process.
+        """End the lease here without releasing it, to continue it in another process.
 
-        Raises LeaseLost if it is not held.
+        Raises:
+            LeaseLost: the lease is not held.
         """
         self.ensure()
-        holding = self._holding
-        if not self._session.end(holding):
+        lease_state = self._state
+        if not self._session.end(lease_state):
             self._raise_lost()
-        holding.stop_renewal()
-        self._session.driver.members.forgive(holding.token, now())
-        return Ticket(holding.resource, holding.token.decode(), holding.ttl_ms / 1000, self.fence)
+        lease_state.stop_renewal()
+        at = now()
+        return ticket_of(
+            lease_state,
+            self._session.driver.node_states.suppress_releases(lease_state.token, at),
+            at,
+        )
 
-    def leave(self, error: BaseException | None) -> None:
-        """Leave a `with` block: release, and tell of a loss without masking the body's error."""
-        was_held, given_up = self.held, self._holding.given_up
+    def _exit(self, error: BaseException | None) -> None:
+        """Leave a `with` block: release, and report a loss without masking the body's error."""
+        was_held, given_up = self.held, self._state.was_released
         try:
             released = self._release()
         except Exception as trouble:
-            if error is None:
+            if error is None and (was_held or given_up):
                 raise
-            error.add_note(f"quorlock: releasing {self.resource!r} failed: {trouble}")
+            told = self._loss() if error is None else error
+            told.add_note(f"quorlock: releasing {self.resource!r} failed: {trouble}")
+            if error is None:
+                raise told from None
             return
         if given_up or (was_held and released.gone is None):
             return
-        self._holding.loss = self._reason(released, was_held=was_held)
+        self._state.loss = self._reason(released, was_held=was_held)
         lost = self._loss(released.answers if released.gone is not None else ())
         if error is None:
             raise lost
         if not isinstance(error, LeaseLost):
             error.add_note(f"quorlock: {lost}")
 
-    def _release(self) -> Released:
-        session, holding = self._session, self._holding
-        session.ending[holding.token] = holding
+    def _release(self) -> ReleaseResult:
+        session, lease_state = self._session, self._state
+        session.releasing[lease_state.token] = lease_state
         try:
-            if not session.end(holding):
-                return Released(deleted=False, gone=None, answers=(), ended=0)
-            holding.stop_renewal()
+            if not session.end(lease_state):
+                return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
+            lease_state.stop_renewal()
             asked_at = now()
-            flow = flows.release(holding.key, holding.token, holding.receipt, session.policy)
+            flow = flows.release(
+                lease_state.key, lease_state.token, lease_state.target, session.policy
+            )
             released = session.driver.run(flow)
         except BaseException:
-            self._give_back_soon()  # interrupted, perhaps before anything was sent
+            self._release_in_background()  # interrupted, perhaps before anything was sent
             raise
         finally:
-            session.ending.pop(holding.token, None)
-        return session.settled(holding, released, asked_at)
+            session.releasing.pop(lease_state.token, None)
+        return session.check_release(lease_state, released, asked_at)
 
-    def _slip(self, loss: Loss) -> None:
-        """Observed to be lost: over for good, told, given back on all nodes."""
-        session, holding = self._session, self._holding
-        session.ending[holding.token] = holding
+    def _handle_loss(self, loss: LossReason) -> None:
+        """End a lease that was seen to be lost; release it once its reported validity is over."""
+        session, lease_state = self._session, self._state
+        if session.lose(lease_state, loss):
+            if lease_state.renewal is None:
+                self._release_later()
+            return
+        session.releasing[lease_state.token] = lease_state
         try:
-            if session.end(holding, loss):
-                holding.stop_renewal()
-                session.driver.run(_give_back(holding))
+            if session.end(lease_state, loss):
+                lease_state.stop_renewal()
+                session.driver.run(_release_expired(lease_state))
         except BaseException:
-            self._give_back_soon()
+            self._release_in_background()
             raise
         finally:
-            session.ending.pop(holding.token, None)
+            session.releasing.pop(lease_state.token, None)
 
-    def _give_back_soon(self) -> None:
-        session, holding = self._session, self._holding
-        holding.end(holding.loss)  # but left in the account until it is sent: see Redlock.close
-        session.driver.run_later(_give_back_and_forget(session, holding))
+    def _release_later(self) -> None:
+        """Let the renewal thread release it; it sends nothing else for a lost lease."""
+        from quorlock._sync.renewal import renewer
+
+        with contextlib.suppress(QuorlockError):  # no thread can be started: the keys expire
+            renewer(self._session).add(self, None)
+
+    def _release_in_background(self) -> None:
+        """End the lease, and release it without waiting: its caller is gone."""
+        session, lease_state = self._session, self._state
+        lease_state.end(lease_state.loss)  # kept in the session until it is sent: see Redlock.close
+        session.driver.run_in_background(_release_and_remove(session, lease_state))
 
     def __del__(self) -> None:
-        # Nobody can release it any more.
+        # Garbage: no caller can release it any more.
         try:
-            if self._session.holdings.get(self._holding.token) is self._holding:
-                self._give_back_soon()
-        except BaseException:  # noqa: BLE001 (Python swallows what comes out of here)
+            if self._session.live.get(self._state.token) is self._state:
+                self._release_in_background()
+        except BaseException:  # noqa: BLE001 (Python swallows exceptions from here)
             with contextlib.suppress(Exception):
-                self._forget()  # a Ctrl-C fell into it
+                self._drop()  # interrupted by a Ctrl-C
 
-    def _forget(self) -> None:
-        if self._session.holdings.get(self._holding.token) is self._holding:
-            self._give_back_soon()
+    def _drop(self) -> None:
+        """Release the lease in the background, if it is still in the session.
+
+        For a `with` block that was not entered, or not left.
+        """
+        if self._session.live.get(self._state.token) is self._state:
+            self._release_in_background()
 
 
-def _give_back(holding: Holding) -> Flow[None]:
-    return flows.give_back(holding.key, holding.token, holding.receipt)
+def exit_block(lease: Lease, error: BaseException | None) -> None:
+    """Leave a `with` block: `Lease._exit`, for the Lock."""
+    lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-def _give_back_and_forget(session: Session[Driver], holding: Holding) -> Flow[None]:
-    holding.stop_renewal()
-    yield from _give_back(holding)
-    session.end(holding, holding.loss)
+def drop(lease: Lease) -> None:
+    """End a lease that no code can use: `Lease._drop`, for the Lock."""
+    lease._drop()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def _release_expired(lease_state: LeaseState) -> Flow[None]:
+    return flows.release_without_waiting(lease_state.key, lease_state.token, lease_state.target)
+
+
+def _release_and_remove(session: Session[Driver], lease_state: LeaseState) -> Flow[None]:
+    lease_state.stop_renewal()
+    yield from _release_expired(lease_state)
+    session.end(lease_state, lease_state.loss)

@@ -1,4 +1,4 @@
-"""The object one asks for a lock: blocking."""
+"""The lock of the blocking API."""
 
 from __future__ import annotations
 
@@ -6,79 +6,81 @@ import functools
 import threading
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from quorlock._api.context_stack import block_of_caller
+from quorlock._api.lock import LockBase
+from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._core import redlock as flows
-from quorlock._face.arguments import OWN_TIMEOUT, Timeout
-from quorlock._face.holding import Holding
-from quorlock._face.lock import LockBase
-from quorlock._sync.lease import Lease
+from quorlock._sync.lease import Lease, drop, exit_block
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from quorlock._core.outcomes import Granted
-    from quorlock._drivers.blocking import Driver  # noqa: F401 (named below in a string)
+    from quorlock._drivers.sync.driver import Driver  # noqa: F401 (named below in a string)
+    from quorlock._sync.renewal import RenewalThread
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Lock(LockBase["Driver", Lease]):
-    """A resource and how to acquire it. Immutable: share it between threads as you like.
+class Lock(LockBase["Driver", Lease, None]):
+    """A resource and how to acquire it; immutable, and safe to share between threads.
 
     `with lock as lease:` acquires and releases; `@lock` does so around every call of a function.
     """
 
     __slots__ = ()
+    _lease_type = Lease
 
     def acquire(self, timeout: Timeout = OWN_TIMEOUT) -> Lease:
-        """Wait for the lock: a new Lease.
+        """Wait for the lock and return a new Lease.
 
-        timeout: seconds, None for ever, 0 for one attempt; default is the lock's own.
-        Raises AcquireTimeout, QuorumUnreachable, NodeError.
+        Args:
+            timeout: seconds, None without limit, 0 for one attempt; default: the lock's own.
+
+        Raises:
+            AcquireTimeout: the lock was held until the timeout.
+            QuorumUnreachable: too few nodes replied for the Redlock's outage_timeout.
+            NodeError: too many nodes reply with errors.
         """
         session = self._session
-        flow = flows.acquire(self._request(timeout), session.policy, session.chance)
-        return session.driver.win(flow, self._lease)
+        flow = flows.acquire(self._request(timeout), session.policy, session.entropy)
+        return session.driver.run_and_claim(flow, self._lease)
 
     def try_acquire(self) -> Lease | None:
-        """One attempt: a Lease, or None when somebody else holds it.
+        """Make one attempt: return a Lease, or None if another client holds the lock.
 
-        Raises QuorumUnreachable, NodeError.
+        Raises:
+            QuorumUnreachable: too few nodes replied.
+            NodeError: too many nodes reply with errors.
         """
         session = self._session
-        flow = flows.try_acquire(self._request(0), session.policy, session.chance)
-        return session.driver.win(flow, self._lease_or_none)
+        flow = flows.try_acquire(self._request(0), session.policy, session.entropy)
+        return session.driver.run_and_claim(flow, self._lease_or_none)
 
     def locked(self) -> bool:
-        """Does anybody hold it: the same token on a quorum of nodes.
+        """Return whether the lock is held: the same token on a quorum of nodes.
 
-        Raises QuorumUnreachable, NodeError.
+        Raises:
+            QuorumUnreachable: too few nodes replied.
+            NodeError: too many nodes reply with errors.
         """
         session, request = self._session, self._request(0)
         return session.locked(request, session.driver.run(flows.inspect(self._key, session.policy)))
 
-    def _lease(self, granted: Granted) -> Lease:
-        session, terms = self._session, self._terms
-        holding = Holding(self._resource, *granted, max_hold=terms.max_hold)
-        lease = Lease(session, holding)
-        if terms.renew:
-            from quorlock._sync.renewing import renewer  # here: most locks are not renewed
+    def _renewer(self) -> RenewalThread:
+        from quorlock._sync.renewal import renewer  # here: most locks are not renewed
 
-            renewer(session).add(lease, terms.on_warning)
-        session.holdings[holding.token] = holding  # last: interrupted before, the flow gives back
-        return lease
-
-    def _lease_or_none(self, granted: Granted | None) -> Lease | None:
-        return None if granted is None else self._lease(granted)
+        return renewer(self._session)
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
         try:
-            self._entered.push(threading.get_ident(), lease)
+            self._entered.push(lease, block_of_caller(), threading.get_ident(), None)
         except BaseException:
-            self._entered.forget(lease)  # interrupted: the block will not be left, nobody has it
+            self._entered.forget(lease)  # interrupted: the block will be neither entered nor left
+            drop(lease)
             raise
         return lease
 
@@ -88,11 +90,16 @@ class Lock(LockBase["Driver", Lease]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._entered.pop(threading.get_ident()).leave(error)
+        lease, _ = self._entered.pop(block_of_caller(), threading.get_ident(), _is_over)
+        try:
+            exit_block(lease, error)
+        except BaseException:
+            drop(lease)  # interrupted, perhaps before its release began
+            raise
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: every call of it runs under the lock."""
-        works: object = callable(function)  # whatever the annotation says
+        works: object = callable(function)  # at run time, the annotation is not checked
         if not works or not _is_done_on_return(function):
             fix = "decorate a plain function; for a coroutine function take quorlock.asyncio"
             raise ConfigError("function", function, fix)
@@ -105,9 +112,13 @@ class Lock(LockBase["Driver", Lease]):
         return locked
 
 
+def _is_over(lease: Lease) -> bool:
+    return not lease.held
+
+
 def _is_done_on_return(function: object) -> bool:
-    """Calling it runs its body. Of the others nothing yet: the lock would be gone when it does."""
-    # Here: it takes a third of the time that all of quorlock does, and few decorate.
+    """Return whether a call runs the body; of a generator or coroutine it would run unlocked."""
+    # Here: it takes a third of the import time of quorlock, and few programs decorate.
     from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 
     kinds = (isasyncgenfunction, iscoroutinefunction, isgeneratorfunction)

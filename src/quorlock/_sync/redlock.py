@@ -1,4 +1,4 @@
-"""The way in: nodes and settings, and what one can do with a resource: blocking."""
+"""The entry point of the blocking API: nodes, settings, and operations on resources."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
+from quorlock._api.inspection import token_of
+from quorlock._api.lease import state_of
+from quorlock._api.redlock import RedlockBase
+from quorlock._api.renewal_options import MAX_HOLD, renewal_options
+from quorlock._api.session import Closable, Session, token_bytes
 from quorlock._core import redlock as flows
-from quorlock._face.inspection import token_of
-from quorlock._face.redlock import RedlockBase
-from quorlock._face.session import Session, token_bytes
-from quorlock._face.terms import MAX_HOLD, terms_of
+from quorlock._core.results import is_unreachable
 from quorlock._sync.lease import Lease
 from quorlock._sync.lock import Lock
 
@@ -21,32 +23,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from quorlock._core.outcomes import Extended, Lost
-    from quorlock._core.policy import Policy, Seconds
-    from quorlock._core.redlock import Request
-    from quorlock._drivers.blocking import Driver
-    from quorlock._face.holding import Holding
-    from quorlock._face.inspection import Inspection
-    from quorlock._face.renewing import Renewer
-    from quorlock._face.terms import Terms
-    from quorlock._face.ticket import Ticket
-    from quorlock._wire.nodes import Node
+    from quorlock._api.inspection import Inspection
+    from quorlock._api.lease_state import LeaseState
+    from quorlock._api.renewal_options import RenewalOptions
+    from quorlock._api.ticket import Ticket
+    from quorlock._core.config import Policy, Seconds
+    from quorlock._core.redlock import AcquireRequest
+    from quorlock._core.results import Extended, ExtendFailed
+    from quorlock._drivers.sync.driver import Driver
+    from quorlock._nodes.node import Node
 
 
 class Redlock(RedlockBase["Driver"]):
     __doc__ = RedlockBase.__doc__
 
     def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> Driver:
-        # Here: asyncio's programs have no use for it, nor has who only names a type or an error. It
-        # is a third of what we import, with sockets, threads and hiredis.
-        from quorlock._drivers.blocking import Driver
+        # Here: asyncio programs, and programs that only name a type or an error, do not need it.
+        # It is a third of the import time, with sockets, threads and hiredis.
+        from quorlock._drivers.sync.driver import Driver
 
         return Driver(nodes, policy)
 
     def _begin(self, session: Session[Driver]) -> None:
-        # When the last lock and lease are garbage, or the interpreter ends, at the latest.
+        # At the latest when the last lock and lease are garbage, or when the interpreter ends.
         weakref.finalize(
-            session, _close, session.driver, session.holdings, session.ending, session.renewers
+            session, _close, session.driver, session.live, session.releasing, session.renewers
         )
         _watch_exit()
 
@@ -61,16 +62,24 @@ class Redlock(RedlockBase["Driver"]):
         fencing: bool = False,
         on_warning: Callable[[Lease], object] | None = None,
     ) -> Lock:
-        """A lock on the resource; nothing is asked of the nodes yet.
+        """Return a lock on the resource; no node is asked yet.
 
-        ttl: the lease time, seconds; default is the Redlock's.  timeout: how long to wait for
-        it, seconds; None for ever, 0 for one attempt.  renew: extend the lease by itself, until
-        it is given back.  max_hold: how long it may be held in all, seconds, by extensions of
-        either kind; math.inf for no end.  fencing: give every lease a `fence`, a number that only
-        rises.  on_warning: a plain function that is called with the lease when renewal fails and
-        less than half of the ttl is left; all renewal waits until it returns.  Raises ConfigError.
+        Args:
+            resource: the name of the protected resource; its Redis key is `prefix + resource`.
+            ttl: the lease time in seconds; default: the Redlock's.
+            timeout: how long to wait for the lock, in seconds; None without limit, 0 for one
+                attempt.
+            renew: extend the lease in the background, until it is released.
+            max_hold: how long it may be held in all, in seconds, with extensions of either kind;
+                math.inf for no limit.
+            fencing: give every lease a `fence`, a number that only rises.
+            on_warning: a plain function that is called with the lease when renewal fails and less
+                than half of the ttl is left.  All renewal waits until it returns.
+
+        Raises:
+            ConfigError: an argument cannot work.
         """
-        terms = terms_of(renew, max_hold, on_warning)
+        terms = renewal_options(renew, max_hold, on_warning)
         return Lock(self._session, resource, ttl, timeout, fencing, terms)
 
     def adopt(
@@ -81,68 +90,106 @@ class Redlock(RedlockBase["Driver"]):
         max_hold: Seconds = MAX_HOLD,
         on_warning: Callable[[Lease], object] | None = None,
     ) -> Lease:
-        """Go on with a lease that another process handed over; held once an extension has won.
+        """Take over a lease that another process handed over; held once an extension has won.
 
-        renew, max_hold, on_warning: as for `lock`; max_hold counts from now.  Raises LeaseLost
-        if a quorum no longer has its key, or did not answer while it could; ConfigError.
+        Args:
+            ticket: the ticket that `Lease.hand_over` returned.
+            renew: as for `lock`.
+            max_hold: as for `lock`; counts from now.
+            on_warning: as for `lock`.
+
+        Raises:
+            LeaseLost: a quorum no longer has its key, or did not reply while it could be saved.
+            ConfigError: an argument cannot work, or this process holds the lease already.
         """
         session = self._session
-        terms = terms_of(renew, max_hold, on_warning)
-        with session.adopting(ticket) as (request, token):
-            session.driver.members.resume(token)
-            flow = flows.adopt(request, token, session.policy, session.chance)
+        terms = renewal_options(renew, max_hold, on_warning)
+        with session.adopting(ticket) as (request, token, in_doubt):
+            flow = flows.adopt(request, token, session.policy, session.entropy, in_doubt)
             terms.checked(request.ttl_ms)
-            return session.driver.win(flow, partial(_adopted, session, request, ticket, terms))
+            return session.driver.run_and_claim(
+                flow, partial(_adopted, session, request, ticket, terms)
+            )
 
     def extend(self, resource: str | bytes, token: str, *, ttl: Seconds | None = None) -> bool:
-        """Extend by bare token, in one round. True: a quorum did; False: gone or another's.
+        """Extend by bare token, in one round.
 
-        It makes no lease: whoever holds it must know of it.  True excludes everybody else from
-        now on; it does not tell that nobody held in between, if the lease had run out before.
-        Raises QuorumUnreachable, NodeError.
+        No lease is made here.  True excludes every other client from now on.  It does not prove
+        that no other client held the lock in between, if the lease had expired before.
+
+        Args:
+            resource: the name of the protected resource.
+            token: the lease's token.
+            ttl: the lease time in seconds; default: the Redlock's.
+
+        Returns:
+            True if a quorum extended it, False if it is gone or another's.
+
+        Raises:
+            QuorumUnreachable: too few nodes replied to decide it.
+            NodeError: too many nodes reply with errors.
         """
-        session, request = self._session, self._session.by_token(resource, ttl)
+        session, request = self._session, self._session.request_for(resource, ttl)
         flow = flows.extend_by_token(request, token_bytes(token), session.policy)
         return session.driver.run(flow)
 
     def release(self, resource: str | bytes, token: str) -> bool:
-        """Release by bare token. True: a quorum deleted it; False: gone or another's.
+        """Release by bare token.
 
-        Raises QuorumUnreachable, NodeError.
+        Args:
+            resource: the name of the protected resource.
+            token: the lease's token.
+
+        Returns:
+            True if a quorum deleted it, False if it is gone or another's.
+
+        Raises:
+            QuorumUnreachable: too few nodes replied to decide it.
+            NodeError: too many nodes reply with errors.
         """
-        return self._release(self._session.by_token(resource), token_bytes(token))
+        return self._release(self._session.request_for(resource), token_bytes(token))
 
-    def _release(self, request: Request, token: bytes) -> bool:
+    def _release(self, request: AcquireRequest, token: bytes) -> bool:
         session = self._session
-        receipt = session.end_by_token(request.key, token)
-        flow = flows.release_by_token(request, token, session.policy, receipt)
+        target = session.end_by_token(request.key, token)
+        flow = flows.release_by_token(request, token, session.policy, target)
         return session.driver.run(flow)
 
     def break_lease(self, resource: str | bytes, holder: str) -> bool:
-        """Release by force what `holder` has, a digest that `inspect` showed; nobody else's.
+        """Release by force the lease of `holder`, and no other.
 
-        True: a quorum deleted it; False: gone or another's.  Whoever holds it goes on until it
-        asks the nodes again (renewal does soon), so end that first.
-        Raises QuorumUnreachable, NodeError.
+        The process that holds it continues until it next asks the nodes (renewal does soon), so end
+        that process first.
+
+        Args:
+            resource: the name of the protected resource.
+            holder: a digest from `inspect`.
+
+        Returns:
+            True if a quorum deleted it, False if it was gone or another's.
+
+        Raises:
+            QuorumUnreachable: too few nodes replied to decide it.
+            NodeError: too many nodes reply with errors.
         """
-        session, request = self._session, self._session.by_token(resource)
+        session, request = self._session, self._session.request_for(resource)
         answers = session.driver.run(flows.inspect(request.key, session.policy))
         token = token_of(holder, answers)
         return token is not None and self._release(request, token)
 
     def inspect(self, resource: str | bytes) -> Inspection:
-        """Who holds the resource, node by node, and what that comes to."""
-        session, request = self._session, self._session.by_token(resource)
+        """Return the holder of the resource on every node, and the verdict of all."""
+        session, request = self._session, self._session.request_for(resource)
         flow = flows.inspect(request.key, session.policy)
         return session.inspection(request, session.driver.run(flow))
 
     def close(self) -> None:
-        """Give back all leases that are held, and close all connections.
+        """Release all leases that are held, and close all connections.
 
-        Waits a bounded time for nodes that do not answer.  Closing twice does no harm.
+        Waits a bounded time for nodes that do not reply.  Closing twice does no harm.
         """
         session = self._session
-        _close(session.driver, session.holdings, session.ending, session.renewers)
+        _close(session.driver, session.live, session.releasing, session.renewers)
 
     def __enter__(self) -> Redlock:
         return self
@@ -158,42 +205,48 @@ class Redlock(RedlockBase["Driver"]):
 
 @functools.cache
 def _watch_exit() -> None:
-    from quorlock._drivers.blocking import interpreter_ends
+    from quorlock._drivers.sync.driver import interpreter_ends
 
-    # After the first finalizer, so that it runs before all of them: last in, first out.
+    # Registered after the first finalizer, so that it runs before all of them: last in, first out.
     atexit.register(interpreter_ends)
 
 
 def _close(
     driver: Driver,
-    holdings: dict[bytes, Holding],
-    ending: dict[bytes, Holding],
-    renewers: list[Renewer[Driver]],
+    lease_states: dict[bytes, LeaseState],
+    ending: dict[bytes, LeaseState],
+    renewers: list[Closable],
 ) -> None:
-    driver.stop()  # first: nobody wins a lock behind our back
-    held = [*list(ending.values()), *list(holdings.values())]
-    for holding in held:
-        holding.end()
+    driver.stop()  # first: no lock may be won after this
+    held = [*list(ending.values()), *list(lease_states.values())]
+    for lease_state in held:
+        lease_state.end()
     for renewer in renewers:
         renewer.close()
-    for holding in held:
+    for lease_state in held:
         with contextlib.suppress(Exception):
-            driver.run(flows.give_back(holding.key, holding.token, holding.receipt))
-        holdings.pop(holding.token, None)
+            driver.run(
+                flows.release_without_waiting(
+                    lease_state.key, lease_state.token, lease_state.target
+                )
+            )
+        lease_states.pop(lease_state.token, None)
     driver.close()
 
 
 def _adopted(
     session: Session[Driver],
-    request: Request,
+    request: AcquireRequest,
     ticket: Ticket,
-    terms: Terms,
-    outcome: Extended | Lost,
+    terms: RenewalOptions,
+    outcome: Extended | ExtendFailed,
 ) -> Lease:
-    token, fence = token_bytes(ticket.token), ticket.fence
-    lease = Lease(session, session.adopted(request, token, outcome, fence, terms.max_hold))
+    if not is_unreachable(outcome):  # else the ticket stays good, for another process as well
+        session.driver.node_states.allow_releases(token_bytes(ticket.token))
+    lease = Lease(session, session.adopted(request, ticket, outcome, terms.max_hold))
+    session.add(state_of(lease))
     if terms.renew:
-        from quorlock._sync.renewing import renewer  # here: most locks are not renewed
+        from quorlock._sync.renewal import renewer  # here: most locks are not renewed
 
         renewer(session).add(lease, terms.on_warning)
-    return session.account(lease)
+    return lease

@@ -1,15 +1,16 @@
-"""quorlock for asyncio: the same names as in `quorlock`, with `await`.
+"""quorlock for asyncio: the names of `quorlock`, with `await`.
 
 from quorlock.asyncio import Redlock
 """
 
 from __future__ import annotations
 
-from quorlock._core.outcomes import NodeStatus, NodeVote
-from quorlock._face.clock import now
-from quorlock._face.inspection import Inspection, NodeView
-from quorlock._face.ticket import Ticket
-from quorlock._wire.nodes import Node, Tls
+from quorlock._api.clock import now
+from quorlock._api.inspection import Inspection, NodeView
+from quorlock._api.ticket import Ticket
+from quorlock._core.results import NodeStatus
+from quorlock._nodes.node import Node
+from quorlock._nodes.tls import Tls
 from quorlock.asyncio.lease import Lease
 from quorlock.asyncio.lock import Lock
 from quorlock.asyncio.redlock import Redlock
@@ -20,9 +21,11 @@ from quorlock.errors import (
     HoldLimitReached,
     LeaseLost,
     NodeError,
+    NodeVote,
     QuorlockError,
     QuorumUnreachable,
     StaleFence,
+    VoteCode,
 )
 
 __all__ = [
@@ -45,5 +48,6 @@ __all__ = [
     "StaleFence",
     "Ticket",
     "Tls",
+    "VoteCode",
     "now",
 ]

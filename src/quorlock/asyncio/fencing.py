@@ -1,23 +1,35 @@
-"""quorlock.fencing for asyncio: the same names, with `await`.
+"""Helpers that let a protected resource refuse a late writer, for asyncio.
 
-Connections are those whose `execute` is awaited and gives a cursor: psycopg's AsyncConnection,
-aiosqlite. For others (asyncpg) take text and parameters from the methods named `…_statement`.
+The names are those of quorlock.fencing, with `await`.  A connection's `execute` is awaited and
+returns a cursor: psycopg's AsyncConnection, aiosqlite; and SQLAlchemy's AsyncSession and
+AsyncConnection.  For others (asyncpg) take text and parameters from the methods named
+`…_statement`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from quorlock.fencing import FENCED_CLAIM, FENCED_SET, Statement, fenced
+from quorlock.fencing.connections import (
+    checked,
+    driver_connection,
+    is_session,
+    is_sqlalchemy,
+    named,
+    of_session,
+    paramstyle,
+    require_transaction,
+)
 from quorlock.fencing.files import FencedFile as _FencedFile
 from quorlock.fencing.redis import FenceKey
-from quorlock.fencing.sql import require_transaction
 from quorlock.fencing.statements import RowStatements, TableStatements
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from quorlock.fencing.redis import Datum, Text
     from quorlock.fencing.statements import Flow, Rows
@@ -34,73 +46,97 @@ __all__ = [
 ]
 
 
-class Connection(Protocol):
-    """What psycopg's AsyncConnection and aiosqlite's have in common: all that is used of it."""
-
-    async def execute(self, text: Any, parameters: Any, /) -> Any:
-        """Run a statement on a new cursor, and give that."""
-
-
 class FencedRows(RowStatements):
-    """Rows that hold the fence of their last writer, in a column of theirs.
+    """Rows that hold the fence of their last writer, in an extra column.
 
-    For a write that is one statement. Rows written before there were fences (NULL) accept any.
+    For a write that is one statement. Rows from before fences were used (NULL) accept any fence.
     """
 
     async def update(
         self,
-        connection: Connection,
+        connection: object,
         key: Mapping[str, Any],
         values: Mapping[str, Any],
         fence: int | None,
     ) -> bool:
         """Write these values to the row of this key, or raise StaleFence.
 
-        False if there is no such row.
+        Args:
+            connection: of a DB-API driver, SQLAlchemy or Django.
+            key: the columns that identify the row, with their values.
+            values: the columns to write, with their values.
+            fence: the lease's fence.
+
+        Returns:
+            False if there is no such row.
+
+        Raises:
+            StaleFence: the row has a larger fence.
+            ConfigError: an argument cannot work.
         """
-        return await _lead(connection, self._updated(key, values, fence))
+        reached = await _reached(connection)
+        return await _lead(reached, self._updated(paramstyle(reached), key, values, fence))
 
     async def upsert(
         self,
-        connection: Connection,
+        connection: object,
         key: Mapping[str, Any],
         values: Mapping[str, Any],
         fence: int | None,
     ) -> None:
         """Write these values to the row of this key, inserted if need be, or raise StaleFence.
 
-        The columns of the key need a PRIMARY KEY or UNIQUE of their own.
+        The columns of the key need a PRIMARY KEY or UNIQUE constraint.  Arguments as for `update`.
         """
-        await _lead(connection, self._upserted(key, values, fence))
+        reached = await _reached(connection)
+        await _lead(reached, self._upserted(paramstyle(reached), key, values, fence))
 
 
 class FenceTable(TableStatements):
     """A table of fences, a row for each resource: it fences whole transactions.
 
-    Claim first thing in every transaction that the lock protects, before reading what its writes
-    depend on. Whoever claims a larger fence waits for the end of yours; whoever has a smaller one
-    is refused from then on.
+    Make the claim the first statement in every transaction that the lock protects, before reading
+    what its writes depend on.  A claim with a larger fence waits for the end of your transaction; a
+    smaller fence is refused from then on.
     """
 
-    async def create(self, connection: Connection) -> None:
-        """Make the table where there is none."""
-        await _run(connection, self.create_statement())
+    async def create(self, connection: object) -> None:
+        """Create the table if it does not exist."""
+        await _run(await _reached(connection), self.create_statement())
 
-    async def claim(self, connection: Connection, resource: str, fence: int | None) -> None:
+    async def claim(
+        self,
+        connection: object,
+        resource: str,
+        fence: int | None,
+        *,
+        in_transaction: bool = False,
+    ) -> None:
         """Accept the fence for what this transaction does, or raise StaleFence.
 
-        ConfigError on a connection that is in no transaction (autocommit), where the driver tells:
-        there the claim is over before the writes begin.
+        Args:
+            connection: of a DB-API driver, a Session or Connection of SQLAlchemy, or Django's, also
+                by the alias of its database.
+            resource: the name of the resource.
+            fence: the lease's fence.
+            in_transaction: a transaction is open; used only if the driver cannot report it.
+
+        Raises:
+            StaleFence: a larger fence was accepted before.
+            ConfigError: the connection is in no transaction (autocommit), or may be in none: there
+                the claim is over before the writes begin.
         """
-        await _lead(connection, self._upserted({"resource": resource}, {}, fence))
-        require_transaction(connection)
+        reached = await _reached(connection)
+        style = paramstyle(reached)
+        await _lead(reached, self._upserted(style, {"resource": resource}, {}, fence))
+        require_transaction(await _drivers(reached), believed=in_transaction)
 
 
 class FencedRedis(FenceKey):
     """A Redis or Valkey server whose data is written under one fence."""
 
     async def claim(self, fence: int | None) -> None:
-        """Accept the fence, or raise StaleFence: before reading what later writes depend on."""
+        """Accept the fence, or raise StaleFence; call it before reading what later writes need."""
         await self._ask(FENCED_CLAIM, (), (), fence)
 
     async def set(self, key: Text, value: Datum, fence: int | None) -> None:
@@ -110,7 +146,7 @@ class FencedRedis(FenceKey):
     async def eval(
         self, script: str, keys: Sequence[Text], args: Sequence[Datum], fence: int | None
     ) -> Any:
-        """Run a script of yours and return its reply, or raise StaleFence."""
+        """Run your script and return its reply, or raise StaleFence."""
         return await self._ask(fenced(script), keys, args, fence)
 
     async def _ask(
@@ -128,29 +164,43 @@ class FencedRedis(FenceKey):
 class FencedFile:
     """A file that is written under one fence, which is kept beside it in `NAME.fence`.
 
-    `NAME.lock` beside both is locked (flock) for each call: from accepting the fence until the
-    data is on the disk nobody else gets in. A writer that is stopped in between keeps the others
-    waiting until it goes on or ends. Reading needs none of this: `open` shows the old data or the
-    new. Runs in a thread: a call that is cancelled may still be carried out.
+    Each call locks `NAME.lock` beside both (flock), from accepting the fence until the data is on
+    the disk.  A writer that is stopped in between keeps the others waiting until it continues or
+    ends. Reading needs no lock: `open` shows the old data or the new.  Every call runs in a thread;
+    a cancelled call may still be carried out.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = _FencedFile(path)
-        self.path = self._file.path
+        self.path: Path = self._file.path
 
     def __repr__(self) -> str:
         return repr(self._file)
 
     async def claim(self, fence: int | None) -> None:
-        """Accept the fence, or raise StaleFence: before reading what later writes depend on."""
+        """Accept the fence, or raise StaleFence; call it before reading what later writes need."""
         await asyncio.to_thread(self._file.claim, fence)
 
     async def write(self, data: bytes, fence: int | None) -> None:
-        """Replace what the file holds, or raise StaleFence. On the disk when this returns."""
+        """Replace the file's content, or raise StaleFence. On the disk when this returns."""
         await asyncio.to_thread(self._file.write, data, fence)
 
 
-async def _lead(connection: Connection, flow: Flow) -> bool:
+async def _reached(connection: Any) -> Any:
+    """Return the connection to run statements over: of a session, or as it is."""
+    if is_session(connection):
+        connection = await of_session(connection, connection.connection(), is_awaited=True)
+    return checked(named(connection), "execute", is_awaited=True)
+
+
+async def _drivers(connection: Any) -> Any:
+    """Return the connection that knows whether a transaction is open."""
+    if is_sqlalchemy(connection):
+        connection = await connection.get_raw_connection()
+    return driver_connection(connection)
+
+
+async def _lead(connection: Any, flow: Flow) -> bool:
     statement = next(flow)
     while True:
         try:
@@ -159,10 +209,15 @@ async def _lead(connection: Connection, flow: Flow) -> bool:
             return bool(ended.value)
 
 
-async def _run(connection: Connection, statement: Statement) -> Rows:
+async def _run(connection: Any, statement: Statement) -> Rows:
+    if is_sqlalchemy(connection):
+        text, parameters = statement
+        result = await connection.exec_driver_sql(text, parameters or None)
+        rows: Rows = result.fetchall() if result.returns_rows else []
+        return rows
     cursor = await connection.execute(*statement)
     try:
-        # None: a statement that has no rows to give, such as CREATE TABLE.
+        # None: a statement without result rows, such as CREATE TABLE.
         return list(await cursor.fetchall()) if cursor.description is not None else []
     finally:
         await cursor.close()

@@ -1,148 +1,202 @@
-"""What one holds after acquiring, and what one can do with it: asyncio."""
+"""The lease of the asyncio API."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from quorlock._api.lease import LeaseBase
+from quorlock._api.ticket import ticket_of
 from quorlock._core import redlock as flows
-from quorlock._core.outcomes import Loss, Lost, Released, is_unreachable
-from quorlock._drivers.asyncio import Driver
+from quorlock._core.results import ExtendFailed, LossReason, ReleaseResult, is_unreachable
+from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.clock import now
-from quorlock._face.lease import LeaseBase
-from quorlock._face.ticket import Ticket
-from quorlock.asyncio.alarm import Alarm
+from quorlock.asyncio.loss_watcher import watcher_of
 from quorlock.errors import LeaseLost
 
 if TYPE_CHECKING:
-    import asyncio
-
+    from quorlock._api.lease_state import LeaseState
+    from quorlock._api.session import Session
+    from quorlock._api.ticket import Ticket
+    from quorlock._core.config import Seconds
     from quorlock._core.effects import Flow
-    from quorlock._core.policy import Seconds
-    from quorlock._face.holding import Holding
-    from quorlock._face.session import Session
 
 
 class Lease(LeaseBase[Driver]):
     """A lock that is held until `valid_until`, unless it is released, extended or lost.
 
-    Raises nothing by itself: look at `held`, call `ensure`, or wait for `lost`.
+    A loss raises no exception in your code: check `held`, call `ensure`, or wait for `lost`.
     """
 
     __slots__ = ()
 
     @property
     def lost(self) -> asyncio.Event:
-        """Set when it slipped away: expired, or seen to be gone. Not set by a release."""
-        return self.alarm().event
+        """An event that is set when the lease expires or is seen to be gone; not by a release."""
+        return watcher_of(self._state).event
 
     async def extend(self, ttl: Seconds | None = None) -> None:
-        """Let it live at least `ttl` seconds from now (default: its own ttl), never less.
+        """Extend the lease to at least `ttl` seconds from now; never shorten it.
 
-        Tries again while validity remains.  Raises LeaseLost when the lease is over or a
-        quorum no longer has its key; it is over for good then, and given back on all nodes.
-        HoldLimitReached when it would be held for longer than its lock's max_hold in all,
-        NodeError when the nodes refuse for good; the lease goes on until it ends then.
+        Tries again while validity remains.
+
+        Args:
+            ttl: seconds; default: the lease's own ttl.
+
+        Raises:
+            LeaseLost: the lease is over, or a quorum no longer has its key; it has ended for good
+                and is released on all nodes.
+            HoldLimitReached: it would be held for longer than its lock's max_hold in all; it stays
+                valid until it ends.
+            NodeError: the nodes refuse for good; the lease stays valid until it ends.
         """
-        session, holding = self._session, self._holding
-        if not holding.held:
-            await self._slip(Loss.EXPIRED)
+        session, lease_state = self._session, self._state
+        if not lease_state.held:
+            await self._handle_loss(LossReason.EXPIRED)
             self._raise_lost()
         ttl_ms = self._ttl_ms(ttl)
         while True:
-            flow = flows.extend(holding.facts(), ttl_ms, now(), session.policy, session.chance)
+            flow = flows.extend(lease_state.facts(), ttl_ms, now(), session.policy, session.entropy)
             outcome = await session.driver.run(flow)
-            # Renewal (or another caller) may have extended it meanwhile: then it is not over.
-            if not is_unreachable(outcome) or not holding.held:
+            # Renewal (or another caller) may have extended it in between: then it is not over.
+            if not is_unreachable(outcome) or not lease_state.held:
                 break
-        if isinstance(outcome, Lost):
-            await self._slip(outcome.loss)
-        elif not holding.prolong(outcome.valid_until, ttl_ms):
-            await self._slip(Loss.EXPIRED)
-        if not holding.held:
+        if isinstance(outcome, ExtendFailed):
+            await self._handle_loss(outcome.reason)
+        elif not lease_state.extend_validity(outcome.valid_until, ttl_ms):
+            await self._handle_loss(LossReason.EXPIRED)
+        if not lease_state.held:
             self._raise_lost(outcome.answers)
 
     async def release(self) -> bool:
-        """Give it back on all nodes. True: a quorum still had it, and deleted it.
+        """Release the lease on all nodes.
 
-        False: it was over or gone, or too few nodes answered to know; they are asked again until
-        max_ttl has passed.  It is over here before any byte is sent.  Never raises because it was
-        lost; NodeError if the nodes refuse to carry it out (permission, read-only): the keys
-        live on then.
+        The lease is over here before any byte is sent.  A lost lease raises no error.
+
+        Returns:
+            True if a quorum still had it and deleted it.  False if it was over or gone, or if too
+            few nodes replied to know; then the release is retried until max_ttl has passed.
+
+        Raises:
+            NodeError: the nodes refuse the release (permission, read-only); the keys stay until
+                they expire.
         """
-        return (await self._release()).deleted
+        is_ours = self._state.loss is None  # a lost lease's keys only wait for `told_until`
+        return (await self._release()).deleted and is_ours
 
     async def hand_over(self) -> Ticket:
-        """End the lease here without giving it back, to go on in another process.
+        """End the lease here without releasing it, to continue it in another process.
 
-        Raises LeaseLost if it is not held.
+        Raises:
+            LeaseLost: the lease is not held.
         """
         self.ensure()
-        holding = self._holding
-        if not self._session.end(holding):
+        lease_state = self._state
+        if not self._session.end(lease_state):
             self._raise_lost()
-        holding.stop_renewal()
-        self._session.driver.members.forgive(holding.token, now())
-        return Ticket(holding.resource, holding.token.decode(), holding.ttl_ms / 1000, self.fence)
+        lease_state.stop_renewal()
+        at = now()
+        return ticket_of(
+            lease_state,
+            self._session.driver.node_states.suppress_releases(lease_state.token, at),
+            at,
+        )
 
-    async def leave(self, error: BaseException | None, *, slipped: bool) -> None:
-        """Leave an `async with` block: release, tell of a loss, mask no error of the body.
+    async def _exit(self, error: BaseException | None, *, slipped: bool) -> None:
+        """Leave an `async with` block: release, report a loss, mask no error of the body.
 
-        slipped: the body was cancelled because the lease was lost; that is told in its place.
+        slipped: the body was cancelled because the lease was lost; LeaseLost replaces the
+        cancellation.
         """
-        was_held, given_up = self.held, self._holding.given_up
+        was_held, given_up = self.held, self._state.was_released
         try:
             released = await self._release()
         except Exception as trouble:
-            if error is None:
+            if error is None and (was_held or given_up):
                 raise
-            error.add_note(f"quorlock: releasing {self.resource!r} failed: {trouble}")
+            told = self._loss() if error is None or slipped else error
+            told.add_note(f"quorlock: releasing {self.resource!r} failed: {trouble}")
+            if told is not error:
+                raise told from error
             return
         if not slipped and (given_up or (was_held and released.gone is None)):
             return
-        self._holding.loss = self._reason(released, was_held=was_held)
+        self._state.loss = self._reason(released, was_held=was_held)
         lost = self._loss(released.answers if released.gone is not None else ())
         if error is None or slipped:
             raise lost from error
         if not isinstance(error, LeaseLost):
             error.add_note(f"quorlock: {lost}")
 
-    def alarm(self) -> Alarm:
-        """What tells of its loss, in this event loop; made when somebody asks."""
-        if not isinstance(self._holding.bell, Alarm):
-            self._holding.bell = Alarm(self._holding)
-        return self._holding.bell
+    async def _release(self) -> ReleaseResult:
+        session, lease_state = self._session, self._state
+        try:
+            if not session.end(lease_state):
+                return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
+            lease_state.stop_renewal()
+            asked_at = now()
+            flow = flows.release(
+                lease_state.key, lease_state.token, lease_state.target, session.policy
+            )
+            released = await session.driver.run(flow)
+        except asyncio.CancelledError:
+            raise  # the cancelled flow has sent its release
+        except BaseException:
+            self._release_in_background()  # interrupted, perhaps before anything was sent
+            raise
+        return session.check_release(lease_state, released, asked_at)
 
-    async def _release(self) -> Released:
-        session, holding = self._session, self._holding
-        if not session.end(holding):
-            return Released(deleted=False, gone=None, answers=(), ended=0)
-        holding.stop_renewal()
-        asked_at = now()
-        flow = flows.release(holding.key, holding.token, holding.receipt, session.policy)
-        return session.settled(holding, await session.driver.run(flow), asked_at)
+    async def _handle_loss(self, loss: LossReason) -> None:
+        """End a lease that was seen to be lost; release it once its reported validity is over."""
+        session, lease_state = self._session, self._state
+        if session.lose(lease_state, loss):
+            if lease_state.renewal is None:
+                from quorlock.asyncio.renewal import renewer
 
-    async def _slip(self, loss: Loss) -> None:
-        """Observed to be lost: over for good, told, given back on all nodes."""
-        session, holding = self._session, self._holding
-        if not session.end(holding, loss):
+                # Renewal sends nothing for a lost lease, except its release.
+                renewer(session).add(self, None)
             return
-        holding.stop_renewal()
-        flow = flows.give_back(holding.key, holding.token, holding.receipt)
+        if not session.end(lease_state, loss):
+            return
+        lease_state.stop_renewal()
+        flow = flows.release_without_waiting(lease_state.key, lease_state.token, lease_state.target)
         await session.driver.run(flow)
 
     def __del__(self) -> None:
-        # Nobody can release it any more. In its loop, which may run in another thread; left in
-        # the account until it is sent, since closing looks there.
-        session, holding = self._session, self._holding
+        # Garbage: no caller can release it any more.
         with contextlib.suppress(Exception):
-            if session.holdings.get(holding.token) is holding:
-                holding.end(holding.loss)
-                path = holding.receipt.path if holding.receipt is not None else None
-                session.driver.send_later(_give_back_and_forget(session, holding), path)
+            self._drop()
+
+    def _drop(self) -> None:
+        """Release the lease in the background, if it is still in the session.
+
+        For an `async with` block that was not entered, or not left.
+        """
+        if self._session.live.get(self._state.token) is self._state:
+            self._release_in_background()
+
+    def _release_in_background(self) -> None:
+        """End the lease, and release it without waiting: its caller is gone."""
+        # In its loop, which may run in another thread.  Kept in the session until the release is
+        # sent, since `close` looks there.
+        session, lease_state = self._session, self._state
+        lease_state.end(lease_state.loss)
+        path = lease_state.target.path if lease_state.target is not None else None
+        session.driver.send_later(_release_and_remove(session, lease_state), path)
 
 
-def _give_back_and_forget(session: Session[Driver], holding: Holding) -> Flow[None]:
-    holding.stop_renewal()
-    yield from flows.give_back(holding.key, holding.token, holding.receipt)
-    session.end(holding, holding.loss)
+async def exit_block(lease: Lease, error: BaseException | None, *, slipped: bool) -> None:
+    """Leave an `async with` block: `Lease._exit`, for the Lock."""
+    await lease._exit(error, slipped=slipped)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def drop(lease: Lease) -> None:
+    """End a lease that no code can use: `Lease._drop`, for the Lock."""
+    lease._drop()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def _release_and_remove(session: Session[Driver], lease_state: LeaseState) -> Flow[None]:
+    lease_state.stop_renewal()
+    yield from flows.release_without_waiting(lease_state.key, lease_state.token, lease_state.target)
+    session.end(lease_state, lease_state.loss)

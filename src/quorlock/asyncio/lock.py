@@ -1,4 +1,4 @@
-"""The object one asks for a lock: asyncio."""
+"""The lock of the asyncio API."""
 
 from __future__ import annotations
 
@@ -7,37 +7,39 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
+from quorlock._api.context_stack import block_of_caller
+from quorlock._api.lease import state_of
+from quorlock._api.lock import LockBase
+from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._core import redlock as flows
-from quorlock._drivers.asyncio import Driver
-from quorlock._face.arguments import OWN_TIMEOUT, Timeout
-from quorlock._face.holding import Holding
-from quorlock._face.lock import LockBase
-from quorlock.asyncio.alarm import Cancellation
-from quorlock.asyncio.lease import Lease
+from quorlock._drivers.aio.driver import Driver
+from quorlock.asyncio.lease import Lease, drop, exit_block
+from quorlock.asyncio.loss_watcher import BodyCancellation, watcher_of
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from quorlock._core.outcomes import Granted
-    from quorlock._core.policy import Seconds
-    from quorlock._face.session import Session
-    from quorlock._face.terms import Terms
+    from quorlock._api.renewal_options import RenewalOptions
+    from quorlock._api.session import Session
+    from quorlock._core.config import Seconds
+    from quorlock.asyncio.renewal import RenewalTasks
 
 P = ParamSpec("P")
 R = TypeVar("R")
 OnLost = Literal["cancel", "flag"]
 
 
-class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
-    """A resource and how to acquire it. Immutable: share it between tasks as you like.
+class Lock(LockBase[Driver, Lease, "BodyCancellation | None"]):
+    """A resource and how to acquire it; immutable, and safe to share between tasks.
 
     `async with lock as lease:` acquires and releases; `@lock` does so around every call of a
     coroutine function.
     """
 
     __slots__ = ("_on_lost",)
+    _lease_type = Lease
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
         ttl: Seconds | None,
         timeout: Seconds | None,
         fencing: bool,  # noqa: FBT001 (see LockBase)
-        terms: Terms,
+        terms: RenewalOptions,
         on_lost: OnLost,
     ) -> None:
         super().__init__(session, resource, ttl, timeout, fencing, terms)
@@ -55,52 +57,59 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
         self._on_lost = on_lost
 
     async def acquire(self, timeout: Timeout = OWN_TIMEOUT) -> Lease:  # noqa: ASYNC109
-        """Wait for the lock: a new Lease.
+        """Wait for the lock and return a new Lease.
 
-        timeout: seconds, None for ever, 0 for one attempt; default is the lock's own.
-        Raises AcquireTimeout, QuorumUnreachable, NodeError.
+        Args:
+            timeout: seconds, None without limit, 0 for one attempt; default: the lock's own.
+
+        Raises:
+            AcquireTimeout: the lock was held until the timeout.
+            QuorumUnreachable: too few nodes replied for the Redlock's outage_timeout.
+            NodeError: too many nodes reply with errors.
         """
         session = self._session
-        flow = flows.acquire(self._request(timeout), session.policy, session.chance)
-        return await session.driver.win(flow, self._lease)
+        flow = flows.acquire(self._request(timeout), session.policy, session.entropy)
+        return await session.driver.run_and_claim(flow, self._lease)
 
     async def try_acquire(self) -> Lease | None:
-        """One attempt: a Lease, or None when somebody else holds it.
+        """Make one attempt: return a Lease, or None if another client holds the lock.
 
-        Raises QuorumUnreachable, NodeError.
+        Raises:
+            QuorumUnreachable: too few nodes replied.
+            NodeError: too many nodes reply with errors.
         """
         session = self._session
-        flow = flows.try_acquire(self._request(0), session.policy, session.chance)
-        return await session.driver.win(flow, self._lease_or_none)
+        flow = flows.try_acquire(self._request(0), session.policy, session.entropy)
+        return await session.driver.run_and_claim(flow, self._lease_or_none)
 
     async def locked(self) -> bool:
-        """Does anybody hold it: the same token on a quorum of nodes.
+        """Return whether the lock is held: the same token on a quorum of nodes.
 
-        Raises QuorumUnreachable, NodeError.
+        Raises:
+            QuorumUnreachable: too few nodes replied.
+            NodeError: too many nodes reply with errors.
         """
         session, request = self._session, self._request(0)
         flow = flows.inspect(self._key, session.policy)
         return session.locked(request, await session.driver.run(flow))
 
-    def _lease(self, granted: Granted) -> Lease:
-        session, terms = self._session, self._terms
-        holding = Holding(self._resource, *granted, max_hold=terms.max_hold)
-        lease = Lease(session, holding)
-        if terms.renew:
-            from quorlock.asyncio.renewing import renewer  # here: most locks are not renewed
+    def _renewer(self) -> RenewalTasks:
+        from quorlock.asyncio.renewal import renewer  # here: most locks are not renewed
 
-            renewer(session).add(lease, terms.on_warning)
-        session.holdings[holding.token] = holding  # last: interrupted before, the flow gives back
-        return lease
-
-    def _lease_or_none(self, granted: Granted | None) -> Lease | None:
-        return None if granted is None else self._lease(granted)
+        return renewer(self._session)
 
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
-        cancellation = Cancellation(lease.alarm()) if self._on_lost == "cancel" else None
-        self._entered.push(asyncio.current_task(), (lease, cancellation))
-        return lease
+        try:
+            cancellation = None
+            if self._on_lost == "cancel":
+                cancellation = BodyCancellation(watcher_of(state_of(lease)))
+            self._entered.push(lease, block_of_caller(), asyncio.current_task(), cancellation)
+            return lease
+        except BaseException:
+            self._entered.forget(lease)  # interrupted: the block will be neither entered nor left
+            drop(lease)
+            raise
 
     async def __aexit__(
         self,
@@ -108,9 +117,14 @@ class Lock(LockBase[Driver, "tuple[Lease, Cancellation | None]"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        lease, cancellation = self._entered.pop(asyncio.current_task())
-        slipped = cancellation is not None and cancellation.explains(error)
-        await lease.leave(error, slipped=slipped)
+        block, task = block_of_caller(), asyncio.current_task()
+        lease, cancellation = self._entered.pop(block, task, lambda lease: not lease.held)
+        try:
+            slipped = cancellation is not None and cancellation.explains(error)
+            await exit_block(lease, error, slipped=slipped)
+        except BaseException:
+            drop(lease)  # interrupted, perhaps before its release began
+            raise
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         """Decorate a coroutine function: every call of it runs under the lock."""

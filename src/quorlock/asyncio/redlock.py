@@ -1,4 +1,4 @@
-"""The way in: nodes and settings, and what one can do with a resource: asyncio."""
+"""The entry point of the asyncio API: nodes, settings, and operations on resources."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING
 
+from quorlock._api.inspection import token_of
+from quorlock._api.lease import state_of
+from quorlock._api.redlock import RedlockBase
+from quorlock._api.renewal_options import MAX_HOLD, renewal_options
+from quorlock._api.session import Session, token_bytes
 from quorlock._core import redlock as flows
-from quorlock._drivers.asyncio import Driver
-from quorlock._face.inspection import token_of
-from quorlock._face.redlock import RedlockBase
-from quorlock._face.session import Session, token_bytes
-from quorlock._face.terms import MAX_HOLD, terms_of
+from quorlock._core.results import is_unreachable
+from quorlock._drivers.aio.driver import Driver
 from quorlock.asyncio.lease import Lease
 from quorlock.asyncio.lock import Lock, OnLost
 
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from quorlock._core.outcomes import Extended, Lost
-    from quorlock._core.policy import Policy, Seconds
-    from quorlock._core.redlock import Request
-    from quorlock._drivers.engine import Engine
-    from quorlock._face.inspection import Inspection
-    from quorlock._face.terms import Terms
-    from quorlock._face.ticket import Ticket
-    from quorlock._wire.nodes import Node
+    from quorlock._api.inspection import Inspection
+    from quorlock._api.renewal_options import RenewalOptions
+    from quorlock._api.ticket import Ticket
+    from quorlock._core.config import Policy, Seconds
+    from quorlock._core.redlock import AcquireRequest
+    from quorlock._core.results import Extended, ExtendFailed
+    from quorlock._drivers.aio.loop_driver import LoopDriver
+    from quorlock._nodes.node import Node
 
 
 class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
@@ -36,19 +38,23 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         return Driver(nodes, policy)
 
     def _begin(self, session: Session[Driver]) -> None:
-        driver, holdings = session.driver, session.holdings
+        driver, lease_states = session.driver, session.live
 
-        def give_back(engine: Engine) -> None:
-            """Before a loop's connections close: whatever was acquired over them."""
-            for holding in list(holdings.values()):
-                paths = holding.receipt.paths if holding.receipt is not None else (engine,)
-                if engine in paths and holdings.pop(holding.token, None) is not None:
-                    holding.end()
-                    flow = flows.give_back(holding.key, holding.token, holding.receipt)
-                    driver.send_only(flow, engine)
+        def give_back(loop_driver: LoopDriver) -> None:
+            """Release what was acquired over this loop's connections, before they close."""
+            for lease_state in list(lease_states.values()):
+                paths = (
+                    lease_state.target.paths if lease_state.target is not None else (loop_driver,)
+                )
+                if loop_driver in paths and lease_states.pop(lease_state.token, None) is not None:
+                    lease_state.end()
+                    flow = flows.release_without_waiting(
+                        lease_state.key, lease_state.token, lease_state.target
+                    )
+                    driver.send_only(flow, loop_driver)
 
         driver.on_loop_end = give_back
-        # When the last lock and lease are garbage, at the latest.
+        # At the latest when the last lock and lease are garbage.
         weakref.finalize(session, driver.end_soon)
 
     def lock(
@@ -63,18 +69,26 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         on_warning: Callable[[Lease], object] | None = None,
         on_lost: OnLost = "cancel",
     ) -> Lock:
-        """A lock on the resource; nothing is asked of the nodes yet.
+        """Return a lock on the resource; no node is asked yet.
 
-        ttl: the lease time, seconds; default is the Redlock's.  timeout: how long to wait for
-        it, seconds; None for ever, 0 for one attempt.  renew: extend the lease by itself, until
-        it is given back.  max_hold: how long it may be held in all, seconds, by extensions of
-        either kind; math.inf for no end.  fencing: give every lease a `fence`, a number that only
-        rises.  on_warning: a plain function that is called with the lease when renewal fails and
-        less than half of the ttl is left; all renewal waits until it returns.  on_lost: "cancel"
-        the body of `async with` when the lease is lost (LeaseLost comes out of the block), or only
-        "flag" it (`lease.lost`).  Raises ConfigError.
+        Args:
+            resource: the name of the protected resource; its Redis key is `prefix + resource`.
+            ttl: the lease time in seconds; default: the Redlock's.
+            timeout: how long to wait for the lock, in seconds; None without limit, 0 for one
+                attempt.
+            renew: extend the lease in the background, until it is released.
+            max_hold: how long it may be held in all, in seconds, with extensions of either kind;
+                math.inf for no limit.
+            fencing: give every lease a `fence`, a number that only rises.
+            on_warning: a plain function that is called with the lease when renewal fails and less
+                than half of the ttl is left.  All renewal waits until it returns.
+            on_lost: "cancel" the body of `async with` when the lease is lost, so that LeaseLost
+                leaves the block; or only "flag" it (`lease.lost`).
+
+        Raises:
+            ConfigError: an argument cannot work.
         """
-        terms = terms_of(renew, max_hold, on_warning)
+        terms = renewal_options(renew, max_hold, on_warning)
         return Lock(self._session, resource, ttl, timeout, fencing, terms, on_lost)
 
     async def adopt(
@@ -85,69 +99,105 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         max_hold: Seconds = MAX_HOLD,
         on_warning: Callable[[Lease], object] | None = None,
     ) -> Lease:
-        """Go on with a lease that another process handed over; held once an extension has won.
+        """Take over a lease that another process handed over; held once an extension has won.
 
-        renew, max_hold, on_warning: as for `lock`; max_hold counts from now.  Raises LeaseLost
-        if a quorum no longer has its key, or did not answer while it could; ConfigError.
+        Args:
+            ticket: the ticket that `Lease.hand_over` returned.
+            renew: as for `lock`.
+            max_hold: as for `lock`; counts from now.
+            on_warning: as for `lock`.
+
+        Raises:
+            LeaseLost: a quorum no longer has its key, or did not reply while it could be saved.
+            ConfigError: an argument cannot work, or this process holds the lease already.
         """
         session = self._session
-        terms = terms_of(renew, max_hold, on_warning)
-        with session.adopting(ticket) as (request, token):
-            session.driver.members.resume(token)
-            flow = flows.adopt(request, token, session.policy, session.chance)
+        terms = renewal_options(renew, max_hold, on_warning)
+        with session.adopting(ticket) as (request, token, in_doubt):
+            flow = flows.adopt(request, token, session.policy, session.entropy, in_doubt)
             terms.checked(request.ttl_ms)
-            return await session.driver.win(
+            return await session.driver.run_and_claim(
                 flow, partial(_adopted, session, request, ticket, terms)
             )
 
     async def extend(
         self, resource: str | bytes, token: str, *, ttl: Seconds | None = None
     ) -> bool:
-        """Extend by bare token, in one round. True: a quorum did; False: gone or another's.
+        """Extend by bare token, in one round.
 
-        It makes no lease: whoever holds it must know of it.  True excludes everybody else from
-        now on; it does not tell that nobody held in between, if the lease had run out before.
-        Raises QuorumUnreachable, NodeError.
+        No lease is made here.  True excludes every other client from now on.  It does not prove
+        that no other client held the lock in between, if the lease had expired before.
+
+        Args:
+            resource: the name of the protected resource.
+            token: the lease's token.
+            ttl: the lease time in seconds; default: the Redlock's.
+
+        Returns:
+            True if a quorum extended it, False if it is gone or another's.
+
+        Raises:
+            QuorumUnreachable: too few nodes replied to decide it.
+            NodeError: too many nodes reply with errors.
         """
-        session, request = self._session, self._session.by_token(resource, ttl)
+        session, request = self._session, self._session.request_for(resource, ttl)
         flow = flows.extend_by_token(request, token_bytes(token), session.policy)
         return await session.driver.run(flow)
 
     async def release(self, resource: str | bytes, token: str) -> bool:
-        """Release by bare token. True: a quorum deleted it; False: gone or another's.
+        """Release by bare token.
 
-        Raises QuorumUnreachable, NodeError.
+        Args:
+            resource: the name of the protected resource.
+            token: the lease's token.
+
+        Returns:
+            True if a quorum deleted it, False if it is gone or another's.
+
+        Raises:
+            QuorumUnreachable: too few nodes replied to decide it.
+            NodeError: too many nodes reply with errors.
         """
-        return await self._release(self._session.by_token(resource), token_bytes(token))
+        return await self._release(self._session.request_for(resource), token_bytes(token))
 
-    async def _release(self, request: Request, token: bytes) -> bool:
+    async def _release(self, request: AcquireRequest, token: bytes) -> bool:
         session = self._session
-        receipt = session.end_by_token(request.key, token)
-        flow = flows.release_by_token(request, token, session.policy, receipt)
+        target = session.end_by_token(request.key, token)
+        flow = flows.release_by_token(request, token, session.policy, target)
         return await session.driver.run(flow)
 
     async def break_lease(self, resource: str | bytes, holder: str) -> bool:
-        """Release by force what `holder` has, a digest that `inspect` showed; nobody else's.
+        """Release by force the lease of `holder`, and no other.
 
-        True: a quorum deleted it; False: gone or another's.  Whoever holds it goes on until it
-        asks the nodes again (renewal does soon), so end that first.
-        Raises QuorumUnreachable, NodeError.
+        The process that holds it continues until it next asks the nodes (renewal does soon), so end
+        that process first.
+
+        Args:
+            resource: the name of the protected resource.
+            holder: a digest from `inspect`.
+
+        Returns:
+            True if a quorum deleted it, False if it was gone or another's.
+
+        Raises:
+            QuorumUnreachable: too few nodes replied to decide it.
+            NodeError: too many nodes reply with errors.
         """
-        session, request = self._session, self._session.by_token(resource)
+        session, request = self._session, self._session.request_for(resource)
         answers = await session.driver.run(flows.inspect(request.key, session.policy))
         token = token_of(holder, answers)
         return token is not None and await self._release(request, token)
 
     async def inspect(self, resource: str | bytes) -> Inspection:
-        """Who holds the resource, node by node, and what that comes to."""
-        session, request = self._session, self._session.by_token(resource)
+        """Return the holder of the resource on every node, and the verdict of all."""
+        session, request = self._session, self._session.request_for(resource)
         flow = flows.inspect(request.key, session.policy)
         return session.inspection(request, await session.driver.run(flow))
 
     async def close(self) -> None:
-        """Give back all leases that are held, and close all connections.
+        """Release all leases that are held, and close all connections.
 
-        Waits a bounded time for nodes that do not answer.  Closing twice does no harm.
+        Waits a bounded time for nodes that do not reply.  Closing twice does no harm.
         """
         session = self._session
         for renewer in session.renewers:
@@ -168,15 +218,17 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
 
 def _adopted(
     session: Session[Driver],
-    request: Request,
+    request: AcquireRequest,
     ticket: Ticket,
-    terms: Terms,
-    outcome: Extended | Lost,
+    terms: RenewalOptions,
+    outcome: Extended | ExtendFailed,
 ) -> Lease:
-    token, fence = token_bytes(ticket.token), ticket.fence
-    lease = Lease(session, session.adopted(request, token, outcome, fence, terms.max_hold))
+    if not is_unreachable(outcome):  # else the ticket stays good, for another process as well
+        session.driver.node_states.allow_releases(token_bytes(ticket.token))
+    lease = Lease(session, session.adopted(request, ticket, outcome, terms.max_hold))
+    session.add(state_of(lease))
     if terms.renew:
-        from quorlock.asyncio.renewing import renewer  # here: most locks are not renewed
+        from quorlock.asyncio.renewal import renewer  # here: most locks are not renewed
 
         renewer(session).add(lease, terms.on_warning)
-    return session.account(lease)
+    return lease

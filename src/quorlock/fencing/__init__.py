@@ -1,14 +1,15 @@
-"""Helpers by which what a lock protects refuses a late writer: docs/fencing.md tells how.
+"""Helpers that let a protected resource refuse a late writer (docs/fencing.md).
 
-    fences.py    what a fence may be
+    fences.py       which values are fences
     statements.py   SQL as text and parameters, for any driver
-    sql.py       runs it over a DB-API connection
-    redis.py     scripts, and what runs them through a client of yours
-    files.py     files that are replaced as a whole
+    connections.py  the connections that statements run over, and their transactions
+    sql.py          runs statements over a connection
+    redis.py        scripts, run through the user's client
+    files.py        files that are replaced as a whole
 
-One rule everywhere: a fence is accepted if none above it was accepted before, and the record of it
-is kept where the data is and changes with it.  quorlock.asyncio.fencing has the same names, with
-`await`.  Nothing here needs a Redlock or is imported by it.
+One rule everywhere: a fence is accepted if no larger one was accepted before.  The record of it is
+kept with the data and changes with it.  quorlock.asyncio.fencing has the same names, with `await`.
+This package neither needs nor imports a Redlock.
 """
 
 from __future__ import annotations

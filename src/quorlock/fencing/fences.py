@@ -1,15 +1,15 @@
-"""What a fence may be. Leaves issuing them to the lock and refusing them to its neighbours."""
+"""The values that are fences."""
 
 from __future__ import annotations
 
 from quorlock.errors import ConfigError
 
-# The lock issues none above (docs/decisions), and Lua counts exactly up to here.
+# The lock issues no larger one (docs/decisions), and Lua counts exactly up to here.
 FENCE_MAX = 2**53 - 1
 
 
 def as_fence(fence: object) -> int:
-    """The fence, if it is one: without this check `None` would be written and refuse nobody."""
+    """Return the fence if it is one: otherwise `None` would be written and refuse no writer."""
     if fence is None:
         raise ConfigError("fence", None, "this lease has none: ask for lock(..., fencing=True)")
     if not isinstance(fence, int) or isinstance(fence, bool) or not 0 < fence <= FENCE_MAX:

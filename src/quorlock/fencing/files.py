@@ -1,12 +1,11 @@
 """Files that refuse an old fence: replaced as a whole, or not at all.
 
-Owns the order in which fence and data reach the disk.  For one machine; on a network file system
-it is as good as that system's locks (flock) and renames are.
+This module orders the writes of fence and data to the disk.  For one machine; on a network file
+system it is as reliable as that system's locks (flock) and renames.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from contextlib import contextmanager, suppress
@@ -24,34 +23,37 @@ if TYPE_CHECKING:
 class FencedFile:
     """A file that is written under one fence, which is kept beside it in `NAME.fence`.
 
-    `NAME.lock` beside both is locked (flock) for each call: from accepting the fence until the
-    data is on the disk nobody else gets in. A writer that is stopped in between keeps the others
-    waiting until it goes on or ends. Reading needs none of this: `open` shows the old data or the
-    new.
+    Each call locks `NAME.lock` beside both (flock), from accepting the fence until the data is on
+    the disk.  A writer that is stopped in between keeps the others waiting until it continues or
+    ends. Reading needs no lock: `open` shows the old data or the new.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
         # Resolved: a file with two names (links, a relative path) has one fence.
-        self.path = Path(path).resolve()
+        self.path: Path = Path(path).resolve()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
 
     def claim(self, fence: int | None) -> None:
-        """Accept the fence, or raise StaleFence: before reading what later writes depend on."""
+        """Accept the fence, or raise StaleFence; call it before reading what later writes need."""
         with self._claimed(as_fence(fence)):
             pass
 
     def write(self, data: bytes, fence: int | None) -> None:
-        """Replace what the file holds, or raise StaleFence. On the disk when this returns."""
+        """Replace the file's content, or raise StaleFence. On the disk when this returns."""
         with self._claimed(as_fence(fence)):
             _replace(self.path, data)
 
     @contextmanager
     def _claimed(self, fence: int) -> Generator[None]:
+        try:
+            from fcntl import LOCK_EX, flock  # here: tables and keys are fenced without it
+        except ImportError:
+            raise QuorlockError("this platform has no flock, which FencedFile needs") from None
         lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            flock(lock, LOCK_EX)
             self._accept(fence)
             yield
         finally:
@@ -68,19 +70,19 @@ class FencedFile:
 
 
 def _seen(record: Path) -> int:
-    """The largest fence that was accepted; 0 if none was."""
+    """Return the largest fence that was accepted; 0 if none was."""
     try:
         return int(record.read_bytes())
     except FileNotFoundError:
         return 0
     except ValueError:
-        # It refuses everybody rather than nobody.
+        # Refuse every writer rather than none.
         raise QuorlockError(f"{record} holds no fence: something else wrote it") from None
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """All of it or nothing, also when the power fails."""
-    temporary = Path(f"{path}.new")  # one left by a crash is written anew: the lock is ours
+    """Replace the file entirely or not at all, even if the power fails."""
+    temporary = Path(f"{path}.new")  # may be left by a crash; the lock makes it ours to overwrite
     with temporary.open("wb") as file:
         file.write(data)
         file.flush()

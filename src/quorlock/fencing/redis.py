@@ -1,7 +1,7 @@
-"""Keys of a Redis or Valkey server that refuse an old fence. Not the lock's nodes: your data.
+"""Keys of a Redis or Valkey server that refuse an old fence: your data, not the lock's nodes.
 
-Owns the scripts and what their replies mean.  Leaves talking to the server to the client that it
-is given (redis-py, valkey-py; a Cluster's client where all keys are of one slot).
+This module has the scripts and the meaning of their replies.  The user's client sends them
+(redis-py, valkey-py; a Cluster's client where all keys are in one slot).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     Text: TypeAlias = str | bytes
     Datum: TypeAlias = str | bytes | int | float
 
-# Fences are below 2^53, so Lua compares them exactly. A key that is no number, or of another
-# type, is an error of the script: it refuses everybody rather than nobody.
+# Fences are below 2^53, so Lua compares them exactly. A key that holds no number, or another type,
+# is an error of the script: it refuses every writer rather than none.
 _CLAIM = """\
 do
   local seen = redis.call('GET', KEYS[#KEYS])
@@ -32,10 +32,13 @@ end
 
 
 def fenced(script: str) -> str:
-    """The text of a script that runs yours only if the fence is accepted.
+    """Return a script that runs yours only if the fence is accepted.
 
-    Give it the key of the fence after all your KEYS, and the fence after all your ARGV. It replies
-    what yours does, or with the error `STALEFENCE n`, n being the larger one that it has seen.
+    Give it the key of the fence after all your KEYS, and the fence after all your ARGV.  It replies
+    as yours does, or with the error `STALEFENCE n`, where n is the larger fence that was accepted.
+
+    Raises:
+        ConfigError: the script begins with a line `#!lua`.
     """
     if script.startswith("#!"):
         raise ConfigError("script", script, "without the line #!lua: ours comes before it")
@@ -49,20 +52,22 @@ FENCED_SET: Final = fenced("return redis.call('SET', KEYS[1], ARGV[1])\n")
 
 
 class Client(Protocol):
-    """What is used of a client of redis-py or valkey-py."""
+    """The method of a redis-py or valkey-py client that is used here."""
 
     def eval(self, script: str, numkeys: int, /, *keys_and_args: Any) -> Any:
         """Run a script."""
 
 
 class FenceKey:
-    """What both faces of FencedRedis share: all but the asking."""
+    """The part of FencedRedis that both APIs share: everything but sending."""
 
     def __init__(self, client: Client, fence_key: Text) -> None:
-        """Name the client, and the key that holds the fence.
+        """Set the client, and the key that holds the fence.
 
-        One fence key for all that one lock protects; in a Cluster, in the slot of that data. It is
-        to live as long as the data, so it has no ttl.
+        Args:
+            client: a client of redis-py or valkey-py.
+            fence_key: one key for everything that one lock protects; in a Cluster, in the slot of
+                that data.  It must live as long as the data, so it has no ttl.
         """
         if not fence_key:
             raise ConfigError("fence_key", fence_key, "give the name of a key of its own")
@@ -76,11 +81,11 @@ class FenceKey:
     def _arguments(
         self, script: str, keys: Sequence[Text], args: Sequence[Datum], fence: int | None
     ) -> tuple[Any, ...]:
-        """What EVAL takes."""
+        """Return the arguments of EVAL."""
         return (script, len(keys) + 1, *keys, self.fence_key, *args, as_fence(fence))
 
     def _refusal(self, error: Exception, fence: int | None) -> StaleFence | None:
-        """What the server's error means, if it is ours."""
+        """Return the StaleFence that the server's error stands for; None for another error."""
         word, _, seen = str(error).partition(" ")
         if word != "STALEFENCE":
             return None
@@ -92,7 +97,7 @@ class FencedRedis(FenceKey):
     """A Redis or Valkey server whose data is written under one fence."""
 
     def claim(self, fence: int | None) -> None:
-        """Accept the fence, or raise StaleFence: before reading what later writes depend on."""
+        """Accept the fence, or raise StaleFence; call it before reading what later writes need."""
         self._ask(FENCED_CLAIM, (), (), fence)
 
     def set(self, key: Text, value: Datum, fence: int | None) -> None:
@@ -102,7 +107,7 @@ class FencedRedis(FenceKey):
     def eval(
         self, script: str, keys: Sequence[Text], args: Sequence[Datum], fence: int | None
     ) -> Any:
-        """Run a script of yours and return its reply, or raise StaleFence."""
+        """Run your script and return its reply, or raise StaleFence."""
         return self._ask(fenced(script), keys, args, fence)
 
     def _ask(

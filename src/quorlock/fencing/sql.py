@@ -1,14 +1,24 @@
-"""Tables that refuse an old fence, over any DB-API connection: `sqlite3`, psycopg, pg8000 …
+"""Tables that refuse an old fence, over any DB-API connection (`sqlite3`, psycopg, pg8000).
 
-Owns running the statements of its neighbour.  Leaves transactions to the caller: it begins,
-commits and rolls back nothing.
+Also over a Session or Connection of SQLAlchemy, and the databases of Django.  This module runs the
+statements of `statements.py`.  Transactions belong to the caller: it begins, commits and rolls back
+none.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from quorlock.errors import ConfigError
+from quorlock.fencing.connections import (
+    checked,
+    driver_connection,
+    is_session,
+    is_sqlalchemy,
+    named,
+    of_session,
+    paramstyle,
+    require_transaction,
+)
 from quorlock.fencing.statements import RowStatements, TableStatements
 
 if TYPE_CHECKING:
@@ -17,78 +27,105 @@ if TYPE_CHECKING:
     from quorlock.fencing.statements import Flow, Rows, Statement
 
 
-class Connection(Protocol):
-    """What DB-API (PEP 249) calls one: all that is used of it."""
-
-    def cursor(self) -> Any:
-        """A new cursor."""
-
-
 class FencedRows(RowStatements):
-    """Rows that hold the fence of their last writer, in a column of theirs.
+    """Rows that hold the fence of their last writer, in an extra column.
 
-    For a write that is one statement. Rows written before there were fences (NULL) accept any.
+    For a write that is one statement. Rows from before fences were used (NULL) accept any fence.
     """
 
     def update(
         self,
-        connection: Connection,
+        connection: object,
         key: Mapping[str, Any],
         values: Mapping[str, Any],
         fence: int | None,
     ) -> bool:
         """Write these values to the row of this key, or raise StaleFence.
 
-        False if there is no such row.
+        Args:
+            connection: of a DB-API driver, SQLAlchemy or Django.
+            key: the columns that identify the row, with their values.
+            values: the columns to write, with their values.
+            fence: the lease's fence.
+
+        Returns:
+            False if there is no such row.
+
+        Raises:
+            StaleFence: the row has a larger fence.
+            ConfigError: an argument cannot work.
         """
-        return _lead(connection, self._updated(key, values, fence))
+        reached = _reached(connection)
+        return _lead(reached, self._updated(paramstyle(reached), key, values, fence))
 
     def upsert(
         self,
-        connection: Connection,
+        connection: object,
         key: Mapping[str, Any],
         values: Mapping[str, Any],
         fence: int | None,
     ) -> None:
         """Write these values to the row of this key, inserted if need be, or raise StaleFence.
 
-        The columns of the key need a PRIMARY KEY or UNIQUE of their own.
+        The columns of the key need a PRIMARY KEY or UNIQUE constraint.  Arguments as for `update`.
         """
-        _lead(connection, self._upserted(key, values, fence))
+        reached = _reached(connection)
+        _lead(reached, self._upserted(paramstyle(reached), key, values, fence))
 
 
 class FenceTable(TableStatements):
     """A table of fences, a row for each resource: it fences whole transactions.
 
-    Claim first thing in every transaction that the lock protects, before reading what its writes
-    depend on. Whoever claims a larger fence waits for the end of yours; whoever has a smaller one
-    is refused from then on.
+    Make the claim the first statement in every transaction that the lock protects, before reading
+    what its writes depend on.  A claim with a larger fence waits for the end of your transaction; a
+    smaller fence is refused from then on.
     """
 
-    def create(self, connection: Connection) -> None:
-        """Make the table where there is none."""
-        _run(connection, self.create_statement())
+    def create(self, connection: object) -> None:
+        """Create the table if it does not exist."""
+        _run(_reached(connection), self.create_statement())
 
-    def claim(self, connection: Connection, resource: str, fence: int | None) -> None:
+    def claim(
+        self,
+        connection: object,
+        resource: str,
+        fence: int | None,
+        *,
+        in_transaction: bool = False,
+    ) -> None:
         """Accept the fence for what this transaction does, or raise StaleFence.
 
-        ConfigError on a connection that is in no transaction (autocommit), where the driver tells:
-        there the claim is over before the writes begin.
+        Args:
+            connection: of a DB-API driver, a Session or Connection of SQLAlchemy, or Django's, also
+                by the alias of its database.
+            resource: the name of the resource.
+            fence: the lease's fence.
+            in_transaction: a transaction is open; used only if the driver cannot report it.
+
+        Raises:
+            StaleFence: a larger fence was accepted before.
+            ConfigError: the connection is in no transaction (autocommit), or may be in none: there
+                the claim is over before the writes begin.
         """
-        _lead(connection, self._upserted({"resource": resource}, {}, fence))
-        require_transaction(connection)
+        reached = _reached(connection)
+        style = paramstyle(reached)
+        _lead(reached, self._upserted(style, {"resource": resource}, {}, fence))
+        require_transaction(_drivers(reached), believed=in_transaction)
 
 
-def require_transaction(connection: object) -> None:
-    """ConfigError if the driver says that the statement which just ran was committed by itself."""
-    within = getattr(connection, "in_transaction", None)  # sqlite3, aiosqlite
-    info = getattr(connection, "info", None)  # psycopg, psycopg2; 0 is IDLE
-    if within is False or getattr(info, "transaction_status", None) == 0:
-        fix = "begin a transaction first: in autocommit a claim protects nothing that follows"
-        raise ConfigError("connection", type(connection), fix)
+def _reached(connection: Any) -> Any:
+    """Return the connection to run statements over: of a session, of an alias, or as it is."""
+    if is_session(connection):
+        connection = of_session(connection, connection.connection(), is_awaited=False)
+    return checked(named(connection), "cursor", is_awaited=False)
 
 
-def _lead(connection: Connection, flow: Flow) -> bool:
+def _drivers(connection: Any) -> Any:
+    """Return the connection that knows whether a transaction is open."""
+    return driver_connection(connection.connection if is_sqlalchemy(connection) else connection)
+
+
+def _lead(connection: Any, flow: Flow) -> bool:
     statement = next(flow)
     while True:
         try:
@@ -97,11 +134,16 @@ def _lead(connection: Connection, flow: Flow) -> bool:
             return bool(ended.value)
 
 
-def _run(connection: Connection, statement: Statement) -> Rows:
+def _run(connection: Any, statement: Statement) -> Rows:
+    if is_sqlalchemy(connection):
+        text, parameters = statement
+        result = connection.exec_driver_sql(text, parameters or None)
+        rows: Rows = result.fetchall() if result.returns_rows else []
+        return rows
     cursor = connection.cursor()
     try:
         cursor.execute(*statement)
-        # None: a statement that has no rows to give, such as CREATE TABLE.
+        # None: a statement without result rows, such as CREATE TABLE.
         return cursor.fetchall() if cursor.description is not None else []
     finally:
         cursor.close()

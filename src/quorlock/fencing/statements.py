@@ -1,14 +1,15 @@
 """The SQL by which tables refuse an old fence, as text and parameters for any driver.
 
-For PostgreSQL 9.5 and SQLite 3.35 or newer: both know ON CONFLICT and RETURNING.  Owns the texts,
-the names in them, the placeholders, and what the rows that come back mean: the flows ask for
-statements to be run, one after the other.  Leaves running them to sql.py and its twin.
+For PostgreSQL 9.5 and SQLite 3.35 or newer: both know ON CONFLICT and RETURNING.  This module has
+the texts, the names in them, the placeholders, and the meaning of the returned rows.  Its flows
+yield statements, one after the other; `sql.py` and its asyncio twin run them.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from copy import copy
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from quorlock.errors import ConfigError, QuorlockError, StaleFence
 from quorlock.fencing.fences import as_fence
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Rows: TypeAlias = Sequence[Sequence[Any]]
-    # Asks for a statement to be run, is sent its rows.
+    # A generator that yields a statement to run, and is sent its rows.
     Flow: TypeAlias = Generator["Statement", Rows, bool]
 
-# PostgreSQL cuts longer names off.
+# PostgreSQL truncates longer names.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 
 # The placeholders of DB-API (PEP 249), and asyncpg's.
@@ -39,7 +40,7 @@ _BY_NAME = ("pyformat", "named")
 class Statement(NamedTuple):
     """A text and its parameters: `cursor.execute(*statement)`.
 
-    Of the fenced ones a row comes back if the fence was accepted, and none if it was not.
+    A fenced statement returns a row if the fence was accepted, and none if it was not.
     """
 
     text: str
@@ -47,9 +48,11 @@ class Statement(NamedTuple):
 
 
 class _Parameters:
-    """Collects the values of one statement, and has a placeholder for each."""
+    """The values of one statement, with a placeholder for each."""
 
-    def __init__(self, paramstyle: str) -> None:
+    def __init__(self, paramstyle: str | None) -> None:
+        if paramstyle is None:
+            raise _unknown_style(None)
         self._style = paramstyle
         self._values: list[Any] = []
 
@@ -67,12 +70,17 @@ class _Parameters:
 class RowStatements:
     """The statements for rows that hold the fence of their last writer."""
 
-    def __init__(self, table: str, paramstyle: str, *, fence: str = "fence") -> None:
-        """Name the table (`invoices`, `accounts.invoices`), its column of fences, and the driver's
-        style of parameters, as its `paramstyle` says it.
+    def __init__(self, table: str, paramstyle: str | None = None, *, fence: str = "fence") -> None:
+        """Set the table, the driver's style of parameters and the column of fences.
+
+        Args:
+            table: the table's name (`invoices`, `accounts.invoices`).
+            paramstyle: the style of parameters, as the driver's `paramstyle` states it; not needed
+                for SQLAlchemy and Django, whose connections report it.
+            fence: the name of the column that holds the fence.
         """
-        if paramstyle not in _PLACEHOLDERS:
-            raise ConfigError("paramstyle", paramstyle, f"give one of {', '.join(_PLACEHOLDERS)}")
+        if paramstyle is not None and paramstyle not in _PLACEHOLDERS:
+            raise _unknown_style(paramstyle)
         self.table = table
         self.paramstyle = paramstyle
         self._quoted = ".".join([_name("table", part) for part in table.split(".", 1)])
@@ -84,7 +92,7 @@ class RowStatements:
     def update_statement(
         self, key: Mapping[str, Any], values: Mapping[str, Any], fence: int | None
     ) -> Statement:
-        """Writes to the row of this key, if it is there and has seen no larger fence."""
+        """Return an UPDATE of the row of this key, if it exists and has no larger fence."""
         parameters = _Parameters(self.paramstyle)
         fence = as_fence(fence)
         changes = [f"{_name('values', n)} = {parameters.put(v)}" for n, v in values.items()]
@@ -99,9 +107,9 @@ class RowStatements:
     def upsert_statement(
         self, key: Mapping[str, Any], values: Mapping[str, Any], fence: int | None
     ) -> Statement:
-        """Writes to the row of this key, or inserts it, if it has seen no larger fence.
+        """Return an INSERT or UPDATE of the row of this key, if it has no larger fence.
 
-        The columns of the key need a PRIMARY KEY or UNIQUE of their own.
+        The columns of the key need a PRIMARY KEY or UNIQUE constraint.
         """
         parameters = _Parameters(self.paramstyle)
         keys = [_name("key", name) for name in _given(key)]
@@ -117,34 +125,54 @@ class RowStatements:
         )
 
     def seen_statement(self, key: Mapping[str, Any]) -> Statement:
-        """Reads the fence of the row of this key: one row, or none."""
+        """Return a SELECT of the fence of the row of this key: one row, or none."""
         parameters = _Parameters(self.paramstyle)
         where = _row_of(key, parameters)
         return parameters.statement(
             f"SELECT held.{self._fence} FROM {self._quoted} AS held WHERE {where}"
         )
 
+    def _over(self, paramstyle: str | None) -> Self:
+        """Return the same table for a connection with this style; None: it does not report one."""
+        if paramstyle in (None, self.paramstyle):
+            return self
+        twin = copy(self)
+        twin.paramstyle = paramstyle
+        return twin
+
     def _updated(
-        self, key: Mapping[str, Any], values: Mapping[str, Any], fence: int | None
+        self,
+        paramstyle: str | None,
+        key: Mapping[str, Any],
+        values: Mapping[str, Any],
+        fence: int | None,
     ) -> Flow:
-        """False: there is no such row."""
-        if not (yield self.update_statement(key, values, fence)):
-            yield from self._look(key, as_fence(fence))
+        """Update the row of this key, as a flow; return False if there is no such row."""
+        table = self._over(paramstyle)
+        if not (yield table.update_statement(key, values, fence)):
+            yield from self._look(table.seen_statement(key), key, as_fence(fence))
             return False
         return True
 
     def _upserted(
-        self, key: Mapping[str, Any], values: Mapping[str, Any], fence: int | None
+        self,
+        paramstyle: str | None,
+        key: Mapping[str, Any],
+        values: Mapping[str, Any],
+        fence: int | None,
     ) -> Flow:
-        if not (yield self.upsert_statement(key, values, fence)):
-            yield from self._look(key, as_fence(fence))
-            # Deleted by another meanwhile, or a trigger keeps us out.
+        table = self._over(paramstyle)
+        if not (yield table.upsert_statement(key, values, fence)):
+            yield from self._look(table.seen_statement(key), key, as_fence(fence))
+            # Deleted by another client in between, or a trigger prevents the write.
             raise QuorlockError(f"nothing was written to {self._words(key)!r}; try again")
         return True
 
-    def _look(self, key: Mapping[str, Any], fence: int) -> Generator[Statement, Rows, None]:
-        """StaleFence, if that is why no row came back."""
-        rows = yield self.seen_statement(key)
+    def _look(
+        self, seeing: Statement, key: Mapping[str, Any], fence: int
+    ) -> Generator[Statement, Rows, None]:
+        """Raise StaleFence if that is why no row came back."""
+        rows = yield seeing
         seen = rows[0][0] if rows else None
         if seen is not None and seen > fence:
             raise StaleFence(self._words(key), fence, seen)
@@ -156,23 +184,35 @@ class RowStatements:
 class TableStatements(RowStatements):
     """The statements for a table that holds fences and nothing else, a row for each resource."""
 
-    def __init__(self, paramstyle: str, *, table: str = "quorlock_fences") -> None:
-        """Name the driver's style of parameters, as its `paramstyle` says it."""
+    def __init__(self, paramstyle: str | None = None, *, table: str = "quorlock_fences") -> None:
+        """Set the driver's style of parameters and the table.
+
+        Args:
+            paramstyle: the style of parameters, as the driver's `paramstyle` states it; not needed
+                for SQLAlchemy and Django, whose connections report it.
+            table: the table's name.
+        """
         super().__init__(table, paramstyle)
 
     def create_statement(self) -> Statement:
-        """Makes the table where there is none."""
+        """Return the statement that creates the table if it does not exist."""
         columns = '"resource" TEXT PRIMARY KEY, "fence" BIGINT NOT NULL'
         return Statement(f"CREATE TABLE IF NOT EXISTS {self._quoted} ({columns})", ())
 
     def claim_statement(self, resource: str, fence: int | None) -> Statement:
-        """Records the fence unless it has seen a larger one, and keeps others out until the end of
-        the transaction.
+        """Return an upsert that records the fence unless a larger one is there.
+
+        It blocks other claims of the resource until the end of the transaction.
         """
         return self.upsert_statement({"resource": resource}, {}, fence)
 
     def _words(self, key: Mapping[str, Any]) -> str:
         return str(key["resource"])
+
+
+def _unknown_style(paramstyle: str | None) -> ConfigError:
+    fix = f"give the driver's own, one of {', '.join(_PLACEHOLDERS)}"
+    return ConfigError("paramstyle", paramstyle, fix)
 
 
 def _row_of(key: Mapping[str, Any], parameters: _Parameters) -> str:
@@ -187,7 +227,7 @@ def _given(key: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _name(argument: str, name: str) -> str:
-    """The name of a table or column, quoted. Nothing that would need escaping is let in."""
+    """Return the quoted name of a table or column; names that need escaping are refused."""
     if not _NAME.fullmatch(name):
         fix = "letters, digits and _, as the database stores it (PostgreSQL: mostly lower case)"
         raise ConfigError(argument, name, fix)

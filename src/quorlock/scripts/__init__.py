@@ -1,6 +1,6 @@
-"""The node-side actions, one Lua file each; the file's header is its contract.
+"""The node-side actions, one Lua file each; the header of the file is its contract.
 
-Constant texts: whatever varies goes through KEYS and ARGV.
+The texts are constant: whatever varies goes through KEYS and ARGV.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class Script(NamedTuple):
-    """A script's text and the name under which nodes remember it: its SHA-1."""
+    """A script's text and its name on the nodes: its SHA-1."""
 
     text: bytes
     sha: bytes
@@ -22,9 +22,11 @@ def _load(name: str, sha: bytes) -> Script:
 
 
 # Written down, and compared by a test: hashlib loads OpenSSL, 5 ms of every program's start.
-ACQUIRE: Final = _load("acquire.lua", b"c6e98c4fe1a06a03854a976d7db2ed45acebc1e9")
+ACQUIRE: Final = _load("acquire.lua", b"87b46b00450cede737f59cdeb9e064e107f29775")
+CONFIG: Final = _load("config.lua", b"1853c850793ade3f4beef58362eb95723896c938")
 EXTEND: Final = _load("extend.lua", b"679fe6e009fd2a6f275596b00537eb454afa5704")
-GUARD: Final = _load("guard.lua", b"ba0ac10f8c69e182a22d0bfd85b57043cbe26f9d")
+GUARD: Final = _load("guard.lua", b"8d0c6b5a7b5971d8644c40d3527eb1e2303f4e13")
 INSPECT: Final = _load("inspect.lua", b"0bf204f9c37261805f2495aeb253c3049c82d4d6")
+PROBE: Final = _load("probe.lua", b"c5c0e1b4a075da358a4ca27fa7510b9173efceac")
 RAISE: Final = _load("raise.lua", b"6ce25a38b5f118916d8b27677df414d287cda960")
 RELEASE: Final = _load("release.lua", b"393feee7b698768a9a9555c81efc56053d0ea8e8")

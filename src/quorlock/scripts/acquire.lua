@@ -12,12 +12,16 @@ local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local us = time[1] * 1000000 + time[2]
 if ARGV[4] ~= '0' then
-  local marker = redis.call('GET', KEYS[3])
-  local since = marker and tonumber(string.match(marker, ':(%d+)$'))
-  if not since or since > ms then
-    -- Forgotten with everything else (FLUSHALL), or written before the clock was set back.
+  -- Of the process that this one followed as a replica, the last; zeros if it never was one.
+  local followed = string.match(redis.call('INFO', 'replication'), 'master_replid2:(%w*[1-9a-f]%w*)')
+  followed = followed and '.' .. followed or ''
+  local owner, since = string.match(redis.call('GET', KEYS[3]) or '', '^(.*):(%d+)$')
+  since = tonumber(since)
+  if not since or since > ms or (string.match(owner, '%..*$') or '') ~= followed then
+    -- Forgotten with everything else (FLUSHALL), written before the clock was set back, or come
+    -- with the keys of another master.
     local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-    redis.call('SET', KEYS[3], run_id .. ':' .. string.format('%.0f', ms))
+    redis.call('SET', KEYS[3], run_id .. followed .. ':' .. string.format('%.0f', ms))
     since = ms
   end
   if ms - since < tonumber(ARGV[4]) then

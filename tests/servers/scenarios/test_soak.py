@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,16 +11,18 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.harness.traffic.crew import ROOT, Crew
+from tests.harness.validate.history import History
 from tests.servers.scenarios.stage import Stage
 from tests.servers.soak import report
-from tests.servers.traffic.crew import ROOT, Crew
-from tests.servers.validate.history import History
 
 
-def test_ctrl_c_ends_it_cleanly_with_the_table_so_far() -> None:
+def test_ctrl_c_ends_it_cleanly_with_the_table_so_far(tmp_path: Path) -> None:
     """Faults that were begun are ended, the traffic is judged; nothing is left behind."""
     command = [sys.executable, "-u", "-m", "tests.servers.soak", "--minutes", "60", "--seed", "1"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as soak:
+    given = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, env=given, stdout=pipe, text=True) as soak:
         assert soak.stdout is not None
         assert soak.stdout.readline() == "soak: 60 minutes, 5 nodes, seed 1\n"
         assert soak.stdout.readline() == "under way\n"
@@ -31,6 +34,7 @@ def test_ctrl_c_ends_it_cleanly_with_the_table_so_far() -> None:
     assert "interrupted: ending what was begun" in told
     assert "overlaps           0" in told
     assert told.endswith("ALL IS WELL\n")
+    assert list(tmp_path.iterdir()) == [], "no file where it was started"
 
 
 def test_an_overlap_is_told_with_what_happened_around_it(tmp_path: Path) -> None:

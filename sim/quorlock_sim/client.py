@@ -1,0 +1,624 @@
+"""One client process of a simulated world: the driver that runs the shipped flows there.
+
+It fulfils the contract in `_drivers/abc.py` over simulated connections, with a separate clock.  The
+flows, the queue of each connection (`RequestPipeline`), the parsing of replies and the pending
+releases are the code that ships; sockets, threads and event loops are not simulated.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from quorlock._core.commands import AnyAcquire, Command, Extend, IssueFence, Release
+from quorlock._core.effects import Commit, FlowCancelled, Receive, Send, SendBatch, Sleep, Timeout
+from quorlock._core.pending_releases import PendingReleases
+from quorlock._core.releases_in_doubt import merged, remaining
+from quorlock._core.restart_guard import Guard
+from quorlock._core.rounds import NodeReply, SentRound
+from quorlock._core.routing import Unsent, route
+from quorlock._core.time import NS_PER_MS
+from quorlock._core.votes import Answer, Vote
+from quorlock._protocol.encoding import MARKER, encode
+from quorlock._protocol.pipeline import PendingRequest
+from quorlock.errors import VoteCode
+from quorlock.testing.fake_node import Error
+from quorlock_sim.client_renewal import Renewer, check_sent
+from quorlock_sim.clock import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
+
+    from quorlock._core.config import Policy
+    from quorlock._core.effects import Effect, Flow
+    from quorlock._core.releases_in_doubt import ReleaseCopy, Remaining
+    from quorlock._core.restart_guard import Quarantine
+    from quorlock.testing.fake_node import Reply
+    from quorlock_sim.history import CallRecord, LeaseRecord
+    from quorlock_sim.network import Link, Message
+    from quorlock_sim.world import World
+
+T = TypeVar("T")
+
+DOWN = Answer(Vote.UNKNOWN, VoteCode.NOT_CONNECTED)
+LOST = Answer(Vote.UNKNOWN, VoteCode.CONNECTION_LOST)
+BACK_OFF_MIN = 50 * NS_PER_MS
+BACK_OFF_MAX = 1_000 * NS_PER_MS
+
+
+class SeededEntropy:
+    """The core's `Entropy`, from the world's seed, with readable tokens."""
+
+    def __init__(self, name: str, dice: Random) -> None:
+        self._name = name
+        self.rng = dice
+        self._count = 0
+
+    def token(self) -> bytes:
+        """Return a fresh token (rule 2)."""
+        self._count += 1
+        return b"%b.%d" % (self._name.encode(), self._count)
+
+    def between(self, shortest: int, longest: int) -> int:
+        """Return a random duration in ns."""
+        return shortest + int(self.rng.random() * (longest - shortest))
+
+
+class KnownNode(NamedTuple):
+    """A node as a process knows it, with the `run_id` of the latest connection."""
+
+    pending_releases: PendingReleases
+    run_id: str
+
+
+class Process:
+    """One client process: its clocks, its connections and its pending releases.
+
+    Attributes:
+        elapsed: its monotonic clock.
+        clock: the clock that the library reads, which is `elapsed`.
+        wall: its wall clock, which the administrator steps, and which the library never reads.
+        cut_off: per node: bit 0 while requests, bit 1 while replies do not get through.
+        paused: the process does not run; events wait for it.
+        stall: the duration (ns) of a pause during its next send, before node `stalls_at`;
+            `sending_late` is set for the requests after it.
+        vanishes: its next caller is cancelled at the very instant at which its lock is won.
+        may_send_later: requests are given to other connection sets, as in the blocking driver
+            (see `route`).
+    """
+
+    may_send_later = True
+
+    def __init__(
+        self,
+        world: World,
+        index: int,
+        policy: Policy,
+        clock: Clock,
+        connection_sets: int,
+        dice: Random,
+    ) -> None:
+        self.world = world
+        self.index = index
+        self.policy = policy
+        self.elapsed = clock
+        self.wall = Clock(clock.pieces[0].reading, clock.pace)
+        self.clock = clock
+        self.rng = dice
+        self.entropy = SeededEntropy(f"c{index}", dice)
+        self.links: list[list[Link | None]] = [[None] * policy.n for _ in range(connection_sets)]
+        self.pending_releases = [PendingReleases(policy.max_ttl) for _ in range(policy.n)]
+        self._run_ids = [""] * policy.n
+        self.guards = [Guard(policy) for _ in range(policy.n)]
+        self.cut_off = [0] * policy.n
+        self.turns: list[SimFlow[Any]] = []
+        self.paused = False
+        self.dead = False
+        self.stall = 0
+        self.stalls_at = 0
+        self.vanishes = False
+        self.sending_late = 0
+        self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # events during a pause
+        self._late: list[tuple[Callable[[Any], None], Any]] = []  # timers during a pause
+        self._frozen_until = 0
+        self._pauses: list[tuple[int, int]] = []
+        self._back_off = [BACK_OFF_MIN] * policy.n
+        self._paying: list[int | None] = [None] * policy.n
+        self.renewer = Renewer(world, self)
+
+    def now(self) -> int:
+        """Return the reading of its clock."""
+        return self.clock.read(self.world.now)
+
+    # --- time --------------------------------------------------------------------------------
+
+    def wake_at(self, until: int, act: Callable[[Any], None], what: Any) -> None:
+        """Call `act` when the clock reads `until`; a stopped clock is polled every second."""
+        at = self.clock.when(until)
+        if at is None:
+            at = self.world.now + 1_000 * NS_PER_MS
+        self.world.schedule(max(at, self.world.now), self._run_timers, (until, act, what))
+
+    def _run_timers(self, timer: tuple[int, Callable[[Any], None], Any]) -> None:
+        if self.dead:
+            return
+        if self.paused:
+            self._late.append((self._run_timers, timer))
+        elif self.now() < timer[0]:
+            self.wake_at(*timer)
+        else:
+            timer[1](timer[2])
+
+    def later(self, delay: int, act: Callable[[Any], None], what: Any = None) -> None:
+        """Call `act` after a true duration, unless the process is dead; a pause delays it."""
+        self.world.schedule(self.world.now + delay, self._act, (act, what))
+
+    def _act(self, deed: tuple[Callable[[Any], None], Any]) -> None:
+        if self.dead:
+            return
+        if self.paused:
+            self._waiting.append(deed)
+        else:
+            deed[0](deed[1])
+
+    def stop(self) -> None:
+        """Pause the process."""
+        self.paused = True
+        self._pauses.append((self.world.now, 1 << 62))
+
+    def delayed(self, since: int, until: int) -> int:
+        """Return the duration (ns) of its pauses between two true instants."""
+        spans = ((max(since, begin), min(until, end)) for begin, end in self._pauses)
+        return sum(max(0, end - begin) for begin, end in spans)
+
+    def go_on(self) -> None:
+        """End a pause: handle the events that arrived, then the timers that were due."""
+        if self.world.now < self._frozen_until:
+            return
+        self.paused = False
+        self._pauses[-1] = (self._pauses[-1][0], self.world.now)
+        while self._waiting and not self.paused and not self.dead:
+            act, what = self._waiting.pop(0)
+            act(what)
+        while self._late and not self.paused and not self.dead:
+            act, what = self._late.pop(0)
+            act(what)
+
+    def freeze(self, turn: SimFlow[Any], sent: SentRound | tuple[SentRound, ...]) -> None:
+        """Pause during a send."""
+        self.stop()
+        self._waiting.append((turn.thawed, sent))
+        self._frozen_until = self.world.now + self.stall
+        self.world.schedule(self._frozen_until, self._thaw, None)
+        self.stall = 0
+
+    def _thaw(self, _: None) -> None:
+        if self.paused and not self.dead:
+            self.go_on()
+
+    # --- a round -----------------------------------------------------------------------------
+
+    def send(self, effect: Send, turn: SimFlow[Any]) -> SentRound:
+        """Send a command to all nodes, without waiting for any (contract, 1)."""
+        command = effect.command
+        data = encode(command)
+        turn.round += 1
+        turn.began(command)
+        self.world.asks(command)
+        started = self.now()
+        request = PendingRequest(command, turn, turn.round, started)
+        asked = 0
+        # A cancelled call does not pause: nothing would wait for the end of the pause.
+        left = self.world.plan.lasts - self.world.now - 1
+        self.stall = max(0, min(self.stall, left))
+        for index in range(self.policy.n):
+            if index == self.stalls_at and not turn.cancelled:
+                self.sending_late = self.stall
+            refusal = self._ask(index, data, request, turn.connection_set, effect)
+            if refusal is None:
+                asked |= 1 << index
+            else:
+                turn.inbox.append(NodeReply(turn.round, index, refusal, started))
+        self.sending_late = 0
+        return SentRound(turn.round, started, self.now(), asked, turn.connection_set)
+
+    def send_all(self, effect: SendBatch, turn: SimFlow[Any]) -> tuple[SentRound, ...]:
+        """Send several rounds in sequence."""
+        check_sent(self.world, turn, effect)
+        return tuple([self.send(send, turn) for send in effect.sends])
+
+    def _ask(
+        self, index: int, data: bytes, request: PendingRequest, connection_set: int, effect: Send
+    ) -> Answer | None:
+        """Ask one node as `route` decides; return the reply in its name if it is not asked."""
+        found = route(effect, index, connection_set, request.asked_at, self)
+        if isinstance(found, Answer):
+            return found
+        command = request.command
+        if isinstance(found, Unsent):
+            if found.is_release:
+                assert isinstance(command, Release)
+                self.release_later(index, command, found.run_id)
+            return DOWN
+        if isinstance(found.paths, int):
+            return self._ask(index, data, request, found.paths, effect)
+        link = self.links[connection_set][index]
+        assert link is not None
+        link.send(data, request)
+        return None
+
+    def node(self, index: int) -> KnownNode:
+        """Return the state of a node, for `route`."""
+        return KnownNode(self.pending_releases[index], self._run_ids[index])
+
+    def connection(self, path: object, index: int) -> Link | None:
+        """Return the connection of this connection set to a node, for `route`."""
+        return self.links[path][index] if isinstance(path, int) else None
+
+    def votes_at(self) -> int:
+        """Return the true instant at which all quarantines end, if no clock changes."""
+        links = (link for ways in self.links for link in ways if link is not None)
+        untils = (link.quarantine.until for link in links if link.quarantine is not None)
+        return self.clock.when(max(untils, default=0)) or 0
+
+    def hears(self, link: Link, message: Message) -> None:
+        """Read a reply, or keep it for the end of a pause."""
+        if self.paused:
+            self._waiting.append((self._hears, (link, message)))
+        elif not self.dead:
+            self._hears((link, message))
+
+    def _hears(self, what: tuple[Link, Message]) -> None:
+        link, message = what
+        if link.lost:
+            self.world.loses(message, "reply")
+            return
+        at = link.pipeline.replied_at = self.now()
+        data = encoded(message.reply)
+        link.pipeline.feed(data, len(data))
+        for request, answer in link.pipeline.parse_replies():
+            receiver = request.receiver
+            assert isinstance(receiver, (SimFlow, ReleaseRequest))
+            self.world.heard(message, request, answer)
+            if type(request.command) is Release and answer.is_fault and not answer.is_done:
+                self._refused(link.server.index, request.command, link.run_id)
+            if not receiver.over:
+                receiver.deliver(NodeReply(request.round, link.server.index, answer, at))
+        if link.pipeline.protocol_error is not None:
+            self.guards[link.server.index].on_demoted(link.run_id)
+            self.loses(link)
+        elif link.pipeline.outgoing:
+            link.ask_again()
+
+    # --- connecting and disconnecting --------------------------------------------------------
+
+    def connect(self, connection_set: int, index: int) -> None:
+        """Open a connection; pending releases are sent first (rule 3)."""
+        link = self.links[connection_set][index] = self.world.link(self, connection_set, index)
+        link.quarantine = self._greet(index)
+        self._run_ids[index] = link.run_id
+        self._back_off[index] = BACK_OFF_MIN
+        self.send_due(index)
+
+    def _greet(self, index: int) -> Quarantine | None:
+        """Return the quarantine that a handshake finds (`_protocol/handshake.py`)."""
+        node, at, marked = self.world.servers[index].node, self.world.servers[index].at_ms(), None
+        if self.policy.restart_guard == "marker":
+            marked = node.guard(MARKER, node.run_id.encode(), b"nothing", at)
+        marked_ms = marked if isinstance(marked, int) else 0  # refused: the node is full, a replica
+        guard = self.guards[index]
+        return guard.on_connect(node.run_id, node.uptime_s(at), self.now(), marked_ms=marked_ms)
+
+    def loses(self, link: Link, survivors: int = 1000, late_by: int = 0) -> None:
+        """Close a lost connection; its open requests become pending releases; reconnect."""
+        if link.lost or self.dead:
+            return
+        index = link.server.index
+        link.tear(survivors, late_by)
+        self.world.disconnected(link)
+        self.links[link.connection_set][index] = None
+        for command in link.pipeline.keys_in_doubt():
+            self.release_later(index, command, link.run_id)
+        at = self.now()
+        for request in link.pipeline.pending:
+            receiver = request.receiver
+            assert isinstance(receiver, (SimFlow, ReleaseRequest))
+            if not receiver.over:
+                receiver.deliver(NodeReply(request.round, index, LOST, at))
+        self.later(self._wait(index), self._try, (link.connection_set, index))
+
+    def _wait(self, index: int) -> int:
+        pause, self._back_off[index] = (
+            self._back_off[index],
+            min(2 * self._back_off[index], BACK_OFF_MAX),
+        )
+        return pause
+
+    def _try(self, way: tuple[int, int]) -> None:
+        """Connect in one round trip, if the node is reachable."""
+        connection_set, index = way
+        server = self.world.servers[index]
+        if not server.up or server.hung or server.node.read_only or self.cut_off[index]:
+            self.later(self._wait(index), self._try, way)
+            return
+        trip = 2 * self.world.network_profile.delay(self.rng)
+        self.later(trip, self._arrive, (connection_set, index, server.epoch))
+
+    def _arrive(self, way: tuple[int, int, int]) -> None:
+        connection_set, index, epoch = way
+        server = self.world.servers[index]
+        if server.up and server.epoch == epoch and not self.cut_off[index]:
+            self.connect(connection_set, index)
+        else:
+            self._try((connection_set, index))
+
+    # --- pending releases --------------------------------------------------------------------
+
+    def release_later(self, index: int, command: AnyAcquire | Release, run_id: str) -> None:
+        """Add a pending release for this node."""
+        self.pending_releases[index].add(command.key, command.token, run_id, self.now())
+        self.world.schedule(self.world.now, self._act, (self.send_due, index))
+
+    def _refused(self, index: int, command: Release, run_id: str) -> None:
+        """Retry a release that a node answered with an error."""
+        self.pending_releases[index].add_refused(command.key, command.token, run_id, self.now())
+        self.world.schedule(self.world.now, self._act, (self.send_due, index))
+
+    def send_due(self, index: int) -> None:
+        """Send the pending releases that are due, if connected, and schedule the next ones."""
+        link = next((ways[index] for ways in self.links if ways[index] is not None), None)
+        if link is None:
+            return
+        at = self.now()
+        for copy in self.pending_releases[index].due(at, link.run_id):
+            release = copy.release
+            link.send(encode(release), PendingRequest(release, ReleaseRequest(self, copy), 0, at))
+        due = self.pending_releases[index].next_due()
+        if due is not None and due != self._paying[index]:
+            self._paying[index] = due
+            self.wake_at(due, self._send_due_again, (index, due))
+
+    def _send_due_again(self, what: tuple[int, int]) -> None:
+        index, due = what
+        if self._paying[index] == due:
+            self._paying[index] = None
+        self.send_due(index)
+
+    def suppress_releases(self, lease: LeaseRecord) -> Remaining:
+        """Suppress releases of the lease's token; return the time each is still in doubt."""
+        at, in_doubt = self.now(), lease.in_doubt or {}
+        for index, pending_releases in enumerate(self.pending_releases):
+            carried = partial(self._carries, index)
+            in_doubt = merged(in_doubt, pending_releases.suppress(lease.token, at, carried))
+        return remaining(in_doubt, at)
+
+    def allow_releases(self, token: bytes) -> None:
+        """Allow releases of a token again, after its lease was adopted here."""
+        for index, pending_releases in enumerate(self.pending_releases):
+            pending_releases.unsuppress(token, partial(self._carries, index))
+
+    def _carries(self, index: int, token: bytes) -> bool:
+        links = (ways[index] for ways in self.links)
+        return any(x is not None and x.pipeline.has_pending_acquire(token) for x in links)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def crash(self, survivors: int, late_by: int) -> None:
+        """Kill the process, as SIGKILL does."""
+        self.dead = True
+        for ways in self.links:
+            for link in ways:
+                if link is not None:
+                    link.tear(survivors, late_by)
+        for turn in self.turns:
+            turn.over = True
+        self.turns.clear()
+
+
+class ReleaseRequest:
+    """The receiver of the reply to a pending release."""
+
+    over = False
+    round = 0
+
+    def __init__(self, process: Process, copy: ReleaseCopy) -> None:
+        self._process = process
+        self._copy = copy
+
+    def deliver(self, reply: NodeReply) -> None:
+        """Confirm the pending release, if the node has executed it."""
+        pending_releases, (release, run_id) = self._process.pending_releases[reply.node], self._copy
+        pending_releases.on_connection_lost(self._copy, reply.at)
+        if reply.answer.is_done:
+            deleted = reply.answer.vote is Vote.GRANTED
+            pending_releases.confirm(release.token, run_id, deleted=deleted)
+
+
+class SimFlow(Generic[T]):
+    """One running flow, and its queue of replies.
+
+    Args:
+        process: the process that runs it.
+        flow: the flow.
+        connection_set: the connections that it uses.
+        call: the record of the call.
+        done: called with the outcome, or with the exception that ended the flow.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        flow: Flow[T],
+        connection_set: int,
+        call: CallRecord,
+        done: Callable[[Any], None],
+    ) -> None:
+        self.process = process
+        self.call = call
+        self.connection_set = connection_set
+        self.over = False
+        self.cancelled = False
+        self.round = 0
+        self.inbox: deque[NodeReply] = deque()
+        self.command: Command | None = None  # of its last round
+        self.sent_round: SentRound | None = None
+        self.votes: dict[int, Vote] = {}  # the votes of its present round, for the oracle
+        self._flow = flow
+        self._done = done
+        self._timer = 0  # a number, so that an old timer is recognised when it fires
+        self._timer_until: int | None = None
+        self._until: int | None = None  # set while the flow waits for a reply
+        self._sleeping = False
+
+    @property
+    def phase(self) -> str:
+        """The present phase, for the table of faults by phase."""
+        if self._sleeping:
+            return "waiting"
+        if type(self.command) is Release:
+            return "cleaning up" if "acquire" in self.call.what else "releasing"
+        return "extending" if type(self.command) is Extend else "acquiring"
+
+    def begin(self) -> None:
+        """Run the flow until it waits or ends."""
+        self.process.turns.append(self)
+        self._run(None)
+
+    def began(self, command: Command) -> None:
+        """Begin a round; the previous one is over."""
+        if self.command is not None:
+            self.process.world.round_ended(self)
+        self.command = command
+        if type(command) is not IssueFence:  # the second round of an acquire adds to its first
+            self.votes.clear()
+
+    def deliver(self, reply: NodeReply) -> None:
+        """Take a reply from a connection."""
+        if reply.round == self.round:
+            self.votes.setdefault(reply.node, reply.answer.vote)
+        if self._until is None:
+            self.inbox.append(reply)
+        else:
+            self._until = None
+            self._run(reply)
+
+    def cancel(self) -> None:
+        """Cancel the flow, and carry out its release (contract, 5)."""
+        self.cancelled = True
+        self._finish()
+        try:
+            effect = self._flow.throw(FlowCancelled())
+            # An acquire that was never sent needs no release.
+            while type(effect) is Send and self.round:
+                effect = self._flow.send(self.process.send(effect, self))
+            self._flow.close()
+        except (StopIteration, FlowCancelled):
+            pass
+
+    def _run(self, value: Any) -> None:
+        """Perform the flow's effects, until it waits or ends."""
+        try:
+            effect: Effect = self._flow.send(value)
+            while True:
+                kind = type(effect)
+                if kind is Receive:
+                    if not self.inbox:
+                        self._wait_for_reply(effect.until)  # type: ignore[union-attr]
+                        return
+                    effect = self._flow.send(self.inbox.popleft())
+                elif kind is Send or kind is SendBatch:
+                    sent = self._send(effect)  # type: ignore[arg-type]
+                    if sent is None:
+                        return
+                    effect = self._flow.send(sent)
+                elif kind is Sleep:
+                    self._sleeping = True
+                    self._wait_until(effect.until)  # type: ignore[union-attr]
+                    return
+                else:
+                    assert isinstance(effect, Commit)
+                    if self.process.vanishes:
+                        self.process.vanishes = False
+                        self.process.world.vanished(self)
+                        return
+                    self._finish()
+                    self._flow.close()
+                    self._done(effect.granted)
+                    return
+        except StopIteration as stop:
+            self._finish()
+            self._done(stop.value)
+        except Exception as error:  # noqa: BLE001 (the caller gets it)
+            self._finish()
+            self._done(error)
+
+    def _send(self, effect: Send | SendBatch) -> SentRound | tuple[SentRound, ...] | None:
+        """Send one round or several; return None if the process was paused during the send."""
+        sent: SentRound | tuple[SentRound, ...]
+        if isinstance(effect, Send):
+            sent = self.sent_round = self.process.send(effect, self)
+        else:
+            sent = self.process.send_all(effect, self)
+        if self.process.stall:
+            self.process.freeze(self, sent)
+            return None
+        return sent
+
+    def thawed(self, what: SentRound | tuple[SentRound, ...]) -> None:
+        """Continue after a pause during a send: the nodes' time counts from now."""
+        at = self.process.now()
+        if self.over:
+            return
+        if isinstance(what, SentRound):
+            self._run(what._replace(sent_at=at))
+        else:
+            self._run(tuple([sent_round._replace(sent_at=at) for sent_round in what]))
+
+    def _finish(self) -> None:
+        self.over = True
+        self._timer += 1
+        if self in self.process.turns:
+            self.process.turns.remove(self)
+
+    def _wait_for_reply(self, until: int) -> None:
+        self._until = until
+        if self._timer_until != until:
+            self._wait_until(until)
+
+    def _wait_until(self, until: int) -> None:
+        self._timer += 1
+        self._timer_until = until
+        self.process.wake_at(until, self._on_timer, self._timer)
+
+    def _on_timer(self, timer: int) -> None:
+        if timer != self._timer or self.over:
+            return
+        self._timer_until = None
+        at = self.process.now()
+        if self._sleeping:
+            self._sleeping = False
+            self._run(at)
+        elif self._until is not None:
+            self._until = None
+            self.process.world.elapsed(self)
+            self._run(Timeout(at))
+
+
+_OFTEN: dict[Any, bytes] = {None: b"_\r\n", b"OK": b"+OK\r\n"}
+
+
+def encoded(reply: Reply) -> bytes:
+    """Return the bytes of a reply (RESP3)."""
+    if type(reply) is int:
+        return b":%d\r\n" % reply
+    if isinstance(reply, Error):
+        return b"-%b\r\n" % reply.encode()
+    if isinstance(reply, list):
+        return b"*%d\r\n" % len(reply) + b"".join(map(encoded, reply))
+    known = _OFTEN.get(reply)
+    if known is not None:
+        return known
+    assert isinstance(reply, bytes)
+    return b"$%d\r\n%b\r\n" % (len(reply), reply)

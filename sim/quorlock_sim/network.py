@@ -1,0 +1,247 @@
+"""The network of a simulated world: connections with delays and faults.
+
+A connection is a TCP stream: it delivers in order, or it breaks.  Requests in flight at a break may
+still arrive, because the kernel delivers the bytes of a closed socket. Or they are lost, but
+without a gap in the middle.  Different connections have no common order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quorlock._protocol.pipeline import RequestPipeline
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from quorlock._core.commands import Command
+    from quorlock._core.restart_guard import Quarantine
+    from quorlock._protocol.pipeline import PendingRequest
+    from quorlock.testing.fake_node import Reply
+    from quorlock_sim.client import Process
+    from quorlock_sim.server import SimServer
+
+# Requests of a broken connection reach the node within this part of max_ttl (per cent), or never.
+# It is less than 100: a pending release lasts for max_ttl on a clock that may be fast.
+LATE_MAX = 90
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkProfile:
+    """The distribution of message delays. Durations in ns.
+
+    Attributes:
+        shortest: the shortest delay.
+        spread: the width of the uniform distribution above it.
+        tail: the share of late messages (per mille).
+        tail_until: the width of their distribution.
+    """
+
+    shortest: int
+    spread: int
+    tail: int
+    tail_until: int
+
+    def delay(self, dice: Random) -> int:
+        """Return the delay of one message."""
+        draw = dice.random()
+        if draw * 1000 < self.tail:
+            return self.shortest + int(dice.random() * self.tail_until)
+        return self.shortest + int(draw * self.spread)
+
+    def calmed(self, node_timeout: int) -> NetworkProfile:
+        """Return delays without a tail, short enough that every reply arrives in time."""
+        spread = min(self.spread, node_timeout // 10)
+        return NetworkProfile(min(self.shortest, spread), spread, 0, 0)
+
+
+class Message:
+    """One command that is sent to a node, and its reply."""
+
+    __slots__ = ("command", "copy", "in_full", "link", "number", "place", "reply", "round")
+
+    def __init__(self, number: int, link: Link, command: Command, round_: int, place: int) -> None:
+        self.number = number
+        self.link = link
+        self.command = command
+        self.round = round_
+        self.place = place  # its number on the connection
+        self.in_full = False  # sent with the script's text
+        self.copy = False  # a duplicate; its reply is not sent
+        self.reply: Reply = None
+
+
+class Link:
+    """One connection of a client to a node.
+
+    Attributes:
+        lost: the client knows that the connection is lost.
+        epoch: the epoch of the server that it belongs to.
+    """
+
+    __slots__ = (
+        "connection_set",
+        "duplicate_after",
+        "epoch",
+        "gone_by",
+        "held_replies",
+        "held_requests",
+        "last_request",
+        "late_until",
+        "lost",
+        "number",
+        "pipeline",
+        "process",
+        "quarantine",
+        "replies_until",
+        "requests_until",
+        "rng",
+        "run_id",
+        "sent",
+        "server",
+        "swallows_replies",
+        "swallows_requests",
+    )
+
+    def __init__(
+        self, number: int, process: Process, connection_set: int, server: SimServer
+    ) -> None:
+        self.number = number
+        self.process = process
+        self.connection_set = connection_set
+        self.server = server
+        self.run_id = server.node.run_id
+        self.epoch = server.epoch
+        self.quarantine: Quarantine | None = None  # set while the node must not vote
+        self.pipeline = RequestPipeline(None, 2 * process.policy.node_timeout)
+        self.rng = process.rng
+        self.lost = False
+        self.requests_until = 0  # the arrival of the last request: the next may not be earlier
+        self.replies_until = 0
+        self.swallows_requests = False  # requests are dropped from now on
+        self.swallows_replies = False
+        self.duplicate_after = 0  # the delay of a duplicate of the next request; 0: none
+        self.sent = 0  # the number of requests
+        self.last_request: int | None = None  # after a break: the last one that still arrives
+        self.late_until = 0  # ... not before this instant
+        self.gone_by = 1 << 62  # ... nor after this one
+        self.held_requests: list[Message] = []  # by a partition
+        self.held_replies: list[Message] = []
+
+    # --- for `route` -------------------------------------------------------------------------
+
+    @property
+    def ttl_ms_max(self) -> int:
+        """Return 0: simulated clients share no limit."""
+        return 0
+
+    def has_pending_acquire(self, token: bytes) -> bool:
+        """Return whether the acquire with this token has no reply yet."""
+        return self.pipeline.has_pending_acquire(token)
+
+    def is_backlogged(self, at: int) -> bool:
+        """Return whether many requests are pending and no reply came for a while."""
+        return self.pipeline.is_backlogged(at)
+
+    # --- to the node -------------------------------------------------------------------------
+
+    def send(self, data: bytes, request: PendingRequest) -> None:
+        """Send one command."""
+        pipeline = self.pipeline
+        told = pipeline.append(request, data)
+        self._carry(request.command, request.round, in_full=told is not data)
+
+    def ask_again(self) -> None:
+        """Send a command again, with the script that the node has forgotten."""
+        self.pipeline.outgoing = b""
+        request = self.pipeline.pending[-1]
+        self._carry(request.command, request.round, in_full=True)
+
+    def _carry(self, command: Command, round_: int, *, in_full: bool) -> None:
+        world = self.process.world
+        world.messages += 1
+        self.sent += 1
+        message = Message(world.messages, self, command, round_, self.sent)
+        message.in_full = in_full
+        if world.trace is not None:
+            world.trace.send(message)
+        if self.process.sending_late:
+            world.schedule(world.now + self.process.sending_late, self.depart, message)
+        else:
+            self.depart(message)
+
+    def depart(self, message: Message) -> None:
+        """Schedule the arrival of a request, or hold it during a partition."""
+        world = self.process.world
+        if self.swallows_requests or self.lost:
+            world.loses(message, "request")
+            return
+        if self.process.cut_off[self.server.index] & 1:
+            self.held_requests.append(message)
+            return
+        at = world.now + world.network_profile.delay(self.rng) + self.server.slow_by
+        self.requests_until = at = max(at, self.requests_until)
+        world.schedule(at, self.server.arrive, message)
+        if self.duplicate_after:
+            twin = Message(message.number, self, message.command, message.round, message.place)
+            twin.in_full, twin.copy = message.in_full, True
+            world.schedule(at + self.duplicate_after, self.server.arrive, twin)
+            self.duplicate_after = 0
+
+    # --- to the client -----------------------------------------------------------------------
+
+    def reply(self, message: Message) -> None:
+        """Schedule the arrival of a reply, or hold it during a partition."""
+        world = self.process.world
+        if self.swallows_replies or self.lost:
+            world.loses(message, "reply")
+            return
+        if self.process.cut_off[self.server.index] & 2:
+            self.held_replies.append(message)
+            return
+        at = max(world.now + world.network_profile.delay(self.rng), self.replies_until)
+        self.replies_until = at
+        world.schedule(at, self._arrived, message)
+
+    def _arrived(self, message: Message) -> None:
+        if self.lost:
+            self.process.world.loses(message, "reply")
+        else:
+            self.process.hears(self, message)
+
+    def let_through(self) -> None:
+        """End a partition: send the messages that it held."""
+        held, self.held_requests = self.held_requests, []
+        for message in held:
+            self.depart(message)
+        held, self.held_replies = self.held_replies, []
+        for message in held:
+            self.reply(message)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def tear(self, survivors: int, late_by: int) -> None:
+        """Close the client's end.
+
+        Args:
+            survivors: the share (per mille) of requests in flight that still arrive, oldest first.
+            late_by: their earliest arrival, from now. None arrives so late that its pending release
+                has ended (`_core.pending_releases`).
+        """
+        self.lost = True
+        bound = self.process.policy.max_ttl * LATE_MAX // 100
+        open_ = len(self.pipeline.pending)
+        dropped = open_ - open_ * survivors // 1000
+        self.last_request = self.sent - dropped
+        self.gone_by = self.process.world.now + bound
+        self.late_until = self.process.world.now + min(late_by, bound)
+        held, self.held_requests = self.held_requests, []
+        for message in held:
+            self.process.world.schedule(self.late_until, self.server.arrive, message)
+
+    def still_arrives(self, message: Message) -> bool:
+        """Return whether a request that reaches the node is executed."""
+        if self.epoch != self.server.epoch:
+            return False
+        return self.last_request is None or message.place <= self.last_request

@@ -1,0 +1,138 @@
+"""The plan of a simulated world as data: the clients' jobs, and the faults with their instants.
+
+A plan with its seed determines a world, to the byte.  As data, a plan can be printed, minimised
+(`shrink`) and run again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from quorlock._core.config import policy
+from quorlock._core.time import NS_PER_S
+
+if TYPE_CHECKING:
+    from quorlock._core.config import Policy, RestartGuard
+    from quorlock_sim.network import NetworkProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job of a client. Durations in ns.
+
+    Attributes:
+        after: the idle time before it.
+        resource: the index of the resource.
+        once: one attempt (`try_acquire`); otherwise the client waits for up to `timeout`.
+        hold: the time for which it keeps the lease, if nothing goes wrong.
+        extensions: (time after the previous one, ttl in ms), in sequence.
+        ending: "release", "abandon" (let it expire), "by_token" (another process extends and
+            releases it by its bare token) or "hand_over" (another client adopts it).
+        cancel_after: the time after which the call for the lock is cancelled; None: never.
+        renew: the lease is renewed while it is held.
+        max_hold: the longest time for which it is renewed.
+        fencing: the lease has a fence.
+        hops: the number of hand-overs at the end.
+        heir_holds: the time for which each adopting client keeps it.
+        heir_renews: each adopting client renews it.
+    """
+
+    after: int
+    resource: int
+    ttl_ms: int
+    once: bool
+    timeout: int
+    hold: int
+    extensions: tuple[tuple[int, int], ...] = ()
+    ending: str = "release"
+    cancel_after: int | None = None
+    renew: bool = False
+    max_hold: int | None = None
+    fencing: bool = False
+    hops: int = 1
+    successor_holds: int = 0
+    successor_renews: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        at: the instant, in true time since the start of the world (ns).
+        kind: a name in `faults.KINDS`.
+        client, node: the target; -1: all, or none in particular.
+        lasts: the duration (ns), for a kind that lasts.
+        amount: the size, in the unit of the kind.
+    """
+
+    at: int
+    kind: str
+    client: int = -1
+    node: int = -1
+    lasts: int = 0
+    amount: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The clients' settings. Durations in ns, the ttl in ms."""
+
+    n: int
+    max_ttl_ms: int
+    node_timeout: int
+    retry_delay: tuple[int, int]
+    outage_timeout: int
+    drift_ppm: int = 10_000
+    restart_guard: RestartGuard = "uptime"
+
+    def policy(self) -> Policy:
+        """Return the settings as the library's policy, which checks them."""
+        max_ttl = self.max_ttl_ms / 1000
+        shortest, longest = self.retry_delay
+        return policy(
+            tuple(f"n{index}" for index in range(self.n)),
+            ttl=max_ttl,
+            max_ttl=max_ttl,
+            node_timeout=self.node_timeout / NS_PER_S,
+            connect_timeout=1.0,
+            drift_factor=self.drift_ppm / 1_000_000,
+            retry_delay=(shortest / NS_PER_S, longest / NS_PER_S),
+            outage_timeout=self.outage_timeout / NS_PER_S,
+            prefix="",
+            restart_guard=self.restart_guard,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole world.
+
+    Attributes:
+        careers: the jobs of each client, in sequence.
+        connection_sets: the number of connections from each client to each node.
+        client_paces, node_paces: parts per million; 1,000,000 is true time.
+        client_offsets, node_offsets: the clocks' readings at the start of the world (ns).
+        lasts: the instant at which all faults are healed (ns).
+    """
+
+    seed: int
+    scenario: str
+    settings: Settings
+    network_profile: NetworkProfile
+    workloads: tuple[tuple[Job, ...], ...]
+    connection_sets: tuple[int, ...]
+    client_paces: tuple[int, ...]
+    node_paces: tuple[int, ...]
+    client_offsets: tuple[int, ...]
+    node_offsets: tuple[int, ...]
+    faults: tuple[Fault, ...] = ()
+    lasts: int = NS_PER_S
+    resources: tuple[str, ...] = field(default=("r0",))
+
+    @property
+    def size(self) -> int:
+        """The number of jobs, faults and extensions."""
+        jobs = [job for workload in self.workloads for job in workload]
+        return len(jobs) + len(self.faults) + sum(len(job.extensions) for job in jobs)

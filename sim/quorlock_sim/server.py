@@ -1,0 +1,145 @@
+"""A server of a simulated world: a node with its wall clock, its crashes and its restarts.
+
+It executes requests in the order of their arrival, at the instant of its wall clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorlock._core.time import NS_PER_MS
+from quorlock._protocol.encoding import MARKER, SCRIPTS
+from quorlock.testing.fake_node import DELETED, Error, FakeNode, is_side_key
+
+if TYPE_CHECKING:
+    from quorlock.testing.fake_node import Reply
+    from quorlock_sim.clock import Clock
+    from quorlock_sim.network import Message
+    from quorlock_sim.world import World
+
+_LONG_MS = 30 * 86_400_000
+NO_SCRIPT = Error("NOSCRIPT No matching script.")
+
+
+class SimServer:
+    """One node of a world.
+
+    Attributes:
+        up: the process runs.
+        epoch: the number of crashes; a connection belongs to one epoch.
+        died_at: the instant of the last crash.
+        hung: the process runs and keeps its keys, but does not reply, as after SIGSTOP.
+        slow_by: the extra delay of requests to it (ns).
+    """
+
+    __slots__ = (
+        "_door",
+        "died_at",
+        "epoch",
+        "hung",
+        "index",
+        "memory",
+        "node",
+        "slow_by",
+        "up",
+        "wall",
+        "world",
+    )
+
+    def __init__(self, world: World, index: int, wall: Clock) -> None:
+        self.world = world
+        self.index = index
+        self.wall = wall
+        # At the start of the world it has been up for a long time.
+        self.node = FakeNode(f"n{index}.0", self.at_ms() - _LONG_MS)
+        self.mark(b"all")
+        self.up = True
+        self.memory = "kept"
+        self.epoch = 0
+        self.died_at = 0
+        self.hung = False
+        self.slow_by = 0
+        self._door: list[Message] = []  # requests that arrived while it hung
+
+    def at_ms(self) -> int:
+        """Return the reading of its wall clock in ms, which keys expire by."""
+        return self.wall.read(self.world.now) // NS_PER_MS
+
+    def empty_at(self) -> int:
+        """Return the true instant from which on all its present locks have expired."""
+        locks = (entry for key, entry in self.node.keys.items() if not is_side_key(key))
+        untils = (entry.until for entry in locks if entry.until is not None)
+        last = (max(untils, default=0) + 1) * NS_PER_MS
+        return self.wall.when(last) or 0
+
+    def holds_until(self, key: bytes, token: bytes) -> int:
+        """Return the true instant at which a key with this token expires; 0 if there is none."""
+        entry = self.node.keys.get(key)
+        if entry is None or entry.value != token:
+            return 0
+        return (self.wall.when((entry.until + 1) * NS_PER_MS) or 0) if entry.until else 1 << 62
+
+    def mark(self, worth: bytes = b"nothing") -> None:
+        """Set the restart guard's marker, as after a client's handshake, if it is in use."""
+        if self.world.policy.restart_guard == "marker":
+            self.node.guard(MARKER, self.node.run_id.encode(), worth, self.at_ms())
+
+    def arrive(self, message: Message) -> None:
+        """Take in a request that has arrived."""
+        if self.world.now > message.link.gone_by:
+            self.world.loses(message, "request")
+        else:
+            self._let_in(message)
+
+    def _let_in(self, message: Message) -> None:
+        link = message.link
+        if not link.still_arrives(message):
+            self.world.loses(message, "request")
+        elif self.world.now < link.late_until:
+            self.world.schedule(link.late_until, self.arrive, message)
+        elif self.hung:
+            self._door.append(message)
+        else:
+            self._carry_out(message)
+
+    def _carry_out(self, message: Message) -> None:
+        rests_on = self.world.rests_on(self, message.command)
+        message.reply = self._reply(message)
+        if rests_on is not None and message.reply == DELETED:
+            self.world.undercut(self, rests_on)
+        self.world.executed(self, message)
+        if not message.copy:
+            message.link.reply(message)
+
+    def _reply(self, message: Message) -> Reply:
+        command = message.command
+        script = SCRIPTS.get(type(command))
+        if script is not None:
+            if message.in_full:
+                self.node.known.add(script.sha)
+            elif script.sha not in self.node.known:
+                return NO_SCRIPT
+        return self.node.ask(command, self.at_ms())
+
+    # --- crash and restart -------------------------------------------------------------------
+
+    def crash(self, memory: str) -> None:
+        """End the process as SIGKILL does; `memory` says which keys a restart will find."""
+        self.up = False
+        self.died_at = self.world.now
+        self.memory = memory
+        self.epoch += 1
+        self.hung = False
+        self._door.clear()
+
+    def restart(self, memory: str) -> None:
+        """Start a new process, with the keys that the restart leaves (`FakeNode.restart`)."""
+        self.up = True
+        self.node.restart(f"n{self.index}.{self.epoch}", memory=memory, started=self.at_ms())
+
+    def go_on(self) -> None:
+        """End a hang: execute all requests that have arrived, in order."""
+        self.hung = False
+        door, self._door = self._door, []
+        for message in door:
+            self._let_in(message)

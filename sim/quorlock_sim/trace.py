@@ -1,0 +1,242 @@
+"""The trace of a world, one event a line: for readers, the views and the formal model.
+
+It is written as JSON lines with sorted keys and integers only, so that the same world gives the
+same bytes everywhere.  Instants are true time in ns since the start of the world.
+docs/simulation.md describes the kinds of lines.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from quorlock._core.commands import (
+    ACQUIRES,
+    Acquire,
+    Extend,
+    Inspect,
+    IssueFence,
+    Release,
+    ScriptedAcquire,
+)
+from quorlock._core.results import Acquired, Extended, ExtendFailed, ReleaseResult
+from quorlock._core.time import EXPIRY_RESOLUTION
+from quorlock._core.votes import WORDS
+
+if TYPE_CHECKING:
+    from quorlock._core.commands import Command
+    from quorlock._core.votes import Answer
+    from quorlock._protocol.pipeline import PendingRequest
+    from quorlock.testing.fake_node import Reply
+    from quorlock_sim.client import SimFlow
+    from quorlock_sim.history import CallRecord, LeaseRecord
+    from quorlock_sim.network import Link, Message
+    from quorlock_sim.oracle import Judgement
+    from quorlock_sim.server import SimServer
+    from quorlock_sim.world import World
+
+Line = dict[str, Any]
+
+# The reply of a node that has executed the command.
+_YES: dict[type, object] = {Acquire: "OK", Extend: 1, Release: -3}
+# Names of commands that differ from their class's.
+_NAMES: dict[type, str] = {ScriptedAcquire: "acquire"}
+
+
+class Trace:
+    """The lines of a trace, in order of the events."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self._world: World | None = None
+
+    def text(self) -> str:
+        """Return the trace as JSON lines."""
+        dumps = json.dumps
+        lines = (dumps(line, sort_keys=True, separators=(",", ":")) for line in self.lines)
+        return "".join(f"{line}\n" for line in lines)
+
+    def _write(self, kind: str, **facts: Any) -> None:
+        assert self._world is not None
+        self.lines.append({"kind": kind, "at": self._world.now, **facts})
+
+    def begin(self, world: World) -> None:
+        """Write the first line, which describes the world."""
+        self._world = world
+        plan, settings = world.plan, world.plan.settings
+        self._write(
+            "world",
+            version=1,
+            seed=plan.seed,
+            scenario=plan.scenario,
+            n=settings.n,
+            clients=len(plan.workloads),
+            resources=list(plan.resources),
+            ttl_ms=settings.max_ttl_ms,
+            max_ttl_ms=settings.max_ttl_ms,
+            node_timeout=settings.node_timeout,
+            drift_ppm=settings.drift_ppm,
+            expiry_resolution=EXPIRY_RESOLUTION,
+            client_paces=list(plan.client_paces),
+            node_paces=list(plan.node_paces),
+        )
+
+    # --- connections and messages ------------------------------------------------------------
+
+    def connected(self, link: Link) -> None:
+        """Record a connection that may vote."""
+        self._write("connect", client=link.process.index, **_ends(link))
+
+    def disconnected(self, link: Link) -> None:
+        """Record the loss of a connection, as the client sees it."""
+        self._write("disconnect", client=link.process.index, why="lost", **_ends(link))
+
+    def send(self, message: Message) -> None:
+        """Record that a client sends a command."""
+        self._write("send", **_about(message), round=message.round, **_ends(message.link))
+
+    def executed(self, server: SimServer, message: Message) -> None:
+        """Record that a node executes a command."""
+        reply = _shown(message.reply)
+        # A grant from scripts about fences is 1, the node's clock and the fence.
+        verdict: Any = reply
+        if type(reply) is list:
+            verdict = verdict[0]
+        self._write(
+            "execute",
+            **_about(message),
+            node=server.index,
+            wall_ms=server.at_ms(),
+            reply=reply,
+            vote="granted" if verdict == _yes(message.command) else "refused",
+            copy=message.copy,
+        )
+
+    def heard(self, message: Message, request: PendingRequest, answer: Answer) -> None:
+        """Record that a client reads a reply."""
+        self._write(
+            "reply",
+            client=message.link.process.index,
+            node=message.link.server.index,
+            message=message.number,
+            round=request.round,
+            vote=answer.vote.value,
+            cause=WORDS[answer.code],
+            heard=not request.receiver.over,
+        )
+
+    def loses(self, message: Message, what: str) -> None:
+        """Record that a message will never arrive."""
+        self._write("lose", message=message.number, what=what)
+
+    # --- calls and leases --------------------------------------------------------------------
+
+    def called(self, call: CallRecord) -> None:
+        """Record a client's call."""
+        facts = {"token": call.token.decode()} if call.token else {}
+        self._write(
+            "call",
+            client=call.client,
+            call=call.number,
+            what=call.what,
+            resource=call.resource,
+            **facts,
+        )
+
+    def elapsed(self, turn: SimFlow[Any]) -> None:
+        """Record that a deadline in a call has passed."""
+        self._write("elapsed", client=turn.process.index, call=turn.call.number)
+
+    def returned(self, call: CallRecord, outcome: Any) -> None:
+        """Record the return of a call."""
+        self._write(
+            "outcome",
+            client=call.client,
+            call=call.number,
+            what=call.what,
+            outcome=call.outcome,
+            **self._facts(call, outcome),
+        )
+
+    def _facts(self, call: CallRecord, outcome: Any) -> Line:
+        if isinstance(outcome, (Acquired, Extended)):
+            token = outcome.token if isinstance(outcome, Acquired) else call.token
+            return {
+                "token": token.decode(),
+                "valid_until": self._true(call.client, outcome.valid_until),
+                "votes": [answer.vote.value for answer in outcome.answers],
+            }
+        if isinstance(outcome, (ReleaseResult, ExtendFailed)):
+            votes = [answer.vote.value for answer in outcome.answers]
+            return {"token": call.token.decode(), "votes": votes}
+        return {"error": str(outcome)} if isinstance(outcome, Exception) else {}
+
+    def _true(self, client: int, reading: int) -> int | None:
+        """Return the true instant of a client's reading at the clock's present rate."""
+        assert self._world is not None
+        return self._world.processes[client].clock.when(reading)
+
+    def ended(self, lease: LeaseRecord) -> None:
+        """Record the local end of a lease."""
+        self._write("end", client=lease.client, token=lease.token.decode(), why=lease.why)
+
+    def fault(self, what: str, facts: Line) -> None:
+        """Record a fault, or its end."""
+        self._write("fault", what=what, **facts)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def finish(self, judgement: Judgement) -> None:
+        """Write the judgement: every lease's interval in true time, and the violations."""
+        for interval in judgement.intervals:
+            lease = interval.lease
+            facts = {
+                "since": interval.since,
+                "until": interval.until,
+                "why": lease.why or "ran out",
+            }
+            names = {"token": lease.token.decode(), "resource": lease.resource}
+            self._write("lease", client=lease.client, **names, **facts)
+        for violation in judgement.violations:
+            facts = {name: _plain(fact) for name, fact in violation.facts.items()}
+            self._write(
+                "violation", rule=violation.rule, text=violation.text, instant=violation.at, **facts
+            )
+        taken = judgement.assumptions
+        why = [*taken.clocks, *taken.memory]
+        self._write("end_of_world", assumptions_intact=taken.intact, why=why)
+
+
+def _ends(link: Link) -> Line:
+    return {"node": link.server.index, "connection": link.number}
+
+
+def _about(message: Message) -> Line:
+    command = message.command
+    token = "" if isinstance(command, Inspect) else command.token.decode()
+    return {
+        "client": message.link.process.index,
+        "message": message.number,
+        "command": _name(command),
+        "key": command.key.decode(),
+        "token": token,
+        "ttl_ms": command.ttl_ms if isinstance(command, (*ACQUIRES, Extend)) else 0,
+    }
+
+
+def _name(command: Command) -> str:
+    return _NAMES.get(type(command)) or type(command).__name__.lower()
+
+
+def _yes(command: Command) -> object:
+    return 1 if isinstance(command, (ScriptedAcquire, IssueFence)) else _YES.get(type(command))
+
+
+def _shown(reply: Reply) -> Any:
+    if isinstance(reply, bytes):
+        return reply.decode()
+    return [_shown(part) for part in reply] if isinstance(reply, list) else reply
+
+
+def _plain(fact: Any) -> Any:
+    return fact.decode() if isinstance(fact, bytes) else fact

@@ -1,0 +1,1 @@
+"""The parts that both APIs share: arguments, lease states, sessions, renewal, tickets."""

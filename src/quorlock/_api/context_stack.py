@@ -1,0 +1,68 @@
+"""The leases of the `with` blocks that a shared Lock was entered with.
+
+Many threads (tasks) may enter a Lock at the same time.  One of them may enter it twice: a block
+whose lease has expired is still open when the next one is entered.  A generator may leave its block
+at any time, in any thread or task.  So a block is identified by the frame of its `with` statement.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+L = TypeVar("L")
+E = TypeVar("E")
+Block: TypeAlias = "tuple[int, CodeType]"
+
+
+def block_of_caller() -> Block:
+    """Return the identity of the caller's caller: a frame with a `with` statement.
+
+    A frame lives as long as its `with` block.  An entry by other means (ExitStack) has a frame that
+    ends.  A later frame may get its number, but not with the same code: the leaving code is
+    different.
+    """
+    # The only access to the frame; PyPy has it too.
+    frame = sys._getframe(2)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    return id(frame), frame.f_code
+
+
+class ContextStack(Generic[L, E]):
+    """The leases of open blocks, each with the extra object that its API keeps.
+
+    Every change is a single dict operation: threads enter and leave at the same time.
+    """
+
+    __slots__ = ("_blocks",)
+
+    def __init__(self) -> None:
+        self._blocks: dict[L, tuple[Block, object, E]] = {}
+
+    def push(self, lease: L, block: Block, owner: object, extra: E) -> None:
+        """Record that this thread (task) entered a block."""
+        self._blocks[lease] = (block, owner, extra)
+
+    def forget(self, lease: L) -> None:
+        """Remove the lease of a block that was not entered after all."""
+        self._blocks.pop(lease, None)
+
+    def pop(self, block: Block, owner: object, is_over: Callable[[L], bool]) -> tuple[L, E]:
+        """Remove and return the lease of the block that is being left.
+
+        If the block was not entered by a `with` statement in this frame (ExitStack), take a lease
+        of the same owner, and of several one that is over.  At most one of them is valid, and
+        another block may still run under it.
+        """
+        blocks = list(self._blocks.copy().items())
+        same = [lease for lease, entry in blocks if entry[0] == block]
+        if same:
+            lease = same[-1]
+        else:
+            own = [lease for lease, entry in blocks if entry[1] == owner]
+            open_ = own or [lease for lease, _ in blocks]
+            lease = next(filter(is_over, open_), open_[-1])
+        return lease, self._blocks.pop(lease)[2]

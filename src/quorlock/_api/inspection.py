@@ -1,0 +1,93 @@
+"""Inspections: the holder of a resource, node by node, and the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from quorlock._core.tally import quorum
+from quorlock.errors import VoteCode
+
+if TYPE_CHECKING:
+    from quorlock._core.votes import Answer
+
+
+class NodeView(NamedTuple):
+    """The state of a resource on one node.
+
+    Attributes:
+        node: its address.
+        holder: a digest of the token there (tokens are secrets); None if there is none.
+        ttl_left: seconds until the key expires; None if absent or without expiry.
+        error: why the node gave no answer about the lock; "" if it did.
+        code: the reason, for programs; None if it did.
+    """
+
+    node: str
+    holder: str | None
+    ttl_left: float | None
+    error: str
+    code: VoteCode | None = None
+
+
+class Inspection(NamedTuple):
+    """The state of a resource on all nodes.
+
+    Attributes:
+        resource: its name.
+        verdict: "held" (one holder on a quorum), "free" (a quorum has no key), "split" (neither:
+            leftovers or contenders), "unreachable" (fewer than a quorum answered).
+        ttl_left: seconds until the keys of a quorum have expired; None if free or never.
+        nodes: the view of each node.
+    """
+
+    resource: str
+    verdict: str
+    ttl_left: float | None
+    nodes: tuple[NodeView, ...]
+
+
+def inspection(
+    resource: str, addresses: tuple[str, ...], answers: tuple[Answer, ...], ttl_left_ms: int | None
+) -> Inspection:
+    """Return the report of a round of Inspect."""
+    views = tuple(map(_view, addresses, answers))
+    verdict = _verdict(views)
+    left = ttl_left_ms / 1000 if ttl_left_ms and verdict != "free" else None
+    return Inspection(resource, verdict, left, views)
+
+
+def token_of(holder: str, answers: tuple[Answer, ...]) -> bytes | None:
+    """Return the token among these answers that has this digest."""
+    tokens = {answer.holder for answer in answers if answer.holder is not None}
+    return next((token for token in tokens if digest(token) == holder), None)
+
+
+def digest(token: bytes) -> str:
+    """Return a digest that identifies a token without revealing it."""
+    from hashlib import sha256  # here: most programs never inspect, and it loads all of OpenSSL
+
+    return sha256(token).hexdigest()[:12]
+
+
+def _view(address: str, answer: Answer) -> NodeView:
+    left, is_told = answer.ttl_left_ms, answer.is_held or answer.code is VoteCode.KEY_MISSING
+    return NodeView(
+        node=address,
+        holder=digest(answer.holder) if answer.holder is not None else None,
+        ttl_left=left / 1000 if left is not None and left >= 0 else None,
+        error="" if is_told else answer.reason,
+        code=None if is_told else answer.code,
+    )
+
+
+def _verdict(views: tuple[NodeView, ...]) -> str:
+    needed = quorum(len(views))
+    told = [view for view in views if view.code is None]
+    if len(told) < needed:
+        return "unreachable"
+    holders = Counter(view.holder for view in told)
+    if holders[None] >= needed:
+        return "free"
+    del holders[None]
+    return "held" if holders and max(holders.values()) >= needed else "split"

@@ -1,0 +1,134 @@
+"""The part of a lease that both APIs share: its facts, read without I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+
+from quorlock._core.config import Seconds, non_negative
+from quorlock._core.results import LossReason
+from quorlock._core.time import NS_PER_MS, to_seconds
+from quorlock._core.votes import node_votes
+from quorlock._drivers.clock import now
+from quorlock.errors import HoldLimitReached, LeaseLost, NodeVote
+
+if TYPE_CHECKING:
+    from quorlock._api.lease_state import LeaseState
+    from quorlock._api.session import Session
+    from quorlock._core.results import ReleaseResult
+    from quorlock._core.votes import Answer
+
+D = TypeVar("D")
+
+
+class LeaseBase(Generic[D]):
+    """The facts of a lease, for both APIs."""
+
+    __slots__ = ("__weakref__", "_session", "_state")
+
+    def __init__(self, session: Session[D], lease_state: LeaseState) -> None:
+        self._session = session
+        self._state = lease_state
+
+    @property
+    def resource(self) -> str:
+        """The name of the protected resource."""
+        return self._state.resource
+
+    @property
+    def token(self) -> str:
+        """The proof of ownership: a secret, since it authorises extend and release."""
+        return self._state.token.decode()
+
+    @property
+    def fence(self) -> int | None:
+        """The fencing token: larger than that of every earlier lease; None without `fencing=True`.
+
+        Unique for the resource, even if two clients hold it at once because of a pause or a clock.
+        So the protected resource can refuse the late one (docs/decisions/0014-fences.md).
+        """
+        return self._state.fence or None
+
+    @property
+    def ttl(self) -> float:
+        """The lease time of the last acquire or extension, in seconds."""
+        return self._state.ttl_ms / 1000
+
+    @property
+    def valid_until(self) -> float:
+        """The instant, in seconds of `quorlock.now()`, up to which it may be trusted.
+
+        No other client is granted the lock before any instant that this has returned, even if the
+        lease is lost by then.  That holds unless you release it, hand it over or drop it.  0.0,
+        long past, once the lease is over.
+        """
+        return to_seconds(self._state.valid_until)
+
+    @property
+    def validity(self) -> float:
+        """Seconds left, negative when over (Redlock page, "The Redlock algorithm", step 4)."""
+        return to_seconds(self._state.valid_until - now())
+
+    @property
+    def held(self) -> bool:
+        """True while the lease may be trusted: a clock comparison, no I/O."""
+        return self._state.held
+
+    @property
+    def votes(self) -> tuple[NodeVote, ...]:
+        """The vote of every node when the lease was won; late replies are not added."""
+        return node_votes(self._session.policy.addresses, self._state.answers)
+
+    def ensure(self, margin: Seconds = 0.0) -> None:
+        """Raise LeaseLost unless the lease is held now, and for `margin` seconds more.
+
+        No other client is granted the lock within the margin, unless you release the lease.  A loss
+        may be reported within the margin: up to 100 ms before `valid_until`.
+
+        Args:
+            margin: seconds, or a timedelta; default 0.
+
+        Raises:
+            LeaseLost: the lease is over, or less than `margin` of its validity is left.
+            ConfigError: the margin is not a duration of 0 or more.
+        """
+        if now() + non_negative("margin", margin) >= self._state.valid_until:
+            self._raise_lost()
+
+    def _ttl_ms(self, ttl: Seconds | None) -> int:
+        """Return the ttl of an extension, in ms. Raises ConfigError, HoldLimitReached."""
+        lease_state, policy = self._state, self._session.policy
+        ttl_ms = lease_state.ttl_ms if ttl is None else policy.checked_ttl_ms(ttl)
+        if lease_state.held and now() + ttl_ms * NS_PER_MS > lease_state.hold_until:
+            raise HoldLimitReached(self.resource, to_seconds(lease_state.max_hold))
+        return ttl_ms
+
+    def _reason(self, released: ReleaseResult, *, was_held: bool) -> LossReason:
+        """Return why the lease was lost, given the outcome of its release."""
+        gone = released.gone
+        if was_held and gone is LossReason.EXPIRED:
+            gone = LossReason.EVICTED  # before its time
+        return self._state.loss or gone or self._state.likely_loss
+
+    def _raise_lost(self, answers: tuple[Answer, ...] = ()) -> NoReturn:
+        raise self._loss(answers)
+
+    def _loss(self, answers: tuple[Answer, ...] = ()) -> LeaseLost:
+        reason = self._state.loss or LossReason.EXPIRED
+        failure = self._state.last_failure
+        answers = answers or (failure.answers if failure else ())
+        votes = node_votes(self._session.policy.addresses, answers) if answers else ()
+        return LeaseLost(self.resource, reason.value, lease=self, votes=votes)
+
+    def __repr__(self) -> str:
+        token = self.token[:6]
+        state = f"held for {self.validity:.3f} s more" if self.held else "over"
+        return f"<Lease on {self.resource!r}, token {token}…, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        message = "a lease cannot be copied or pickled: move it with hand_over() and adopt()"
+        raise TypeError(message)
+
+
+def state_of(lease: LeaseBase[D]) -> LeaseState:
+    """Return the state of a lease, for the modules that renew it or keep it in a session."""
+    return lease._state  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,206 @@
+"""The state of one lease, shared by its `Lease` and by the session of its Redlock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from quorlock._core.redlock import LeaseFacts as Facts
+from quorlock._core.results import LossReason
+from quorlock._core.rounds import SentRound, Target, joined
+from quorlock._core.time import FOR_EVER, PAST, notice
+from quorlock._drivers import fork
+from quorlock._drivers.clock import now
+
+if TYPE_CHECKING:
+    from quorlock._core.redlock import AcquireRequest
+    from quorlock._core.releases_in_doubt import InDoubt
+    from quorlock._core.results import Extended, ExtendFailed
+    from quorlock._core.time import Duration, Instant
+    from quorlock._core.votes import Answer
+
+
+class LossListener(Protocol):
+    """The object that reports a lost lease, of a class of each API."""
+
+    def ended(self) -> None:
+        """Handle the end of the lease, lost or released; called from any thread."""
+        ...
+
+
+class Stops(Protocol):
+    """The renewal of one lease, as the lease uses it."""
+
+    def stop(self) -> None:
+        """Send nothing more for the lease, which has ended here, and wait for sends in flight."""
+        ...
+
+
+class LeaseState:
+    """The state of a lease: valid until an instant, or over for good (rules 4 and 6)."""
+
+    # Where a release of an earlier process may still arrive: see `AdoptedLeaseState`.
+    in_doubt: InDoubt | None = None
+
+    __slots__ = (
+        "_ended",
+        "_generation",
+        "_valid_until",
+        "answers",
+        "fence",
+        "hold_until",
+        "key",
+        "last_failure",
+        "loss_listener",
+        "max_hold",
+        "renewal",
+        "resource",
+        "target",
+        "token",
+        "ttl_ms",
+    )
+
+    def __init__(
+        self,
+        resource: str,
+        key: bytes,
+        token: bytes,
+        ttl_ms: int,
+        valid_until: Instant,
+        answers: tuple[Answer, ...],
+        sent_round: SentRound | None,
+        fence: int = 0,
+        max_hold: Duration = FOR_EVER,
+    ) -> None:
+        self.resource: str = resource
+        self.key: bytes = key
+        self.token: bytes = token
+        self.ttl_ms: int = ttl_ms
+        self.answers: tuple[Answer, ...] = answers
+        self.fence: int = fence  # 0: none was requested
+        self.loss_listener: LossListener | None = None  # reports the loss; made at first use
+        # How long it may be held in all, from before its first byte.
+        self.max_hold: Duration = max_hold
+        self.hold_until: Instant = (
+            FOR_EVER if sent_round is None else sent_round.started_at + max_hold
+        )
+        self.renewal: Stops | None = None  # extends it in the background
+        self.last_failure: ExtendFailed | None = None  # of renewal, since its last success
+        # What set the keys, which a release must follow; None if another process has set them.
+        self.target: Target | None = None if sent_round is None else sent_round.target
+        self._valid_until = valid_until
+        self._ended: LossReason | bool = False  # True: released, or handed over
+        self._generation = fork.generation
+
+    @property
+    def valid_until(self) -> Instant:
+        """Derived at every read, so that nothing can revive a lease that is over."""
+        if self._ended or self._generation != fork.generation:
+            return PAST
+        return self._valid_until
+
+    @property
+    def held(self) -> bool:
+        """True while it may be trusted: a clock comparison, not a flag."""
+        return now() < self.valid_until
+
+    @property
+    def deadline(self) -> Instant:
+        """The instant at which a loss is reported, before the end; in the past once it is over."""
+        return self.valid_until - notice(self.ttl_ms)
+
+    @property
+    def told_until(self) -> Instant:
+        """The last `valid_until` that was reported; in the past if the holder released the lease.
+
+        The keys of a lost lease are released then, not before: the holder may rely on it.
+        """
+        if self.was_released or self._generation != fork.generation:
+            return PAST
+        return self._valid_until
+
+    def check_expired(self) -> bool:
+        """End the lease if its deadline has passed; return whether it is still held."""
+        if not self._ended and now() >= self.deadline:
+            self.end(self.likely_loss)
+        return self.held
+
+    @property
+    def likely_loss(self) -> LossReason:
+        """The reason for its loss if it runs out: renewal failed, or nothing extended it."""
+        return self.last_failure.reason if self.last_failure else LossReason.EXPIRED
+
+    @property
+    def loss(self) -> LossReason | None:
+        """The reason for its loss; None if it was released, or is not over."""
+        return None if self._ended is True or self._ended is False else self._ended
+
+    @loss.setter
+    def loss(self, loss: LossReason) -> None:
+        self._ended = loss
+
+    @property
+    def was_released(self) -> bool:
+        """True if it was released or handed over: over, but not lost."""
+        return self._ended is True
+
+    def end(self, loss: LossReason | None = None) -> None:
+        """End the lease, before any byte about it is sent. loss: why, unless it was released.
+
+        The first call counts: a lost lease cannot become a released one.
+        """
+        if not self._ended:
+            self._ended = loss or True
+        if self.loss_listener is not None:
+            self.loss_listener.ended()
+
+    def stop_renewal(self) -> None:
+        """Stop renewal after the end, so that a release overtakes no restored key (rule 13)."""
+        renewal, self.renewal = self.renewal, None
+        if renewal is not None:
+            renewal.stop()
+
+    def add_release_target(self, target: Target) -> None:
+        """Record where keys were restored, or still may be: a release must go there too."""
+        self.target = joined(self.target, target, everywhere=(1 << len(self.answers)) - 1)
+
+    def extend_validity(self, valid_until: Instant, ttl_ms: int) -> bool:
+        """Record a won extension, which never shortens; return False if the lease had expired.
+
+        Its validity may have been read as lost by then, and a lease that was seen to be lost stays
+        lost (rule 4).
+        """
+        if not self.held:
+            return False
+        # Capped: an extension by hand that had to retry reaches further than it asked for.
+        self._valid_until = max(self._valid_until, min(valid_until, self.hold_until))
+        self.ttl_ms = ttl_ms
+        return True
+
+    def facts(self) -> Facts:
+        """Return the facts that the flows of the core need."""
+        valid_until, target = self.valid_until, self.target
+        return Facts(self.resource, self.key, self.token, valid_until, target, self.in_doubt)
+
+
+class AdoptedLeaseState(LeaseState):
+    """The state of a lease that another process handed over."""
+
+    __slots__ = ("in_doubt",)
+
+    def __init__(
+        self,
+        request: AcquireRequest,
+        token: bytes,
+        extended: Extended,
+        fence: int,
+        max_hold: Duration,
+        in_doubt: InDoubt,
+    ) -> None:
+        valid_until, answers = extended
+        key, ttl_ms = request.key, request.ttl_ms
+        super().__init__(
+            request.resource, key, token, ttl_ms, valid_until, answers, None, fence, max_hold
+        )
+        # From zero: clocks of two machines do not compare.
+        self.hold_until = request.asked_at + max_hold
+        self.in_doubt = in_doubt or None

@@ -1,0 +1,116 @@
+"""The part of a lock that both APIs share: a resource, how to acquire it, and its leases.
+
+The blocking and the asyncio `Lock` add what waits.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from quorlock._api.context_stack import ContextStack
+from quorlock._api.lease import LeaseBase
+from quorlock._api.lease_state import LeaseState
+from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
+from quorlock._api.session import Session, name_of
+from quorlock._core.config import Seconds, timeout_of
+from quorlock._core.redlock import AcquireRequest
+from quorlock._drivers.clock import now
+
+if TYPE_CHECKING:
+    from quorlock._api.renewal import RenewalManager
+    from quorlock._api.renewal_options import RenewalOptions
+    from quorlock._core.results import Acquired
+
+D = TypeVar("D")
+L = TypeVar("L", bound=LeaseBase[Any])
+E = TypeVar("E")
+
+
+class LockBase(ABC, Generic[D, L, E]):
+    """A resource and how to acquire it; immutable, to be shared by threads and tasks."""
+
+    __slots__ = (
+        "_entered",
+        "_fencing",
+        "_key",
+        "_options",
+        "_resource",
+        "_session",
+        "_timeout",
+        "_ttl_ms",
+        "_wait",
+    )
+
+    _lease_type: type[L]  # set by each API
+
+    def __init__(
+        self,
+        session: Session[D],
+        resource: str | bytes,
+        ttl: Seconds | None,
+        timeout: Seconds | None,
+        fencing: bool,  # noqa: FBT001 (not public: `Redlock.lock` takes it by name)
+        terms: RenewalOptions,
+    ) -> None:
+        self._fencing = session.policy.checked_fencing(fencing)
+        self._wait = timeout_of(timeout)
+        self._session = session
+        self._key = session.policy.key(resource)
+        self._resource = name_of(resource)
+        self._ttl_ms = session.policy.checked_ttl_ms(ttl)
+        self._options = terms.checked(self._ttl_ms)
+        self._timeout = timeout
+        self._entered: ContextStack[L, E] = ContextStack()
+
+    @property
+    def resource(self) -> str:
+        """The name of the protected resource."""
+        return self._resource
+
+    @property
+    def ttl(self) -> float:
+        """The lease time in seconds."""
+        return self._ttl_ms / 1000
+
+    @property
+    def fencing(self) -> bool:
+        """True if its leases have a `fence`."""
+        return self._fencing
+
+    @property
+    def timeout(self) -> Seconds | None:
+        """The time to wait for the lock: seconds, None without limit, 0 for one attempt."""
+        return self._timeout
+
+    def _request(self, timeout: Timeout) -> AcquireRequest:
+        wait = self._wait if timeout is OWN_TIMEOUT else timeout_of(timeout)
+        return AcquireRequest(self._resource, self._key, self._ttl_ms, now(), wait, self._fencing)
+
+    def _lease(self, granted: Acquired) -> L:
+        session = self._session
+        terms = self._options
+        lease_state = LeaseState(self._resource, *granted, max_hold=terms.max_hold)
+        lease = self._lease_type(session, lease_state)
+        try:
+            session.live[lease_state.token] = lease_state
+            if terms.renew:
+                self._renewer().add(lease, terms.on_warning)
+        except BaseException:
+            session.take_back(lease_state)  # then the flow releases it
+            raise
+        return lease
+
+    def _lease_or_none(self, granted: Acquired | None) -> L | None:
+        return None if granted is None else self._lease(granted)
+
+    @abstractmethod
+    def _renewer(self) -> RenewalManager[D]:
+        """Return the renewal manager of this API."""
+
+    def __repr__(self) -> str:
+        return f"<Lock on {self._resource!r}, ttl {self.ttl:g} s>"
+
+    def __reduce__(self) -> NoReturn:
+        message = "a lock cannot be copied or pickled: make one in each process"
+        raise TypeError(message)

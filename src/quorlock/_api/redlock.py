@@ -1,0 +1,94 @@
+"""The settings and the state that the Redlock classes of both APIs share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+
+from quorlock._api.session import Session
+from quorlock._core.config import Policy, RestartGuard, Seconds, policy
+from quorlock._nodes.resolve import as_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from quorlock._core.results import NodeStatus
+    from quorlock._drivers.abc import AnyDriver
+    from quorlock._nodes.node import Node
+
+D = TypeVar("D", bound="AnyDriver")
+
+
+class RedlockBase(ABC, Generic[D]):
+    """Distributed locks over N independent Redis or Valkey masters.
+
+    Args:
+        nodes: URLs (redis, rediss, valkey, valkeys, unix; memory for tests), `Node` objects, or
+            redis-py and valkey-py client objects, whose address and credentials are read.  Give
+            every process the same list, in any order.
+        ttl: the default lease time, in seconds as all durations here (or a timedelta).
+        max_ttl: the longest ttl that any client of these nodes uses.
+        node_timeout: how long one node may take to reply in one round.
+        connect_timeout: how long connecting to one node may take.
+        drift_factor: how much the clocks of client and nodes may differ in speed, as a share of the
+            ttl.
+        retry_delay: the shortest and the longest random pause between two attempts.
+        outage_timeout: how long acquire keeps trying while no quorum can be reached.
+        restart_guard: how a restarted node, which may have lost locks, is kept from voting: by its
+            "uptime", by a "marker" among its keys (which FLUSHALL and old snapshots lose too), or
+            None: not at all, where nodes are born empty (tests, CI).
+        prefix: the start of the Redis key, before the resource's name.
+
+    Raises:
+        ConfigError: an argument cannot work; nothing has been sent.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[object],
+        *,
+        ttl: Seconds = 10.0,
+        max_ttl: Seconds = 30.0,
+        node_timeout: Seconds = 0.05,
+        connect_timeout: Seconds = 1.0,
+        drift_factor: float = 0.01,
+        retry_delay: tuple[Seconds, Seconds] = (0.05, 0.2),
+        outage_timeout: Seconds = 5.0,
+        restart_guard: RestartGuard = "uptime",
+        prefix: str | bytes = "",
+    ) -> None:
+        node_states: tuple[Node, ...] = as_nodes(nodes)
+        checked = policy(
+            tuple(node.address for node in node_states),
+            ttl=ttl,
+            max_ttl=max_ttl,
+            node_timeout=node_timeout,
+            connect_timeout=connect_timeout,
+            drift_factor=drift_factor,
+            retry_delay=retry_delay,
+            outage_timeout=outage_timeout,
+            restart_guard=restart_guard,
+            prefix=prefix,
+        )
+        self._session: Session[D] = Session(checked, self._driver(node_states, checked))
+        self._begin(self._session)
+
+    @abstractmethod
+    def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> D:
+        """Return the driver of this API."""
+
+    @abstractmethod
+    def _begin(self, session: Session[D]) -> None:
+        """Arrange for the session's end."""
+
+    @property
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        """Every node as this process sees it now: address, up or down and why, latency."""
+        return self._session.driver.statuses()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} over {', '.join(self._session.policy.addresses)}>"
+
+    def __reduce__(self) -> NoReturn:
+        message = "a Redlock cannot be copied or pickled: make one in each process"
+        raise TypeError(message)

@@ -1,0 +1,63 @@
+"""Options for extending a lease in the background: whether, for how long, with which warning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from quorlock._core.config import RENEWED_TTL_MS_MIN, Seconds, positive
+from quorlock._core.time import FOR_EVER, NS_PER_MS, Duration, from_seconds
+from quorlock.errors import ConfigError
+
+Warns: TypeAlias = Callable[[Any], object]
+
+# An hour: unlimited re-acquisition would let one client starve all others (Redlock page, "Extending
+# the lock"), so a hold without limit must be requested.
+MAX_HOLD: Final = 3600.0
+
+_IS_COROUTINE = 0x80  # inspect.CO_COROUTINE; that module is slow to load
+
+
+class RenewalOptions(NamedTuple):
+    """The options of renewal. max_hold: how long a lease may be held in all, with extensions."""
+
+    renew: bool
+    max_hold: Duration
+    on_warning: Warns | None
+
+    def checked(self, ttl_ms: int) -> RenewalOptions:
+        """Return the options if they fit the ttl. Raises ConfigError."""
+        if not self.renew:
+            return self
+        if ttl_ms < RENEWED_TTL_MS_MIN:
+            fix = f"give at least {RENEWED_TTL_MS_MIN / 1000:g} s to a lease that is to be renewed"
+            raise ConfigError("ttl", ttl_ms / 1000, fix)
+        if self.max_hold < ttl_ms * NS_PER_MS:
+            fix = f"give at least the ttl of {ttl_ms / 1000:g} s, or no renew=True"
+            raise ConfigError("max_hold", self.max_hold / 1e9, fix)
+        return self
+
+
+def renewal_options(renew: object, max_hold: Seconds, on_warning: Warns | None) -> RenewalOptions:
+    """Return a user's arguments, validated. Raises ConfigError."""
+    if renew is False and max_hold == MAX_HOLD and on_warning is None:
+        return _USUAL
+    if not isinstance(renew, bool):
+        raise ConfigError("renew", renew, "give True or False")
+    if on_warning is not None:
+        _check_warning(on_warning, renew=renew)
+    longest = FOR_EVER if max_hold == math.inf else positive("max_hold", max_hold)
+    return RenewalOptions(renew, longest, on_warning)
+
+
+_USUAL = RenewalOptions(renew=False, max_hold=from_seconds(MAX_HOLD), on_warning=None)
+
+
+def _check_warning(on_warning: object, *, renew: bool) -> None:
+    code = getattr(on_warning, "__code__", None)
+    if not callable(on_warning) or getattr(code, "co_flags", 0) & _IS_COROUTINE:
+        fix = "give a plain function that takes the lease and returns soon"
+        raise ConfigError("on_warning", on_warning, fix)
+    if not renew:
+        raise ConfigError("on_warning", on_warning, "give renew=True as well: it warns of renewal")

@@ -1,0 +1,127 @@
+"""`quorlock nodes`: show and change the settings that the clients of these nodes share.
+
+`_drivers.change_agreement` reads and writes them (decision 0030).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from quorlock._cli.durations import duration
+from quorlock._cli.exit_status import EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, Failed
+from quorlock._cli.nodes import Source, with_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+_GUARDS = {"uptime": "uptime", "marker": "marker", "none": "None"}
+
+
+@click.group("nodes")
+def command() -> None:
+    """See and change what the clients of your nodes agree on, while they run.
+
+    Each change is made on one node after the other; it closes the connections of all clients there,
+    which reconnect at once and read it before their next vote. Give the same command again to
+    resume a change that was interrupted.
+    """
+
+
+@command.command("config")
+@with_nodes
+def config(source: Source) -> int:
+    """Show what each node stores. Exit status: 69 if the nodes do not store the same."""
+    from quorlock._drivers.change_agreement import read
+
+    found = read(source.settings().nodes)
+    for kept in found:
+        click.echo(f"{kept.address}  {kept.why or kept.text or 'nothing'}")
+    return 0 if len({(kept.text, kept.why) for kept in found}) == 1 else EX_UNAVAILABLE
+
+
+@command.command("max-ttl")
+@click.argument("longest", type=duration, metavar="DURATION")
+@with_nodes
+def max_ttl(source: Source, *, longest: float) -> int:
+    """Let leases last for DURATION, and no longer.
+
+    To raise it, deploy all clients with the longer max_ttl first: clients with a shorter one are
+    refused from then on. To lower it, give this command first.
+    """
+    from quorlock._drivers.change_agreement import change_max_ttl
+
+    nodes = source.settings().nodes
+    return _done(lambda: change_max_ttl(nodes, round(longest * 1000), _say))
+
+
+@command.command("guard")
+@click.argument("guards", metavar="GUARD[,GUARD]")
+@with_nodes
+def guard(source: Source, *, guards: str) -> int:
+    """Let clients have these restart guards: uptime, marker, none.
+
+    Give two of them while you deploy clients that change from one to the other.
+    """
+    from quorlock._drivers.change_agreement import change_guards
+
+    words = guards.lower().split(",")
+    if not all(word in _GUARDS for word in words) or len(words) > len(set(words)):
+        raise Failed(EX_USAGE, f"{guards!r}: give uptime, marker or none")
+    nodes = source.settings().nodes
+    return _done(lambda: change_guards(nodes, tuple(_GUARDS[word] for word in words), _say))
+
+
+@command.command("add")
+@click.argument("url")
+@click.option("--finish", is_flag=True, help="All clients list it by now.")
+@with_nodes
+def add(source: Source, *, url: str, finish: bool) -> int:
+    """Add a node: let clients list it beside the others.
+
+    Then deploy all clients with the longer list, and give the command again with --finish.
+    """
+    return _resize(source, url, joins=True, finish=finish)
+
+
+@command.command("remove")
+@click.argument("url")
+@click.option("--finish", is_flag=True, help="No client lists it any more.")
+@with_nodes
+def remove(source: Source, *, url: str, finish: bool) -> int:
+    """Remove a node, dead or alive: let clients leave it out of their lists.
+
+    Then deploy all clients with the shorter list, and give the command again with --finish.
+    """
+    return _resize(source, url, joins=False, finish=finish)
+
+
+def _resize(source: Source, url: str, *, joins: bool, finish: bool) -> int:
+    from quorlock._cli.config import node_like
+    from quorlock._drivers.change_agreement import begin, finish_change
+
+    listed = source.settings().nodes
+    other = node_like(url, listed)
+    members = [node for node in listed if node.address != other.address]
+    if not members:
+        raise Failed(EX_USAGE, "give the other nodes with --nodes")
+    act = finish_change if finish else begin
+    return _done(lambda: act(members, other, joins=joins, say=_say))
+
+
+def _done(change: Callable[[], None]) -> int:
+    from quorlock._drivers.change_agreement import ChangeError
+
+    try:
+        change()
+    except ChangeError as error:
+        why = str(error)
+    else:
+        return 0
+    raise Failed(EX_TEMPFAIL, why)
+
+
+def _say(line: str) -> None:
+    click.echo(line)

@@ -1,0 +1,135 @@
+"""The results of the measurement, and their summaries."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Face: TypeAlias = Literal["threads", "tasks"]
+
+
+class Times(NamedTuple):
+    """A summary of durations, in seconds; None if there were none."""
+
+    number: int
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    max: float | None
+
+    @classmethod
+    def of(cls, taken: Sequence[float]) -> Times:
+        """Return the summary of these durations."""
+        if not taken:
+            return cls(0, None, None, None, None)
+        ordered = sorted(taken)
+        p50, p90, p99 = (percentile(ordered, share) for share in (50, 90, 99))
+        return cls(len(ordered), p50, p90, p99, ordered[-1])
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the percentile by nearest rank."""
+    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
+
+
+class BenchNodeFacts(NamedTuple):
+    """The results of one node.
+
+    node: its address.
+    error: the reason why it does not vote; "" if it does.
+    round_trip: the duration of a request to this node alone.
+    in_quorum: the share of the acquires in which its grant was among those waited for.
+    """
+
+    node: str
+    error: str
+    round_trip: Times
+    in_quorum: float | None
+
+
+class Verbs(NamedTuple):
+    """The durations of one caller's verbs.
+
+    acquire, extend, release: seconds.
+    yes: for each node, how often its grant was among those that acquire waited for.
+    cpu: the share of the time that this process was on a CPU.
+    """
+
+    acquire: list[float]
+    extend: list[float]
+    release: list[float]
+    yes: list[int]
+    cpu: float
+
+
+class BenchRate(NamedTuple):
+    """The rate of many callers: cycles of acquire and release, each on its own locks."""
+
+    face: Face
+    callers: int
+    per_second: float
+    cpu: float
+
+
+class Contention(NamedTuple):
+    """The results of contenders for one resource.
+
+    contenders: their number.
+    per_second: the turns of all together.
+    busy: the share of the time that one of them held the lock.
+    wait: the time until the lock was acquired, or until the end if it never was.
+    fewest, most: turns of one contender.
+    """
+
+    contenders: int
+    per_second: float
+    busy: float
+    wait: Times
+    fewest: int
+    most: int
+
+
+class Troubles:
+    """Counts of errors, lost leases and overlaps, from any thread."""
+
+    def __init__(self) -> None:
+        self.errors: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+        self.lost: int = 0
+        self.overlaps: int = 0
+        self._lock = threading.Lock()
+
+    def failed(self, error: Exception) -> None:
+        """Count an error of a call that should have won."""
+        name = type(error).__name__
+        with self._lock:
+            self.errors[name] += 1
+            self.examples.setdefault(name, str(error))
+
+    def slipped(self) -> None:
+        """Count a lease that ended before it was released."""
+        with self._lock:
+            self.lost += 1
+
+    def met(self) -> None:
+        """Count two leases that were held at once on the same resource."""
+        with self._lock:
+            self.overlaps += 1
+
+
+class Measured(NamedTuple):
+    """All results; `seconds` is the duration, `quorum` the number of nodes that must grant."""
+
+    seconds: float
+    quorum: int
+    ttl: float
+    nodes: list[BenchNodeFacts]
+    one: Verbs
+    rates: list[BenchRate]
+    contention: Contention
+    troubles: Troubles

@@ -1,0 +1,36 @@
+"""`quorlock break`: release by force the holders that it has shown, and no other."""
+
+from __future__ import annotations
+
+import click
+
+from quorlock._cli.exit_status import EX_UNAVAILABLE, EX_USAGE, Failed
+from quorlock._cli.nodes import Source, with_nodes
+
+
+@click.command("break")
+@click.argument("resource")
+@click.option("--yes", is_flag=True, help="Do it; without, it is only shown.")
+@with_nodes
+def command(source: Source, *, resource: str, yes: bool) -> int:
+    """Release RESOURCE by force, whatever its holder does.
+
+    Shows first what it breaks, and breaks only that: a later holder keeps its lock. The process
+    that held the lock continues until it checks the nodes again. Make sure that it has ended first.
+    """
+    from quorlock._cli.inspection_view import UNREACHABLE, as_text, digests
+
+    with source.redlock() as redlock:
+        before = redlock.inspect(resource)
+        click.echo(as_text(before), err=True)
+        shown = digests(before)
+        if shown and not yes:
+            raise Failed(EX_USAGE, "nothing is broken yet; say --yes to break it")
+        for holder in shown:
+            redlock.break_lease(resource, holder)
+        after = redlock.inspect(resource) if shown else before
+    if shown:
+        click.echo(as_text(after))
+    elif before.verdict != UNREACHABLE:
+        click.echo(f"{resource!r}: nothing to break")
+    return EX_UNAVAILABLE if after.verdict == UNREACHABLE else 0

@@ -1,0 +1,39 @@
+"""`quorlock doctor`: the options, the output, and the exit status."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from quorlock._cli.nodes import Source, with_nodes
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/doctor.schema.json.")
+@click.option("--strict", is_flag=True, help="Exit 1 for a warning too.")
+@with_nodes
+def command(source: Source, *, as_json: bool, strict: bool) -> int:
+    """See whether these nodes are fit for locks: what was found, why it matters, the fix.
+
+    Checks that lack permissions are reported as such, neither as errors nor as warnings. Writes
+    its own keys (PREFIXquorlock-doctor:..., quorlock:doctor:...), which it removes.
+    docs/doctor.md has every check. Exit status: 1 if there is an error.
+    """
+    from quorlock._cli.doctor.findings import findings, worst
+    from quorlock._cli.doctor.fleet_checks import CHECKS
+    from quorlock._cli.doctor.probe import find_out
+    from quorlock._cli.doctor.report import as_facts, as_text
+
+    settings = source.settings()
+    settings.redlock().close()  # raises if they are invalid
+    facts = find_out(settings)
+    found = findings(CHECKS, facts)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(as_facts(found, facts)))
+    else:
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        click.echo(as_text(found), color=False if plain else None)
+    return int(worst(found) in (("error", "warning") if strict else ("error",)))

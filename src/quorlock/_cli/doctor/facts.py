@@ -1,0 +1,155 @@
+"""The facts about the nodes. The checks interpret them."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from quorlock import Node
+
+
+# In seconds: a server may reply to TIME with its clock's value at the last wake-up.
+_CLOCK_SLACK = 1e-4
+
+
+class ClockReading(NamedTuple):
+    """A node's TIME in seconds, and the local clock just before and after the request."""
+
+    server: float
+    before: float
+    after: float
+
+
+class Rate(NamedTuple):
+    """The rate of a node's clock against the local clock: 1.01 is 1 % fast.
+
+    It lies between `least` and `most`. If `least` is above `most`, it has changed during the
+    measurement.
+    """
+
+    least: float
+    most: float
+
+    @property
+    def off(self) -> float:
+        """Return the midpoint of the deviation: positive if the clock is fast, negative if slow."""
+        return (self.least + self.most) / 2 - 1
+
+    @property
+    def error(self) -> float:
+        """Return the maximal error of the midpoint."""
+        return abs(self.most - self.least) / 2
+
+    @property
+    def surely_off(self) -> float:
+        """Return the least possible deviation; 0 if there may be none."""
+        return max(self.least - 1, 1 - self.most, 0.0)
+
+
+def clock_rate(readings: Sequence[ClockReading]) -> Rate | None:
+    """Return the rate of a node's clock against the local clock; None if it cannot be measured.
+
+    A node read its clock between a request and its reply. So each pair of readings bounds the rate,
+    and all of them together bound it best.
+    """
+    bounds: list[tuple[float, float]] = []
+    for one, two in combinations(readings, 2):
+        spans = (two.before - one.after, two.after - one.before)
+        if spans[0] > 0:
+            theirs = two.server - one.server
+            slow, fast = theirs - _CLOCK_SLACK, theirs + _CLOCK_SLACK
+            bounds.append((min(slow / span for span in spans), max(fast / span for span in spans)))
+    if not bounds:
+        return None
+    return Rate(max(least for least, _ in bounds), min(most for _, most in bounds))
+
+
+class NodeFacts(NamedTuple):
+    """The facts about one node.
+
+    silent: the reason why nothing could be asked, "" if it could.
+    login: the reason is a refused login.
+    peer: the IP address at the other end; "" for a unix socket.
+    info: INFO's fields; None: not permitted.
+    config: the settings that CONFIG GET returned.
+    refused: the commands that quorlock needs and this node refuses, with its errors.
+    tracking: it knows CLIENT TRACKING; None: not permitted.
+    open_to_all: it replies to clients without a login.
+    other_run_id: the run_id on a second connection.
+    latencies: durations of single requests, in seconds.
+    born_empty, marker: the values of the restart guard's side keys.
+    """
+
+    node: Node
+    silent: str = ""
+    login: bool = False
+    peer: str = ""
+    info: Mapping[str, str] | None = None
+    config: Mapping[str, str] = {}
+    refused: Mapping[str, str] = {}
+    tracking: bool | None = None
+    open_to_all: bool = False
+    other_run_id: str = ""
+    readings: Sequence[ClockReading] = ()
+    latencies: Sequence[float] = ()
+    born_empty: str = ""
+    marker: str = ""
+
+    @property
+    def address(self) -> str:
+        """Return the address without user and password."""
+        return self.node.address
+
+    @property
+    def rate(self) -> Rate | None:
+        """Return the rate of its clock against the local clock; None if unknown."""
+        return clock_rate(self.readings)
+
+    @property
+    def info_fields(self) -> Mapping[str, str]:
+        """Return INFO's fields; none if INFO is not permitted."""
+        return self.info or {}
+
+    @property
+    def run_id(self) -> str:
+        """Return the run_id of its process; "" if unknown."""
+        return self.info_fields.get("run_id", "")
+
+    def number(self, field: str) -> int | None:
+        """Return a whole number of INFO; None if unknown."""
+        text = self.info_fields.get(field, "")
+        return int(text) if text.removeprefix("-").isdecimal() else None
+
+    @property
+    def here(self) -> bool:
+        """Return whether its address is on this machine."""
+        return self.peer == "" or ip_address(self.peer.partition("%")[0]).is_loopback
+
+
+class Facts(NamedTuple):
+    """All nodes, and the settings of `Redlock` that the checks use. Durations in seconds."""
+
+    nodes: Sequence[NodeFacts]
+    node_timeout: float = 0.05
+    max_ttl: float = 30.0
+    drift_factor: float = 0.01
+    restart_guard: str | None = "uptime"
+
+    @property
+    def n(self) -> int:
+        """Return the number of configured nodes."""
+        return len(self.nodes)
+
+    @property
+    def quorum(self) -> int:
+        """Return the number of nodes that must grant."""
+        return self.n // 2 + 1
+
+    @property
+    def reached(self) -> list[NodeFacts]:
+        """Return the nodes that could be asked."""
+        return [node for node in self.nodes if not node.silent]

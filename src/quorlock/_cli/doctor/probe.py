@@ -1,0 +1,246 @@
+"""Find out the facts about all nodes concurrently. No other module here talks to nodes.
+
+Each command may be refused (an ACL with the minimum for quorlock refuses most), so a refusal is a
+fact too. All keys that are written are the doctor's own, and expire within seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from quorlock import now
+from quorlock._cli.background import run_all
+from quorlock._cli.doctor.facts import ClockReading, Facts, NodeFacts, clock_rate
+from quorlock._drivers.diagnostics import DiagnosticConnection, ErrorReply, NoAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from quorlock import Node
+    from quorlock._cli.config import FileSettings
+
+__all__ = ["DiagnosticConnection", "NoAnswer", "connected", "find_out"]
+
+_QUESTIONS_MAX = 100
+_QUESTIONS_SECONDS = 1.0
+# TIME is asked a few times in a row, at least twice, until the rate is known to a fraction of the
+# drift that leases allow for. Half a second suffices for a node that replies in 0.1 ms.
+_READINGS = 5
+_BETWEEN_READINGS = 0.5  # seconds
+_READINGS_SECONDS = 3.0
+_RATE_SHARE = 0.1
+_CONFIG = ("appendfsync", "bind", "protected-mode", "maxclients")
+_KEY_MS = b"5000"
+_SCRIPT = b"return 1"
+
+
+def find_out(settings: FileSettings) -> Facts:
+    """Ask all nodes.
+
+    This takes a second or two, longer for slow replies, and `connect_timeout` for silent nodes.
+    """
+    seconds = _seconds(settings.argument("connect_timeout"))
+    look = partial(
+        _look,
+        prefix=str(settings.argument("prefix")).encode(),
+        seconds=seconds,
+        drift_factor=settings.argument("drift_factor"),
+    )
+    return Facts(
+        tuple(run_all(look, settings.nodes)),
+        node_timeout=_seconds(settings.argument("node_timeout")),
+        max_ttl=_seconds(settings.argument("max_ttl")),
+        drift_factor=settings.argument("drift_factor"),
+        restart_guard=settings.argument("restart_guard"),
+    )
+
+
+@contextmanager
+def connected(
+    nodes: Sequence[Node], seconds: float
+) -> Generator[list[DiagnosticConnection | NoAnswer]]:
+    """Yield for each node a connection, or the error; for `quorlock bench`."""
+    with ExitStack() as open_ones:
+        connections = run_all(partial(_connected, seconds=seconds), nodes)
+        for connection in connections:
+            if isinstance(connection, DiagnosticConnection):
+                open_ones.enter_context(connection)
+        yield connections
+
+
+def _connected(node: Node, seconds: float) -> DiagnosticConnection | NoAnswer:
+    try:
+        return DiagnosticConnection(node, seconds)
+    except NoAnswer as error:
+        return error
+
+
+def _seconds(duration: float | timedelta) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def _look(node: Node, prefix: bytes, seconds: float, drift_factor: float) -> NodeFacts:
+    try:
+        with DiagnosticConnection(node, seconds) as connection:
+            return _ask(connection, node, prefix, seconds, drift_factor)
+    except NoAnswer as error:
+        return NodeFacts(node, silent=str(error), login=error.login)
+
+
+def _ask(
+    connection: DiagnosticConnection, node: Node, prefix: bytes, seconds: float, drift_factor: float
+) -> NodeFacts:
+    refused: dict[str, str] = {}
+    if node.db and isinstance(answer := connection.ask(b"SELECT", b"%d" % node.db), ErrorReply):
+        refused["select"] = answer
+    readings = _readings(connection)
+    info = _info(connection, connection.ask(b"INFO"))
+    config = _config(connection)
+    refused |= _try_out(connection, prefix)
+    tracking = _tracking(connection)
+    side_keys = [
+        _text(connection.ask(b"GET", b"quorlock:" + name)) for name in (b"born-empty", b"guard")
+    ]
+    latencies = _latencies(connection)
+    if readings:
+        _read_on(connection, readings, drift_factor * _RATE_SHARE)
+    return NodeFacts(
+        node,
+        peer=connection.peer,
+        info=info,
+        config=config,
+        refused=refused,
+        tracking=tracking,
+        open_to_all=_lets_all_in(node, seconds),
+        other_run_id=_second_look(node, seconds),
+        readings=readings,
+        latencies=latencies,
+        born_empty=side_keys[0],
+        marker=side_keys[1],
+    )
+
+
+def _readings(connection: DiagnosticConnection) -> list[ClockReading]:
+    found = (_reading(connection) for _ in range(_READINGS))
+    return [reading for reading in found if reading is not None]
+
+
+def _read_on(
+    connection: DiagnosticConnection, readings: list[ClockReading], error_max: float
+) -> None:
+    """Ask again until the rate of the node's clock is known well enough, or time is up."""
+    began = readings[0].before
+    while (last := readings[-1].after) < began + _READINGS_SECONDS:
+        time.sleep(max(0.0, last + _BETWEEN_READINGS - now()))
+        readings += _readings(connection)
+        rate = clock_rate(readings)
+        if rate is not None and rate.error <= error_max:
+            return
+
+
+def _reading(connection: DiagnosticConnection) -> ClockReading | None:
+    before = now()
+    answer = connection.ask(b"TIME")
+    after = now()
+    if not isinstance(answer, list):
+        return None
+    whole, micro = cast("list[bytes]", answer)
+    return ClockReading(int(whole) + int(micro) / 1e6, before, after)
+
+
+def _info(connection: DiagnosticConnection, answer: Any) -> dict[str, str] | None:
+    """Return the `name:value` lines."""
+    if not isinstance(answer, bytes):
+        return None
+    lines = (
+        line.partition(":") for line in connection.shown(_text(answer)).splitlines() if ":" in line
+    )
+    return {name: value for name, _, value in lines}
+
+
+def _config(connection: DiagnosticConnection) -> dict[str, str]:
+    # One at a time: servers before 7 accept a single name.
+    values: dict[str, str] = {}
+    for name in _CONFIG:
+        answer = connection.ask(b"CONFIG", b"GET", name.encode())
+        if isinstance(answer, list) and answer:
+            values[name] = connection.shown(_text(cast("list[bytes]", answer)[1]))
+    return values
+
+
+def _try_out(connection: DiagnosticConnection, prefix: bytes) -> dict[str, str]:
+    """Try every command that quorlock needs, on unused keys, and return the refusals.
+
+    Scripts run with the user's permissions, so these also cover the commands in scripts.
+    docs/acl.md lists all commands.
+    """
+    chance = secrets.token_hex(8).encode()
+    key, side_key = prefix + b"quorlock-doctor:" + chance, b"quorlock:doctor:" + chance
+    sha = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
+    questions = {
+        "info": (b"INFO", b"server"),
+        "set": (b"SET", key, b"1", b"NX", b"PX", _KEY_MS),
+        "get": (b"GET", key),
+        "pexpire": (b"PEXPIRE", key, _KEY_MS),
+        "pttl": (b"PTTL", key),
+        "eval": (b"EVAL", _SCRIPT, b"0"),
+        "evalsha": (b"EVALSHA", sha, b"0"),
+        "time": (b"TIME",),
+        "del": (b"DEL", key),
+        "set quorlock:*": (b"SET", side_key, b"1", b"PX", _KEY_MS),
+        "get quorlock:*": (b"GET", side_key),
+    }
+    answers = {name: connection.ask(*words) for name, words in questions.items()}
+    connection.ask(b"DEL", side_key)
+    # NOSCRIPT says that the EVAL before it was refused, which is reported already.
+    return {
+        name: str(text)
+        for name, text in answers.items()
+        if isinstance(text, ErrorReply) and not text.startswith("NOSCRIPT")
+    }
+
+
+def _tracking(connection: DiagnosticConnection) -> bool | None:
+    answer = connection.ask(b"CLIENT", b"TRACKING", b"OFF")
+    if isinstance(answer, ErrorReply):
+        return None if answer.startswith("NOPERM") else False
+    return True
+
+
+def _latencies(connection: DiagnosticConnection) -> list[float]:
+    began, taken = now(), list[float]()
+    while len(taken) < _QUESTIONS_MAX and now() < began + _QUESTIONS_SECONDS:
+        asked = now()
+        connection.ask(b"PING")
+        taken.append(now() - asked)
+    return taken
+
+
+def _lets_all_in(node: Node, seconds: float) -> bool:
+    try:
+        with DiagnosticConnection(node, seconds, anonymous=True):
+            return True
+    except NoAnswer:
+        return False
+
+
+def _second_look(node: Node, seconds: float) -> str:
+    try:
+        with DiagnosticConnection(node, seconds) as connection:
+            fields = _info(connection, connection.ask(b"INFO", b"server")) or {}
+            return fields.get("run_id", "")
+    except NoAnswer:
+        return ""
+
+
+def _text(answer: Any) -> str:
+    if not isinstance(answer, bytes):
+        return ""
+    text = answer.decode(errors="replace")
+    return "".join(c if c.isprintable() or c in "\r\n" else "?" for c in text)

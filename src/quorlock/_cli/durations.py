@@ -1,0 +1,42 @@
+"""Durations as they are written in a shell: `30s`, `2h`, `1m30s`, `500ms`, or seconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_NUMBER = r"\d+(?:\.\d+)?"
+_PART = rf"({_NUMBER})(ms|s|m|h|d)"
+
+
+def duration(text: str | float) -> float:
+    """Return the seconds, for `click.option(type=duration)`; a default may be a number.
+
+    Callers check whether the duration is too short or too long.
+    """
+    text = str(text).strip()
+    if re.fullmatch(_NUMBER, text):
+        return float(text)
+    if re.fullmatch(f"(?:{_PART})+", text):
+        return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(_PART, text))
+    raise click.BadParameter(f"{text!r} is no duration: 30s, 2h, 1m30s, 500ms, or seconds.")
+
+
+class Seconds(click.FloatRange):
+    """A float in a range. click's FloatRange accepts `nan`, which no comparison excludes."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number, and refuse `nan`."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return number

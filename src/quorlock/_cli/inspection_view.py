@@ -1,0 +1,89 @@
+"""An inspection as text, as JSON, and as the digests that `break` takes.
+
+The nodes are asked once, at slightly different times. A verdict says what their replies allow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quorlock import Inspection, NodeView
+
+# docs/cli.md explains each verdict.
+HELD, FREE, SPLIT, LEFTOVER, UNREACHABLE = "held", "free", "split", "leftover", "unreachable"
+_UNLESS = ", if nothing is extended"
+
+
+def verdict(inspection: Inspection) -> str:
+    """Return the verdict, or "leftover" for a free resource whose key a minority still has.
+
+    `Inspection.verdict` calls a resource free as soon as it can be acquired. A key on a minority of
+    nodes holds no lock.
+    """
+    return LEFTOVER if inspection.verdict == FREE and holders(inspection) else inspection.verdict
+
+
+def holders(inspection: Inspection) -> list[tuple[str, int]]:
+    """Return the tokens' digests and their number of nodes, the most common first."""
+    return Counter(
+        view.holder for view in inspection.nodes if view.holder is not None
+    ).most_common()
+
+
+def digests(inspection: Inspection) -> list[str]:
+    """Return the digests that `break_lease` takes."""
+    return [holder for holder, _ in holders(inspection)]
+
+
+def as_facts(inspection: Inspection) -> dict[str, Any]:
+    """Return the inspection as `#/$defs/resource` of docs/cli.schema.json."""
+    return {
+        "resource": inspection.resource,
+        "verdict": verdict(inspection),
+        "ttl_left": inspection.ttl_left,
+        "nodes": [view._asdict() | {"error": view.error or None} for view in inspection.nodes],
+    }
+
+
+def as_text(inspection: Inspection) -> str:
+    """Return the inspection as one line, and one more for each node."""
+    width = max(len(view.node) for view in inspection.nodes)
+    lines = [f"  {view.node:{width}}  {_state(view)}" for view in inspection.nodes]
+    return "\n".join([f"{inspection.resource!r}: {_sentence(inspection)}", *lines])
+
+
+def as_line(inspection: Inspection) -> str:
+    """Return the inspection as one short line, for a screen with few lines."""
+    return f"{inspection.resource!r}: {_sentence(inspection)}".removesuffix(_UNLESS)
+
+
+def _sentence(inspection: Inspection) -> str:
+    found, n = verdict(inspection), len(inspection.nodes)
+    there = ", ".join(f"{holder} on {count} of {n} nodes" for holder, count in holders(inspection))
+    if found == FREE:
+        return "free"
+    if found == HELD:
+        return f"held by {there}{_end(inspection)}"
+    if found == LEFTOVER:
+        return f"leftover: it is not held, but there is a key of {there}"
+    if found == SPLIT:
+        return f"split: no holder has a quorum, nor is one free; {there}{_end(inspection)}"
+    silent = sum(bool(view.error) for view in inspection.nodes)
+    return f"unreachable: {silent} of {n} nodes did not reply{'; ' * bool(there)}{there}"
+
+
+def _end(inspection: Inspection) -> str:
+    if inspection.ttl_left is None:
+        return ""
+    return f"; a quorum is free in {inspection.ttl_left:.1f} s{_UNLESS}"
+
+
+def _state(view: NodeView) -> str:
+    if view.error:
+        return view.error
+    if view.holder is None:
+        return "free"
+    left = "without end" if view.ttl_left is None else f"{view.ttl_left:.1f} s left"
+    return f"{view.holder}, {left}"

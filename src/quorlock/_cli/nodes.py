@@ -1,0 +1,66 @@
+"""The options that name the nodes, for every command that needs nodes.
+
+    @click.command("status")
+    @with_nodes
+    def command(source: Source, ...) -> int:
+        with source.redlock() as redlock: ...
+
+`config` reads files, the environment and passwords. It is loaded when they are needed.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorlock._cli.options import NodeOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock import Redlock
+    from quorlock._cli.config import FileSettings
+
+
+class Source(NodeOptions):
+    """The options that name the source of the nodes, and the objects made from them."""
+
+    __slots__ = ()
+
+    def settings(self) -> FileSettings:
+        """Return the arguments of `Redlock`. Raise Failed."""
+        from quorlock._cli.config import settings
+
+        return settings(self)
+
+    def redlock(self) -> Redlock:
+        """Return a `Redlock` over these nodes. Raise Failed."""
+        return self.settings().redlock()
+
+
+def with_nodes(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options to a command, which gets `source` as its first argument."""
+
+    @click.option("--nodes", metavar="URL,URL,...", help="The nodes; else QUORLOCK_NODES.")
+    @click.option(
+        "--config",
+        type=click.Path(),
+        metavar="FILE",
+        help="Nodes and settings, in TOML; else QUORLOCK_CONFIG, ./quorlock.toml,"
+        " ~/.config/quorlock/quorlock.toml.",
+    )
+    @click.option(
+        "--password-fd",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Read the nodes' password from this file descriptor; else QUORLOCK_PASSWORD.",
+    )
+    @functools.wraps(command)
+    def with_source(
+        *args: Any, nodes: str | None, config: str | None, password_fd: int | None, **options: Any
+    ) -> int:
+        return command(Source(nodes, config, password_fd), *args, **options)
+
+    return with_source

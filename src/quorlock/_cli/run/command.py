@@ -1,0 +1,170 @@
+"""`quorlock run`: the options."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorlock._cli.durations import duration
+from quorlock._cli.exit_status import EX_TEMPFAIL, Failed, status_of
+from quorlock._cli.nodes import Source, with_nodes
+from quorlock.errors import QuorlockError
+
+if TYPE_CHECKING:
+    from quorlock import Lock, Redlock
+    from quorlock._cli.config import FileSettings
+    from quorlock._cli.run.reporter import Reporter
+    from quorlock._cli.run.session import RunPlan
+
+# Shares of the ttl for the command to end after TERM: the default, and the maximum, beyond which
+# renewal would have no time to retry.
+_KILL_AFTER, _KILL_AFTER_MAX = 1 / 5, 1 / 4
+
+
+@click.command("run")
+@click.argument("resource")
+@click.argument("words", nargs=-1, metavar="-- CMD...")
+@click.option("-n", "--nonblock", is_flag=True, help="One attempt; do not wait for the lock.")
+@click.option("-w", "--wait", type=duration, help="How long to wait for the lock (no limit).")
+@click.option("--ttl", type=duration, help="The lease time, which is renewed.")
+@click.option("--max-hold", type=duration, help="End the command after this time (no limit).")
+@click.option("--no-renew", is_flag=True, help="End the command when the ttl is over.")
+@click.option("--fencing", is_flag=True, help="Give the command a fence, in QUORLOCK_FENCE.")
+@click.option(
+    "--min-hold", type=duration, default=0.0, help="Hold the lock for at least this time (0)."
+)
+@click.option(
+    "-E",
+    "--conflict-exit-code",
+    "conflict",
+    type=click.IntRange(0, 255),
+    metavar="N",
+    help=f"The exit status if another holds it ({EX_TEMPFAIL}).",
+)
+@click.option(
+    "--on-busy",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    help="If another holds it: fail, or exit with 0 silently, at once unless --wait is given.",
+)
+@click.option(
+    "--on-lost",
+    type=click.Choice(["term", "kill", "warn"]),
+    default="term",
+    help="If the lease is lost: TERM and then KILL, KILL at once, or a warning only.",
+)
+@click.option("--kill-after", type=duration, help="From TERM to the end (ttl / 5).")
+@click.option("-c", "--command", "shell", metavar="STRING", help="Run this with /bin/sh.")
+@click.option("-q", "--quiet", is_flag=True, help="No warnings.")
+@click.option("-v", "--verbose", is_flag=True, help="Report each step.")
+@click.option("--json", "as_json", is_flag=True, help="Report as lines of JSON.")
+@with_nodes
+def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> int:
+    """Run CMD under the lock on RESOURCE; its exit status is ours.
+
+    stdin and stdout are the command's; messages go to stderr. Signals are forwarded to it. It is
+    ended before the lease can be over, whatever the network does, and when we are killed.
+
+    Exit status, else: 75 held by another, 69 no quorum of nodes answers, 79 lease lost, 64 wrong
+    usage, 78 configuration, 77 not permitted, 126 CMD cannot be run, 127 it is not found, 128+N
+    ended by signal N, or interrupted by it while waiting.
+    """
+    # Imported here and below: --help and completion load no driver.
+    from quorlock._cli.run.reporter import Reporter
+
+    words = _words(chosen["shell"], chosen["words"])
+    reporter = Reporter(resource, quiet=chosen["quiet"], verbose=chosen["verbose"], as_json=as_json)
+    try:
+        return _run(source.settings(), resource, words, chosen, reporter)
+    except (Failed, QuorlockError) as error:
+        if not as_json:
+            raise
+        reporter.fail(str(error), status=status_of(error))
+        return status_of(error)
+
+
+def _run(
+    settings: FileSettings,
+    resource: str,
+    words: tuple[str, ...],
+    chosen: dict[str, Any],
+    reporter: Reporter,
+) -> int:
+    from quorlock._cli.run.child import Child
+    from quorlock._cli.run.session import RunSession
+    from quorlock._cli.run.signals import Signals
+
+    # They end in reverse order: first the command, then the lock, then the signal handlers.
+    with Signals() as signals, settings.redlock() as redlock:
+        plan = _plan(redlock, resource, words, chosen)
+        with Child(plan.orders) as child:
+            return RunSession(plan, child, signals, reporter).take()
+
+
+def _plan(
+    redlock: Redlock, resource: str, words: tuple[str, ...], chosen: dict[str, Any]
+) -> RunPlan:
+    from quorlock._cli.run.guard import Orders
+    from quorlock._cli.run.session import RunPlan
+
+    renew = not chosen["no_renew"]
+    max_hold = math.inf if chosen["max_hold"] is None else chosen["max_hold"]
+    lock = redlock.lock(
+        resource,
+        ttl=chosen["ttl"],
+        timeout=_timeout(chosen),
+        renew=renew,
+        max_hold=max_hold,
+        fencing=chosen["fencing"],
+    )
+    grouped = not _has_terminal()
+    orders = Orders(words, _kill_after(lock, chosen), chosen["on_lost"], grouped)
+    longest = max_hold if renew else lock.ttl
+    if chosen["min_hold"] > longest:
+        raise click.UsageError(f"--min-hold is longer than the {longest:g} s for which it is held")
+    return RunPlan(lock, orders, chosen["min_hold"], _busy(chosen), renew, max_hold)
+
+
+def _words(shell: str | None, words: tuple[str, ...]) -> tuple[str, ...]:
+    if (shell is None) == (not words):
+        raise click.UsageError("give the command, either after -- or with -c")
+    return words if shell is None else ("/bin/sh", "-c", shell)
+
+
+def _timeout(chosen: dict[str, Any]) -> float | None:
+    wait: float | None = chosen["wait"]
+    if chosen["nonblock"] and wait is not None:
+        raise click.UsageError("--nonblock and --wait exclude each other")
+    at_once = chosen["nonblock"] or (chosen["on_busy"] == "skip" and wait is None)
+    return 0 if at_once else wait
+
+
+def _busy(chosen: dict[str, Any]) -> int | None:
+    if chosen["on_busy"] != "skip":
+        return EX_TEMPFAIL if chosen["conflict"] is None else chosen["conflict"]
+    if chosen["conflict"] is not None:
+        raise click.UsageError("with --on-busy skip the status is 0: leave out -E")
+    return None
+
+
+def _kill_after(lock: Lock, chosen: dict[str, Any]) -> float:
+    given: float | None = chosen["kill_after"]
+    longest = lock.ttl * _KILL_AFTER_MAX
+    if given is None:
+        return lock.ttl * _KILL_AFTER
+    if not 0 < given <= longest:
+        fix = f"give more than 0 and at most {longest:g} s, a quarter of the ttl"
+        raise click.UsageError(f"--kill-after: {fix}")
+    return given
+
+
+def _has_terminal() -> bool:
+    """Return whether a terminal controls this process: its shell signals the whole group."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

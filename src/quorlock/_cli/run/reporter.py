@@ -1,0 +1,37 @@
+"""Messages of `run` on stderr, as sentences or JSON lines; stdout belongs to the command."""
+
+from __future__ import annotations
+
+import json
+
+from quorlock._cli.stdio import say
+
+INFO, WARNING, FAILURE = range(3)
+
+
+class Reporter:
+    """A writer of messages at or above a level. Messages contain no token."""
+
+    def __init__(self, resource: str, *, quiet: bool, verbose: bool, as_json: bool) -> None:
+        self._resource = resource
+        self._level = FAILURE if quiet else INFO if verbose or as_json else WARNING
+        self._as_json = as_json
+
+    def info(self, event: str, sentence: str, **facts: object) -> None:
+        """Write information."""
+        self._write(INFO, event, sentence, facts)
+
+    def warn(self, event: str, sentence: str, **facts: object) -> None:
+        """Write a warning."""
+        self._write(WARNING, event, sentence, facts)
+
+    def fail(self, sentence: str, **facts: object) -> None:
+        """Write the reason why the command was not started."""
+        self._write(FAILURE, "failed", sentence, facts)
+
+    def _write(self, level: int, event: str, sentence: str, facts: dict[str, object]) -> None:
+        if level < self._level:
+            return
+        fields = {"event": event, "resource": self._resource, **facts, "message": sentence}
+        line = json.dumps(fields) if self._as_json else f"quorlock run: {sentence}"
+        say(f"{line}\n")

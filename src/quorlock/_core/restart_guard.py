@@ -1,0 +1,225 @@
+"""The restart guard: how long a recently started node is kept out, and in which words.
+
+Redlock page, "Performance, crash recovery and fsync": a crashed node may have lost keys on which a
+lease rests.  So it must not vote until every lease that existed at the crash is over: max_ttl after
+it came up.  The handshake asks the node, and the drivers keep it out
+(docs/decisions/0013-restart-guard.md).
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from quorlock._core.commands import ACQUIRES, Command, Extend, IssueFence
+from quorlock._core.time import FOR_EVER, NS_PER_MS, NS_PER_S, Duration, Instant, drift
+from quorlock._core.votes import Answer, Vote
+from quorlock.errors import VoteCode
+
+if TYPE_CHECKING:
+    from quorlock._core.config import Policy
+
+# INFO subtracts whole seconds of the wall clock from whole seconds: it reported up to 0.96 s more
+# than the true uptime (measured on Redis 7.0).
+UPTIME_RESOLUTION: Duration = NS_PER_S
+# Ten years: a server that reports more started with its clock in 1970, and has set it since.
+UPTIME_BELIEVED: Duration = 10 * 365 * 86_400 * NS_PER_S
+
+# The number of former processes of an address that are remembered; each restart adds one.
+_FORMER_MAX = 16
+_NEVER: Instant = -FOR_EVER
+
+# Commands that are not sent to a node in quarantine.  Extensions are among them: counted there,
+# they admit a second holder (found by a model checker, 15 steps).  Releases and inspections are
+# sent.
+VOTES = (*ACQUIRES, Extend, IssueFence)
+
+
+class Quarantine(NamedTuple):
+    """The reason and the end of a node's quarantine.
+
+    since: the earliest instant of the event that caused it; None: the node does not report it.
+    until: the instant from which the node votes.
+    what: the event.
+    is_lasting: neither a restart nor another connection ends it.
+    """
+
+    since: Instant | None
+    until: Instant
+    what: str = "restarted"
+    is_lasting: bool = False
+
+
+class Guard:
+    """The knowledge of one client about the processes behind one address.
+
+    quarantine: of the present process; None: it may vote, or there is no guard.
+    """
+
+    def __init__(self, policy: "Policy") -> None:
+        self.quarantine: Quarantine | None = None
+        self._policy = policy
+        self._run_id = ""
+        self._replied_at = _NEVER  # the latest instant at which the process was surely alive
+        self._was_replica = False  # since its first connection
+        self._former: tuple[str, ...] = ()  # the processes before it
+
+    def on_reply(self, run_id: str, at: Instant) -> None:
+        """Note that this process was alive at that instant."""
+        if run_id == self._run_id:
+            self._replied_at = max(self._replied_at, at)
+
+    def on_demoted(self, run_id: str) -> None:
+        """Note that this process is a replica now: its keys are replaced by another master's."""
+        if run_id == self._run_id:
+            self._was_replica = True
+
+    def on_connect(
+        self,
+        run_id: str,
+        uptime_s: int | None,
+        told_at: Instant,
+        *,
+        exempt: bool = False,
+        marked_ms: int = 0,
+        open_rivals: bool = False,
+    ) -> Quarantine | None:
+        """Record a new connection to that process; return its quarantine.
+
+        marked_ms: the age of its marker, if the guard is "marker".  open_rivals: connections to
+        another process at this address are open.
+        """
+        known = self.quarantine
+        found = self._by_policy(uptime_s, told_at, exempt=exempt, marked_ms=marked_ms)
+        lasting = (
+            known if known is not None and known.is_lasting and known.until > told_at else None
+        )
+        if self._run_id not in ("", run_id):
+            if open_rivals or self._lived_beside(run_id, uptime_s, told_at):
+                found = self._moved(run_id, told_at)
+            self._former = (*self._former, self._run_id)[-_FORMER_MAX:]
+            self._replied_at = _NEVER
+        elif self._was_replica:
+            found = self._lasting(told_at, "was a replica for a while: all its keys were replaced")
+        elif self._run_id and self._policy.restart_guard == "uptime":
+            # Each reported uptime errs to the safe side by a different amount: the best one counts.
+            found = _sooner(known, found)
+        self._was_replica = False
+        self._run_id, self.quarantine = run_id, _later(lasting, found)
+        return self.quarantine
+
+    def _by_policy(
+        self, uptime_s: int | None, told_at: Instant, *, exempt: bool, marked_ms: int
+    ) -> Quarantine | None:
+        policy = self._policy
+        if policy.restart_guard == "marker":
+            return quarantine_by_marker(marked_ms, told_at, policy.max_ttl, policy.drift_factor)
+        if policy.restart_guard == "uptime" and not exempt:
+            return quarantine_by_uptime(uptime_s, told_at, policy.max_ttl, policy.drift_factor)
+        return None
+
+    def _lived_beside(self, run_id: str, uptime_s: int | None, told_at: Instant) -> bool:
+        """Return whether that process was up while the present one was alive.
+
+        A restart ends a process before the next one begins.  If two are alive at the same time, the
+        address leads to two servers, or has moved to another: the second lacks the keys of the
+        first.
+        """
+        up_since = told_at - _surely_up(uptime_s)
+        return run_id in self._former or up_since < self._replied_at
+
+    def _moved(self, run_id: str, told_at: Instant) -> Quarantine:
+        what = f"its address leads to run_id {run_id[:8]}…, and led to {self._run_id[:8]}…"
+        return self._lasting(told_at, f"{what}, another living server")
+
+    def _lasting(self, told_at: Instant, what: str) -> Quarantine:
+        policy = self._policy
+        until = _until(0, told_at, policy.max_ttl, policy.drift_factor)
+        return Quarantine(told_at, until, what, is_lasting=True)
+
+
+def quarantine_by_uptime(
+    uptime_s: int | None, told_at: Instant, max_ttl: Duration, drift_factor: float
+) -> Quarantine | None:
+    """Return the quarantine that a node with this uptime needs; None: it may vote.
+
+    told_at: the instant at which the reply was there, not the instant of the request.  The node
+    read its uptime in between, and had been up for less than that before.
+    """
+    uptime = _uptime(uptime_s)
+    surely_up = _surely_up(uptime_s)
+    until = _until(surely_up, told_at, max_ttl, drift_factor)
+    if until <= told_at:
+        return None
+    return Quarantine(None if uptime is None else told_at - uptime, until)
+
+
+def _sooner(one: Quarantine | None, other: Quarantine | None) -> Quarantine | None:
+    if one is None or other is None:
+        return None
+    return one if one.until < other.until else other
+
+
+def _later(one: Quarantine | None, other: Quarantine | None) -> Quarantine | None:
+    if one is None or other is None:
+        return one or other
+    return one if one.until > other.until else other
+
+
+def _uptime(uptime_s: int | None) -> Duration | None:
+    uptime = None if uptime_s is None else uptime_s * NS_PER_S
+    if uptime is None or not 0 <= uptime < UPTIME_BELIEVED:
+        return None  # a clock that was set, or another kind of server: it may have come up just now
+    return uptime
+
+
+def _surely_up(uptime_s: int | None) -> Duration:
+    return max(0, (_uptime(uptime_s) or 0) - UPTIME_RESOLUTION)
+
+
+def quarantine_by_marker(
+    marked_ms: int, told_at: Instant, max_ttl: Duration, drift_factor: float
+) -> Quarantine | None:
+    """Return the quarantine that a node with a marker of this age needs (scripts/guard.lua)."""
+    marked = marked_ms * NS_PER_MS
+    until = _until(marked, told_at, max_ttl, drift_factor)
+    if until <= told_at:
+        return None
+    return Quarantine(told_at - marked, until, "restarted, emptied or first used")
+
+
+def _until(known: Duration, told_at: Instant, max_ttl: Duration, drift_factor: float) -> Instant:
+    """Return when every lease is over that the node may have lost, given what it surely knows.
+
+    known: the duration before `told_at` of which it has lost nothing.  The holder trusts a lease
+    for ttl * (1 - drift_factor) by its own clock.  That covers a holder that is slow against the
+    nodes; this client may be as fast against them, so it waits longer.
+    """
+    return told_at + max_ttl + drift(max_ttl, drift_factor) - known
+
+
+def over_limit(command: Command, ttl_ms_max: int) -> Answer | None:
+    """Return the refusal of a ttl above the limit that the node's clients share; None: it fits."""
+    ttl_ms = getattr(command, "ttl_ms", 0)
+    if not ttl_ms_max or ttl_ms <= ttl_ms_max:
+        return None
+    text = (
+        f"its clients agreed on max_ttl={ttl_ms_max / 1000:g}, and this lease is to last"
+        f" {ttl_ms / 1000:g} s; `quorlock nodes max-ttl` raises it"
+    )
+    return Answer(Vote.UNKNOWN, VoteCode.PERMANENT_ERROR, text)
+
+
+def quarantine_answer(kept: Quarantine, now: Instant) -> Answer | None:
+    """Return the vote of a node in quarantine; None: the quarantine is over."""
+    if now >= kept.until:
+        return None
+    return Answer(Vote.UNKNOWN, VoteCode.QUARANTINED, _words(kept, now))
+
+
+def _words(kept: Quarantine, now: Instant) -> str:
+    left = -((now - kept.until) // NS_PER_S)  # rounded up
+    since = "does not tell since when it is up"
+    if kept.since is not None:
+        since = f"{kept.what} {max(0, now - kept.since) // NS_PER_S} s ago"
+    fix = "restart_guard=None where nodes are born empty (tests, CI)"
+    if kept.is_lasting:
+        since, fix = kept.what, "list independent masters, each by its own address"
+    return f"{since}, votes again in {left} s; {fix}"

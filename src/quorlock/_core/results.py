@@ -1,0 +1,98 @@
+"""Results of rounds and attempts, and the facts of leases: data only, no procedure."""
+
+from enum import Enum
+from typing import NamedTuple
+
+from quorlock._core.rounds import SentRound
+from quorlock._core.time import Instant
+from quorlock._core.votes import Answer
+from quorlock.errors import VoteCode
+
+
+class NodeStatus(NamedTuple):
+    """One node as this process sees it now.
+
+    Attributes:
+        address: its address, without user info.
+        up: whether the last contact succeeded and the node may vote.
+        why: what is wrong; "" while it is up.
+        latency: seconds that its last reply took; None before the first.
+        version: the server's version; "" while unknown.
+        code: what is wrong, for programs; None while it is up.
+    """
+
+    address: str
+    up: bool
+    why: str
+    latency: float | None
+    version: str
+    code: VoteCode | None = None
+
+
+class FailureReason(Enum):
+    """The reason why an attempt did not win."""
+
+    HELD = "held"  # a quorum replied about the lock, and another client holds it
+    LATE = "late"  # a quorum granted, but the validity was over by then
+    UNFENCED = "unfenced"  # a quorum granted, but none issued the same fence
+    UNREACHABLE = "unreachable"  # fewer than a quorum replied
+    FAULTY = "faulty"  # replies came, too many of them errors that may pass
+    FORBIDDEN = "forbidden"  # too many nodes have a lasting fault
+
+
+class LossReason(Enum):
+    """The reason why a lease is over."""
+
+    EXPIRED = "expired"
+    TAKEN = "taken"
+    UNREACHABLE = "unreachable"
+    EVICTED = "evicted"  # its keys are gone early, and no other client has them
+
+
+class Acquired(NamedTuple):
+    """An attempt that won: the facts of a lease. fence: 0 if none was requested."""
+
+    key: bytes
+    token: bytes
+    ttl_ms: int
+    valid_until: Instant
+    answers: tuple[Answer, ...]
+    sent_round: SentRound
+    fence: int = 0
+
+
+class AttemptFailed(NamedTuple):
+    """An attempt that did not win; it has been released on all nodes."""
+
+    reason: FailureReason
+    answers: tuple[Answer, ...]
+    started: Instant
+    ended: Instant
+
+
+class Extended(NamedTuple):
+    """A won extension: the lease is valid at least until `valid_until`."""
+
+    valid_until: Instant
+    answers: tuple[Answer, ...]
+
+
+class ExtendFailed(NamedTuple):
+    """An extension that did not win: the lease is over for good."""
+
+    reason: LossReason
+    answers: tuple[Answer, ...]
+
+
+def is_unreachable(outcome: Extended | ExtendFailed) -> bool:
+    """Return whether the lease was only not confirmed in time: no quorum denied it."""
+    return isinstance(outcome, ExtendFailed) and outcome.reason is LossReason.UNREACHABLE
+
+
+class ReleaseResult(NamedTuple):
+    """The replies to a release. `deleted`: a quorum had our key and deleted it."""
+
+    deleted: bool
+    gone: LossReason | None  # why our key was no longer on a quorum; None: it may have been
+    answers: tuple[Answer, ...]
+    ended: Instant

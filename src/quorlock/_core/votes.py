@@ -1,0 +1,127 @@
+"""Votes: one node's answer in one round, with its reason in words."""
+
+from enum import Enum
+from typing import NamedTuple
+
+from quorlock.errors import NodeVote, VoteCode
+
+
+class Vote(Enum):
+    """One node's answer, as the tally counts it."""
+
+    GRANTED = "granted"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"  # no reply: it may have been granted
+
+
+# The reasons in words, for errors and reports.
+WORDS = {
+    VoteCode.GRANTED: "granted",
+    VoteCode.HELD: "held by another",
+    VoteCode.HELD_WITHOUT_TTL: "held by another, by a key without ttl",
+    VoteCode.KEY_MISSING: "the key is gone",
+    VoteCode.NOT_SET: "not asked: the lock was never set there",
+    VoteCode.RELEASE_PENDING: "not asked: a release of the lock is pending there",
+    VoteCode.FENCE_MISMATCH: "granted, but issued another fence",
+    VoteCode.WRONG_TYPE: "the key holds another type of data",
+    VoteCode.ACCESS_DENIED: "refused by the server",
+    VoteCode.PERMANENT_ERROR: "refused by the server",
+    VoteCode.TRANSIENT_ERROR: "failed in the server",
+    VoteCode.CLOCK_SKEW: "its clock differs too much for fences",
+    VoteCode.PROTOCOL_ERROR: "does not speak the Redis protocol",
+    VoteCode.TIMED_OUT: "no answer in time",
+    VoteCode.NOT_AWAITED: "not waited for",
+    VoteCode.CONNECTION_LOST: "connection lost before the answer",
+    VoteCode.NOT_CONNECTED: "not connected",
+    VoteCode.CONNECT_TIMED_OUT: "no answer to connecting",
+    VoteCode.NOT_ADMITTED: "may not vote yet",
+    VoteCode.BACKLOG: "owes too many answers",
+    VoteCode.LOCAL_QUEUE_TIMEOUT: "not asked: too many calls of this process are under way",
+    VoteCode.QUARANTINED: "restarted",
+}
+_HELD = frozenset({VoteCode.HELD, VoteCode.HELD_WITHOUT_TTL})
+_LOCK_ANSWERS = _HELD | {VoteCode.GRANTED, VoteCode.KEY_MISSING, VoteCode.FENCE_MISMATCH}
+_LACKS = frozenset({VoteCode.KEY_MISSING, VoteCode.NOT_SET, VoteCode.RELEASE_PENDING})
+_AGAINST = _HELD | _LACKS | {VoteCode.WRONG_TYPE}
+
+
+class Answer(NamedTuple):
+    """One node's answer in one round, with its reason.
+
+    `ttl_left_ms` is the remaining ttl of the key found there (-1: no expiry, None: not in the
+    reply); `holder` is the token found by an inspection.  `fence` is the one issued (0: none),
+    `clock_us` the node's clock at that time (microseconds since 1970; 0: not in the reply).
+    """
+
+    vote: Vote
+    code: VoteCode
+    text: str = ""
+    ttl_left_ms: int | None = None
+    holder: bytes | None = None
+    fence: int = 0
+    clock_us: int = 0
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether the node has a key with another token."""
+        return self.code in _HELD
+
+    @property
+    def is_lock_answer(self) -> bool:
+        """Return whether the node replied about the lock, with yes or no."""
+        return self.code in _LOCK_ANSWERS
+
+    @property
+    def lacks_key(self) -> bool:
+        """Return whether the node has no key that counts: it is absent, or was never set there."""
+        return self.code in _LACKS
+
+    @property
+    def denies_ownership(self) -> bool:
+        """Return whether the node has no key with our token."""
+        return self.code in _AGAINST
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether the node carried the command out, whatever it found."""
+        return self.is_lock_answer or self.code is VoteCode.WRONG_TYPE
+
+    @property
+    def is_fault(self) -> bool:
+        """Return whether the node replied with an error."""
+        return self.code.is_error
+
+    @property
+    def is_lasting(self) -> bool:
+        """Return whether the error stays until an operator fixes it: trying again cannot help."""
+        return self.code.is_permanent
+
+    @property
+    def reason(self) -> str:
+        """Return the reason in words."""
+        return self.text or WORDS[self.code]
+
+
+# Nearly every answer is one of these: shared, so that the hot path allocates none.
+GRANTED = Answer(Vote.GRANTED, VoteCode.GRANTED)
+HELD = Answer(Vote.REFUSED, VoteCode.HELD)
+ABSENT = Answer(Vote.REFUSED, VoteCode.KEY_MISSING)
+NOT_SET = Answer(Vote.UNKNOWN, VoteCode.NOT_SET)
+RELEASING = Answer(Vote.UNKNOWN, VoteCode.RELEASE_PENDING)
+TIMED_OUT = Answer(Vote.UNKNOWN, VoteCode.TIMED_OUT)
+NO_REPLY = Answer(Vote.UNKNOWN, VoteCode.NOT_AWAITED)
+BACKLOG = Answer(Vote.UNKNOWN, VoteCode.BACKLOG)
+
+
+def node_votes(addresses: tuple[str, ...], answers: tuple[Answer, ...]) -> tuple[NodeVote, ...]:
+    """Return the answers as public votes, each with its node's address."""
+    return tuple(
+        NodeVote(
+            node=address,
+            vote=answer.vote.value,
+            cause=answer.reason,
+            answered=answer.is_lock_answer or answer.is_fault,
+            code=answer.code,
+        )
+        for address, answer in zip(addresses, answers, strict=True)
+    )

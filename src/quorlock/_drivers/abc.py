@@ -1,0 +1,85 @@
+"""The contract between a driver and the flows that it runs.
+
+1. `Send`: The driver reads the clock before the first byte is sent and after the last. It sends
+   to every node that can be sent to, without waiting for any of them. It replies in the name of
+   each node that cannot be sent to (DOWN, BACKLOG) or that has no key to act on (NOT_SET,
+   RELEASING); `_core.routing` decides. The reply to a release that is pending on a reachable node
+   may come when that release is confirmed. Only acquires may queue; one that cannot begin by
+   `Send.queue_until` is given up.
+2. `Receive`: The driver returns the replies to any round of this flow, in order of arrival, each
+   with its round. At the deadline it reads the sockets once more and returns `Timeout`. If the
+   process was stalled past the deadline, the driver may extend it by the length of the stall, by
+   `node_timeout` at most. Replies that do not decide may be counted in the `tally` of `Receive`.
+3. Commands to one node keep their order (rule 3). A release follows its acquire on the same
+   connection, or becomes a pending release (`_core.pending_releases`) if that connection is lost.
+4. No vote comes from a connection whose server was not compared with the others (rule 14).
+5. If the caller is cancelled or interrupted, the driver ends its flow by `FlowCancelled` and
+   carries out the sends that the flow still asks for. The exception is raised in any case.
+6. `Commit`: The flow stays there until the caller has its lease, and is closed then. If the caller
+   is cancelled or interrupted before that, the flow is cancelled and releases the lock.
+7. Replies that arrive after their flow has finished are read and dropped. No other flow gets them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from quorlock._core.effects import Flow
+    from quorlock._core.results import NodeStatus
+    from quorlock._drivers.aio.loop_driver import LoopDriver
+    from quorlock._drivers.node_states import NodeStates
+    from quorlock._drivers.sync.tracking import TrackedConnections
+    from quorlock._protocol.pipeline import InvalidationCallback
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class AnyDriver(Protocol):
+    """The part of a driver that both APIs use."""
+
+    node_states: NodeStates
+
+    @property
+    def closed(self) -> bool: ...
+
+    def statuses(self) -> tuple[NodeStatus, ...]: ...
+
+
+class BlockingDriver(AnyDriver, Protocol):
+    """Runs flows in threads."""
+
+    def run(self, flow: Flow[T], over: TrackedConnections | None = None) -> T: ...
+
+    def run_and_claim(self, flow: Flow[T], claim: Callable[[T], R]) -> R: ...
+
+    def run_in_background(self, flow: Flow[None]) -> None: ...
+
+    def watch(self) -> TrackedConnections: ...
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class AsyncioDriver(AnyDriver, Protocol):
+    """Runs flows in tasks of an event loop."""
+
+    on_loop_end: Callable[[LoopDriver], None]
+
+    def run(self, flow: Flow[T]) -> Awaitable[T]: ...
+
+    def run_and_claim(self, flow: Flow[T], claim: Callable[[T], R]) -> Awaitable[R]: ...
+
+    def send_only(self, flow: Flow[None], loop_driver: LoopDriver) -> None: ...
+
+    def send_later(self, flow: Flow[None], path: object = None) -> None: ...
+
+    def watch(self, on_hint: InvalidationCallback) -> None: ...
+
+    def close(self) -> Awaitable[None]: ...
+
+    def end_soon(self) -> None: ...

@@ -1,0 +1,1 @@
+"""The asyncio driver: one connection to each node for all tasks of an event loop."""

@@ -1,0 +1,237 @@
+"""The shared pipeline of an event loop: rounds that go to all nodes, and each node's position.
+
+Fast path: if every node gets the same command and replies with the expected bytes, a round is one
+entry for all nodes. Its bytes are joined once, and each reply only advances its node's position.
+The round is won when a quorum of positions has passed it. Any other round is *spelled out*: from
+then on its replies are parsed and delivered one by one, as on a connection's private pipeline. With
+N = 5 and many tasks, this leaves a third of a cycle's instructions (docs/performance.md). The
+connections own the sockets and parse the replies.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorlock._core.commands import ACQUIRES, Acquire, Command, Release
+from quorlock._core.rounds import replied
+from quorlock._core.votes import GRANTED
+from quorlock._protocol.pipeline import PENDING_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from quorlock._core.time import Instant
+    from quorlock._drivers.aio.abc import SharedConnection, SharedReceiver
+    from quorlock._protocol.pipeline import PendingRequest
+
+# Replies that are counted without being parsed. Both kinds of round that every lock makes have a
+# usual reply of the same length, so the n-th expected reply stands at n times that length.
+_EXPECTED: dict[type[Command], bytes] = {Acquire: b"+OK\r\n", Release: b":-3\r\n"}
+_SIZE = 5
+_NONE = b"\0" * _SIZE  # no server sends that
+_TRIM = 256  # completed rounds that are kept at most while a later one is pending
+
+
+class SharedPipeline:
+    """The rounds that go to all connected nodes of an event loop, in order.
+
+    links: The connections of its nodes. Only `set_members` changes them, and it spells out
+    every open round. So each round has been sent to all of them.
+    """
+
+    def __init__(self, quorum: int, flush: Callable[[], None]) -> None:
+        self.connections: Sequence[SharedConnection] = ()
+        self.node_mask = 0  # bit i: node i is in it
+        self.has_release_script = False  # all of its nodes have the script
+        self.has_extend_script = False
+        self.outgoing: list[bytes] = []
+        self.flush = flush  # sends everything that is unsent
+        self.is_complete = False  # all nodes are in it
+        self._quorum = quorum
+        self._first = 0  # the number of the first round below
+        self._rounds: list[PendingRequest] = []
+        self._receivers: list[SharedReceiver | None] = []  # None: spelled out
+        self._expected = bytearray()
+        self._bits: list[int] = []  # of each connection in `node_mask`
+        self._marks: list[int] = []  # position of each connection: its replies so far
+        self._decided = 0  # rounds with replies from a quorum
+
+    # --- sending -----------------------------------------------------------------------------
+
+    def append(self, request: PendingRequest, receiver: SharedReceiver, data: bytes) -> None:
+        """Append a round for all nodes; its bytes are sent by the next `send`."""
+        receiver.shared_number = self._first + len(self._rounds)
+        expected = _EXPECTED.get(type(request.command))
+        self._rounds.append(request)
+        self._receivers.append(receiver if expected else None)
+        self._expected += expected or _NONE
+        self.outgoing.append(data)
+
+    def send(self, at: Instant) -> bool:
+        """Send the appended rounds; return whether some node is `is_backlogged`."""
+        data, asked, backlogged = b"".join(self.outgoing), len(self._rounds), False
+        self.outgoing.clear()
+        for connection, mark in zip(self.connections, self._marks, strict=True):
+            connection.write(data)
+            if asked - mark >= PENDING_MAX:
+                pipeline = connection.pipeline
+                silent_since = max(pipeline.replied_at, connection.oldest_asked_at(at))
+                if at - silent_since > pipeline.max_silence:
+                    connection.is_private = backlogged = True
+        return backlogged
+
+    # --- receiving ---------------------------------------------------------------------------
+
+    def match(self, connection: SharedConnection, data: bytes, at: Instant) -> int:
+        """Count the expected replies at the beginning of `data`; return their length in bytes."""
+        seat, size = connection.shared_index, len(data)
+        mark = self._marks[seat]
+        if size % _SIZE or not self._expected.startswith(data, _SIZE * mark):
+            size = self._matches_expected(data, _SIZE * mark)
+            if not size:
+                return 0
+        self._marks[seat] = mark = mark + size // _SIZE
+        connection.node_state.latency = at - self._rounds[mark - 1].asked_at
+        self._advance(connection, at)
+        return size
+
+    def _matches_expected(self, data: bytes, start: int) -> int:
+        size = 0
+        while size + _SIZE <= len(data) and self._expected.startswith(
+            data[size : size + _SIZE], start + size
+        ):
+            size += _SIZE
+        return size
+
+    def _advance(self, connection: SharedConnection, at: Instant) -> None:
+        """Deliver the rounds that are won since a connection's position has advanced."""
+        marks = self._marks
+        if len(marks) >= self._quorum:
+            won = sorted(marks)[-self._quorum]
+            if won > self._decided:
+                # All of these rounds have the same nodes. Each of them lacked one reply until now,
+                # so the other nodes had replied to all of them, and no further node had.
+                nodes = sum(
+                    [bit for bit, mark in zip(self._bits, marks, strict=True) if mark >= won]
+                )
+                receivers = self._receivers[self._decided : won]
+                self._decided = won
+                for receiver in receivers:
+                    if receiver is not None:
+                        receiver.deliver_quorum(nodes, connection.node_state.index, at)
+        answered = min(marks)
+        if answered == len(self._rounds) or answered >= _TRIM:
+            self._drop(answered)
+
+    def _drop(self, count: int) -> None:
+        """Drop the first rounds, which have all their replies."""
+        decided = max(0, self._decided - count)
+        marks = [mark - count for mark in self._marks]
+        # No call and no loop from here on, so no signal handler runs: positions always fit the
+        # rounds.
+        self._first += count
+        self._decided, self._marks = decided, marks
+        del self._rounds[:count], self._receivers[:count], self._expected[: _SIZE * count]
+
+    # --- unexpected replies, changes ---------------------------------------------------------
+
+    def next_for(self, connection: SharedConnection) -> PendingRequest:
+        """Return the connection's oldest unanswered round, spelled out, or raise IndexError."""
+        index = self._marks[connection.shared_index]
+        request = self._rounds[index]
+        self.fall_back(self._first + index)
+        self._marks[connection.shared_index] = index + 1
+        return request
+
+    def fall_back(self, number: int) -> None:
+        """Deliver the replies to this round one by one, beginning with those that have arrived.
+
+        The latter decide nothing: else the round would be won.
+        """
+        index = number - self._first
+        if index < 0 or (receiver := self._receivers[index]) is None:
+            return
+        self._receivers[index] = None
+        self._expected[_SIZE * index : _SIZE * (index + 1)] = _NONE
+        if receiver.over:
+            return
+        round_ = self._rounds[index].round
+        for connection, mark in zip(self.connections, self._marks, strict=True):
+            if mark > index:
+                at = connection.pipeline.replied_at
+                receiver.deliver(replied((round_, connection.node_state.index, GRANTED, at)))
+
+    def waits_for(self, connection: SharedConnection) -> bool:
+        """Return whether replies of the connection are pending."""
+        return self._marks[connection.shared_index] < len(self._rounds)
+
+    def oldest_asked_at(self, connection: SharedConnection, at: Instant) -> Instant:
+        """Return when the connection's oldest open round was sent, or `at`; safe in any thread."""
+        try:
+            return self._rounds[self._marks[connection.shared_index]].asked_at
+        except IndexError:
+            return at
+
+    def has_pending_acquire(self, connection: SharedConnection, token: bytes) -> bool:
+        """Return whether the connection's reply to this acquire is pending; safe in any thread."""
+        commands = (
+            request.command for request in self._rounds[self._marks[connection.shared_index] :]
+        )
+        return any(isinstance(c, ACQUIRES) and c.token == token for c in commands)
+
+    def flush_to_private(self, connection: SharedConnection) -> None:
+        """Move the connection's pending requests to its private queue, before one to it alone."""
+        index, end = self._marks[connection.shared_index], len(self._rounds)
+        for number in range(self._first + index, self._first + end):
+            self.fall_back(number)
+        # In this order, for `has_pending_acquire`: another thread finds a request in one of them.
+        connection.pipeline.pending.extend(self._rounds[index:end])
+        self._marks[connection.shared_index] = end
+
+    def set_members(self, connections: Sequence[SharedConnection], *, is_complete: bool) -> None:
+        """Replace the connections. The caller has sent everything that was unsent."""
+        for connection in self.connections:
+            self.flush_to_private(connection)
+            connection.shared_index = -1
+        self._drop(len(self._rounds))
+        self.connections = connections
+        self._bits = [1 << connection.node_state.index for connection in connections]
+        self._marks = [0] * len(connections)
+        self._decided = 0
+        self.node_mask = sum(self._bits)
+        for seat, connection in enumerate(connections):
+            connection.shared_index = seat
+        self.is_complete = is_complete
+        self.refresh_scripts()
+
+    def disband(self) -> None:
+        """Move pending requests to each connection's queue and drop all rounds.
+
+        Called after an interrupt in here. Only the positions are trusted: they advance before a
+        reply is delivered.
+        """
+        for connection, mark in zip(self.connections, self._marks, strict=False):
+            connection.pipeline.pending.extend(self._rounds[mark:])
+            connection.shared_index = -1
+        self.connections = ()
+        self.node_mask = self._decided = 0
+        self.is_complete = False
+        # Receivers keep the numbers of their rounds, also one that was being added.
+        self._first += len(self._rounds) + 1
+        self.outgoing.clear()
+        self._rounds, self._receivers, self._expected, self._marks = [], [], bytearray(), []
+        self.refresh_scripts()
+
+    def refresh_scripts(self) -> None:
+        """Record which scripts all nodes have."""
+        self.has_release_script = all(
+            connection.pipeline.has_release_script for connection in self.connections
+        )
+        self.has_extend_script = all(
+            connection.pipeline.has_extend_script for connection in self.connections
+        )
+
+    def has_script(self, command: Command) -> bool:
+        """Return whether the script of this command was sent to all nodes."""
+        name = type(command).__name__
+        return all(name in connection.pipeline.scripts_sent for connection in self.connections)

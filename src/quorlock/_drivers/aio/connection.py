@@ -1,0 +1,369 @@
+"""One connection of the asyncio driver: a protocol with its request pipeline.
+
+It is a BufferedProtocol: for a plain one, CPython receives into a fresh 256 KiB buffer. That costs
+mmap and munmap for every reply (half of the rate with one task). All tasks of the loop share the
+connection, and commands are sent in the order of their requests. The connector reconnects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, cast
+
+from quorlock._core.commands import Release
+from quorlock._core.rounds import replied
+from quorlock._core.votes import GRANTED, Answer, Vote
+from quorlock._drivers.clock import now
+from quorlock._drivers.sync.connection import is_closed_by_peer
+from quorlock._protocol.handshake import CLOSED_IMMEDIATELY, Handshake, NodeRejected, ServerInfo
+from quorlock._protocol.pipeline import PendingRequest, RequestPipeline
+from quorlock._protocol.reader import ProtocolError
+from quorlock.errors import VoteCode
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from quorlock._core.restart_guard import Quarantine
+    from quorlock._core.time import Instant
+    from quorlock._drivers.aio.batching import SharedPipeline
+    from quorlock._drivers.node_state import NodeState
+
+_BUFFER_BYTES = 16_384
+LOOK_AGAIN = 0.001  # seconds, see `sync.connect`
+_LINES = (b"+", b"-", b":", b"_")  # replies of one line
+_NIL = b"$-1\r\n"
+
+
+class ConnectionOwner(Protocol):
+    """The connector of a connection's node, and the events that it handles."""
+
+    def wake(self) -> None: ...  # a release has become pending
+
+    def on_change(self) -> None: ...  # the connection can join the shared pipeline again
+
+    def on_lost(self, connection: AsyncConnection) -> None: ...  # it was admitted before
+
+    def on_end(self, connection: AsyncConnection) -> None: ...  # its transport has ended
+
+    def on_interrupt(self, error: BaseException, /) -> bool: ...  # false: raise it again
+
+
+class AsyncHandshake:
+    """The handshake of a connection, and its result."""
+
+    def __init__(self, handshake: Handshake) -> None:
+        self.server_info: asyncio.Future[ServerInfo] = asyncio.get_running_loop().create_future()
+        self._handshake = handshake
+
+    def begin(self, connection: AsyncConnection) -> None:
+        """Send the first commands."""
+        connection.write(self._handshake.to_send)
+
+    def receive(self, data: bytes, connection: AsyncConnection) -> None:
+        """Parse replies, and send what comes next."""
+        self._handshake.to_send = b""
+        self._advance(partial(self._handshake.feed, data), connection)
+
+    def _look_again(self, connection: AsyncConnection) -> None:
+        if not connection.closed.done() and self._handshake.is_waiting:
+            self._advance(self._handshake.go_on, connection)
+
+    def _advance(self, step: Callable[[], object], connection: AsyncConnection) -> None:
+        handshake = self._handshake
+        try:
+            step()
+            if handshake.is_waiting:
+                self.server_info.get_loop().call_later(LOOK_AGAIN, self._look_again, connection)
+            elif handshake.server_info is None:
+                connection.write(handshake.to_send)
+            else:
+                connection.begin(handshake.server_info.run_id)
+                if not self.server_info.done():
+                    self.server_info.set_result(handshake.server_info)
+        except NodeRejected as unfit:
+            self._fail(unfit)
+            connection.abort()
+
+    def _fail(self, error: NodeRejected) -> None:
+        if not self.server_info.done():
+            self.server_info.set_exception(error)
+
+    def end(self, sock: socket.socket | None) -> None:
+        """Fail as the connection is lost, with the server's last line as the reason, if any."""
+        # A server may refuse in one line and close the connection. If our next write fails then,
+        # asyncio ends the connection without reading that line.
+        if sock is not None and not self.server_info.done():
+            try:
+                with contextlib.suppress(OSError):
+                    self._handshake.feed(os.read(sock.fileno(), _BUFFER_BYTES))
+            except NodeRejected as unfit:
+                self._fail(unfit)
+        self._fail(NodeRejected(CLOSED_IMMEDIATELY, VoteCode.NOT_CONNECTED))
+        if not self.server_info.cancelled():
+            self.server_info.exception()  # marked as retrieved: its caller may be gone
+
+
+class AsyncConnection(asyncio.BufferedProtocol):
+    """One connection to one node, shared by all tasks of its event loop."""
+
+    def __init__(
+        self,
+        node_state: NodeState,
+        handshake: AsyncHandshake | None,
+        secret: str | None,
+        owner: ConnectionOwner,
+        shared_pipeline: SharedPipeline,
+    ) -> None:
+        self.node_state = node_state
+        self.lost = False
+        self.admitted = False  # its server may vote
+        self.shared_index = -1  # in the shared pipeline; -1: not in it
+        self.is_private = False  # too many of its replies are pending to be in it
+        self.run_id = ""
+        self.quarantine: Quarantine | None = None  # its server must not vote yet
+        self.ttl_ms_max = 0
+        self.pipeline = RequestPipeline(secret, node_state.max_silence)
+        self.pipeline.shared = self
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._handshake = handshake
+        self._owner = owner
+        self._shared_pipeline = shared_pipeline
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._transport: asyncio.Transport | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Return whether it has had a socket."""
+        return self._transport is not None
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether its server may refuse some requests, so that each one is checked."""
+        return self.quarantine is not None or self.ttl_ms_max > 0
+
+    @property
+    def has_unsent(self) -> bool:
+        """Return whether replies are pending on it."""
+        shared = self.shared_index >= 0 and self._shared_pipeline.waits_for(self)
+        return (shared or bool(self.pipeline.pending)) and not self.lost
+
+    def oldest_asked_at(self, at: Instant) -> Instant:
+        """Return when its oldest open request was sent; `at` if there is none."""
+        own = self.pipeline.oldest_asked_at(at)
+        return (
+            min(own, self._shared_pipeline.oldest_asked_at(self, at))
+            if self.shared_index >= 0
+            else own
+        )
+
+    def has_pending_acquire(self, token: bytes) -> bool:
+        """Return whether this token's acquire has no reply here yet. Safe from any thread."""
+        # In this order: a request leaves the shared pipeline when it is in the connection's queue.
+        with contextlib.suppress(IndexError):  # it has just left the shared pipeline
+            if self.shared_index >= 0 and self._shared_pipeline.has_pending_acquire(self, token):
+                return True
+        return self.pipeline.has_pending_acquire(token)
+
+    def is_backlogged(self, at: Instant) -> bool:
+        """Return whether many requests are pending and no reply came for a while."""
+        return self.pipeline.is_backlogged(at)
+
+    def send(self, data: bytes, request: PendingRequest) -> bool:
+        """Queue a request and send its bytes; return false if the connection is already lost."""
+        if self.lost:
+            return False
+        self.flush_to_private()
+        self.write(self.pipeline.append(request, data))
+        return True
+
+    def write(self, data: bytes) -> None:
+        """Send the bytes."""
+        pipeline = self.pipeline
+        if pipeline.outgoing:
+            # A script that is sent again is in the queue before the bytes sent now.
+            data, pipeline.outgoing = pipeline.outgoing + data, b""
+        if self._transport is not None and not self.lost:
+            self._transport.write(data)
+
+    def take_next(self) -> PendingRequest:
+        """Return the oldest shared request, removed from there, as `RequestPipeline` requires."""
+        if self.shared_index < 0:
+            raise IndexError
+        return self._shared_pipeline.next_for(self)
+
+    def flush_to_private(self) -> None:
+        """Move the pending requests of the shared pipeline to the connection's queue."""
+        if self.shared_index >= 0:
+            self._shared_pipeline.flush()  # the earlier requests
+            self._shared_pipeline.flush_to_private(self)
+
+    @property
+    def replied_at(self) -> Instant:
+        """The time of the latest reply from its server."""
+        return self.pipeline.replied_at
+
+    def is_closed_by_peer(self) -> bool:
+        """Return whether the server has closed the connection. Safe from any thread."""
+        sock = self._socket
+        return sock is None or is_closed_by_peer(sock.fileno())
+
+    def supersede(self, text: str) -> None:
+        """Close it in its loop: its address leads to another server now.
+
+        Safe from any thread. Replies that its loop still counts in this tick belong to earlier
+        requests.
+        """
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the connection with it
+            give_up = partial(self._mark_lost, text, blame=False)
+            self.closed.get_loop().call_soon_threadsafe(give_up)
+
+    def close(self) -> None:
+        """Close the connection when everything has been sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection now."""
+        # Not while it ends: asyncio would call connection_lost a second time, and fail.
+        if self._transport is not None and not self.closed.done():
+            self._transport.abort()
+
+    # --- what the event loop calls -----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._handshake is not None:
+            self._handshake.begin(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._handshake is None:
+                self._receive(bytes(self._buffer[:nbytes]))
+            else:
+                self._handshake.receive(bytes(self._buffer[:nbytes]), self)
+        except ProtocolError as nonsense:
+            self.node_state.refuted(nonsense, self.run_id)
+            self._mark_lost(str(nonsense), nonsense.code)
+        except BaseException as error:
+            if not self._owner.on_interrupt(error):
+                raise
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set_result(None)
+        try:
+            words = getattr(exc, "strerror", None) or "closed by the server"
+            self._mark_lost(f"connection lost: {words.lower()}")
+            if self._handshake is not None:
+                self._handshake.end(self._socket)
+        except BaseException as error:
+            if not self._owner.on_interrupt(error):
+                raise
+        finally:
+            self._owner.on_end(self)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    @property
+    def _socket(self) -> socket.socket | None:
+        return self._transport.get_extra_info("socket") if self._transport is not None else None
+
+    def begin(self, run_id: str) -> None:
+        """Receive replies to requests from now on: the handshake is done."""
+        self._handshake = None
+        self.run_id = run_id
+        self.pipeline.replied_at = now()
+
+    def _receive(self, data: bytes) -> None:
+        pipeline = self.pipeline
+        pipeline.replied_at = at = now()
+        while self.shared_index >= 0 and not (
+            pipeline.pending or pipeline.has_partial_reply or not self.node_state.is_healthy
+        ):
+            size = self._shared_pipeline.match(self, data, at)
+            if size == len(data):
+                return
+            # One unexpected line is parsed alone: the next ones may be as expected again.
+            end = _end_of_line(data, size)
+            if not end:
+                data = data[size:]
+                break
+            pipeline.feed(data[size:end], end - size)
+            self._deliver(at)
+            data = data[end:]
+            if not data:
+                return
+        pipeline.feed(data, len(data))
+        self._deliver(at)
+
+    def _deliver(self, at: Instant) -> None:
+        pipeline, node_state = self.pipeline, self.node_state
+        index, in_trouble = node_state.index, not node_state.is_healthy
+        for request, answer in pipeline.parse_replies():
+            if answer is not GRANTED or in_trouble:
+                node_state.on_answer(request, answer, at)
+                if type(request.command) is Release and not answer.is_done:
+                    self._owner.wake()
+            receiver = request.receiver
+            if not receiver.over:
+                receiver.deliver(replied((request.round, index, answer, at)))
+                node_state.latency = at - request.asked_at
+        if pipeline.protocol_error:
+            raise pipeline.protocol_error
+        if pipeline.outgoing:
+            self.write(b"")
+        if self.is_private and not pipeline.pending:
+            self.is_private = False
+            self._owner.on_change()
+
+    def _mark_lost(
+        self, text: str, code: VoteCode = VoteCode.CONNECTION_LOST, *, blame: bool = True
+    ) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        self.abort()
+        if not self.admitted:
+            return  # the connecting task reports the reason
+        at = now()
+        self.node_state.depart(self)
+        self.flush_to_private()
+        self._leave_releases(at)
+        if blame:
+            self.node_state.on_connection_lost(text, code)
+        self._owner.on_lost(self)
+        answer = Answer(Vote.UNKNOWN, code, text)
+        for request in self.pipeline.pending:
+            receiver = request.receiver
+            if not receiver.over:
+                receiver.deliver(replied((request.round, self.node_state.index, answer, at)))
+
+    def discard(self) -> None:
+        """Close now, notifying no receiver: an interrupt may have cut `_mark_lost` short."""
+        self.lost = True
+        self.abort()
+        if self.admitted:
+            self.node_state.depart(self)
+            self.node_state.on_connection_lost(
+                "connection given up: the call was interrupted", VoteCode.CONNECTION_LOST
+            )
+            self._leave_releases(now())
+            self.pipeline.pending.clear()
+
+    def _leave_releases(self, at: Instant) -> None:
+        for command in self.pipeline.keys_in_doubt():
+            self.node_state.release_later(command, self.run_id, at)
+
+
+def _end_of_line(data: bytes, start: int) -> int:
+    """Return where the reply at `start` ends; 0 if it is not one whole line."""
+    if data[start : start + 1] in _LINES or data.startswith(_NIL, start):
+        return data.find(b"\r\n", start) + 2 if b"\r\n" in data[start:] else 0
+    return 0

@@ -1,0 +1,303 @@
+"""Connections to one node in one event loop: connect, reconnect, send pending releases.
+
+A task does this work, and exists only while there is some. `loop_driver` runs the rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from quorlock._core.time import NS_PER_S
+from quorlock._core.votes import Vote
+from quorlock._drivers.aio.connect import open_socket
+from quorlock._drivers.aio.connection import AsyncConnection, AsyncHandshake
+from quorlock._drivers.clock import now, sleep_seconds
+from quorlock._drivers.node_state import Reachability
+from quorlock._drivers.release_waiters import ReleaseWaiters
+from quorlock._drivers.sync.connect import connect_memory, describe_tls_error
+from quorlock._nodes.node import current_credentials
+from quorlock._protocol.encoding import encode
+from quorlock._protocol.handshake import CLOSED_IMMEDIATELY, Handshake, NodeRejected
+from quorlock._protocol.pipeline import PendingRequest
+from quorlock.errors import VoteCode
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from quorlock._core.commands import Release
+    from quorlock._core.config import Policy
+    from quorlock._core.releases_in_doubt import ReleaseCopy
+    from quorlock._core.rounds import NodeReply
+    from quorlock._core.time import Instant
+    from quorlock._drivers.aio.batching import SharedPipeline
+    from quorlock._drivers.node_state import NodeState
+    from quorlock._drivers.node_states import NodeStates
+    from quorlock._protocol.pipeline import InvalidationCallback
+
+
+def timeout_answer(task: asyncio.Task[None]) -> None:
+    """Let a loop be closed with this task pending, without a warning: no state is lost by it.
+
+    As asyncio does for its inner tasks; there is no public API.
+    """
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+class AsyncConnector:
+    """The connector of one node in one event loop, and its current connection (`connection`)."""
+
+    def __init__(
+        self,
+        node_state: NodeState,
+        node_states: NodeStates,
+        policy: Policy,
+        on_change: Callable[[], None],
+        shared_pipeline: SharedPipeline,
+        on_interrupt: Callable[[BaseException], bool],
+    ) -> None:
+        self.node_state = node_state
+        self.bit = 1 << node_state.index
+        self.connection: AsyncConnection | None = None
+        self._node_states = node_states
+        self._connect_timeout = policy.connect_timeout / 1e9
+        self.on_change = on_change
+        self.on_interrupt = on_interrupt  # called if an exception interrupted our own code
+        self._shared_pipeline = shared_pipeline
+        self._task: asyncio.Task[None] | None = None
+        self._connections: set[AsyncConnection] = set()
+        self._closed = False
+        self._awaited = ReleaseWaiters(node_state)
+        self._on_invalidation: InvalidationCallback | None = None
+        self._news = asyncio.Event()  # the connection is lost, or a release was added
+
+    @property
+    def may_still_connect(self) -> bool:
+        """Return whether there is no connection and no attempt has failed yet."""
+        return self.connection is None and self.node_state.reachability is not Reachability.DOWN
+
+    def wake(self) -> None:
+        """Start a task that connects or sends pending releases, if none is running."""
+        self._news.set()
+        if not self._closed and (self._task is None or self._task.done()):
+            name = f"quorlock connector of {self.node_state.node.address}"
+            self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
+            timeout_answer(self._task)
+
+    def release_later(self, request: PendingRequest, run_id: str = "") -> bool:
+        """Register a pending release; return whether its receiver will get the reply.
+
+        run_id: The process that may still get the acquire; "" if none can.
+        """
+        return self._awaited.add(request, run_id, closing=self._closed)
+
+    def watch(self, on_hint: InvalidationCallback) -> None:
+        """Report invalidations over its connections, from the next extension on."""
+        self._on_invalidation = on_hint
+        for connection in self._connections:
+            connection.pipeline.on_invalidation(on_hint)
+
+    def discard(self) -> None:
+        """Close all connections now, and reconnect if a release is pending then."""
+        for connection in list(self._connections):
+            connection.discard()
+        self.connection = None
+        if len(self.node_state.pending_releases) and not self._closed:
+            self.wake()
+
+    async def close(self, give_up: float) -> None:
+        """End the task and close all connections, after sending the written bytes."""
+        self._closed = True
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if self.connection is not None:
+            self.connection = None
+            self.on_change()
+        waiting = [connection.closed for connection in self._connections]
+        for connection in self._connections:
+            connection.close()
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=max(0.0, give_up - now() / 1e9))
+            if late:
+                for connection in self._connections:
+                    connection.abort()
+                await asyncio.wait(late, timeout=1.0)
+        self._connections.clear()
+
+    # --- the task ----------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        try:
+            await self._work_on()
+        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 (the callers get it)
+            self.on_interrupt(error)
+            asyncio.get_running_loop().call_soon(self.wake)  # a new task replaces this one
+
+    async def _work_on(self) -> None:
+        while True:
+            if self.connection is None:
+                await _sleep_until(self.node_state.reconnect.retry_at)
+                await self._connect()
+                continue
+            due = self.node_state.pending_releases.next_due()
+            if due is None:
+                return
+            if await self._wait_for_work(due):
+                self._send_due()
+
+    async def _wait_for_work(self, due: Instant) -> bool:
+        """Wait until `due`; return false if other work comes earlier.
+
+        A release may be due only in half a max_ttl, and a lost connection must not wait for that.
+        """
+        self._news.clear()
+        try:
+            async with asyncio.timeout(sleep_seconds(due)):
+                await self._news.wait()
+        except TimeoutError:
+            return True
+        return False
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                connection = await self._open()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 (after any error this node does not vote)
+            self.node_state.on_connect_failed(_as_unfit(error), now())
+            self._awaited.answer_all(now())
+        else:
+            self.connection = connection
+            self._send_due()  # pending releases come first on a new connection (rule 3)
+        self.on_change()
+
+    async def _open(self) -> AsyncConnection:
+        """Return a connection whose server may vote."""
+        node = self.node_state.node
+        username, password = current_credentials(node)
+        node_states = self._node_states
+        admission = node_states.admission(self.node_state)
+        consider = admission.consider
+        handshake = AsyncHandshake(
+            Handshake(node, username, password, consider, marks=node_states.uses_markers)
+        )
+        connection = AsyncConnection(
+            self.node_state, handshake, password, self, self._shared_pipeline
+        )
+        if self._on_invalidation is not None:
+            connection.pipeline.on_invalidation(self._on_invalidation)
+        self._connections.add(connection)
+        try:
+            await self._open_connection(connection)
+            began = now()
+            server_info = await handshake.server_info
+            ended = now()
+            self.node_state.latency = ended - began
+            admission.admit(server_info, ended, connection)
+        except BaseException:
+            connection.abort()
+            if not connection.connected:
+                self._connections.discard(connection)
+            raise
+        if connection.lost:
+            raise NodeRejected(CLOSED_IMMEDIATELY, VoteCode.NOT_CONNECTED)
+        connection.admitted = True
+        return connection
+
+    async def _open_connection(self, connection: AsyncConnection) -> None:
+        """Give the connection a socket to its node."""
+        node, loop = self.node_state.node, asyncio.get_running_loop()
+        if node.memory is not None:
+            sock = connect_memory(node.memory)
+            await loop.create_unix_connection(lambda: connection, sock=sock)
+        elif node.path is not None:
+            await loop.create_unix_connection(lambda: connection, node.path)
+        else:
+            tls = self._tls()
+            give_up = now() + round(self._connect_timeout * NS_PER_S)
+            sock = await open_socket(
+                node.host, node.port, give_up, self.node_state.policy.max_ttl_ms
+            )
+            name = node.host if tls is not None else None
+            await loop.create_connection(
+                lambda: connection, sock=sock, ssl=tls, server_hostname=name
+            )
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self.node_state.node.tls is None:
+            return None
+        from quorlock._drivers.ssl_context import context  # imports ssl: only if TLS is used
+
+        return context(self.node_state.node.tls)
+
+    def on_lost(self, connection: AsyncConnection) -> None:
+        """Replace a connection, unless a newer one has; pending releases need one."""
+        if connection is self.connection:
+            self.connection = None
+            self.on_change()
+        if len(self.node_state.pending_releases):
+            self.wake()
+
+    def on_end(self, connection: AsyncConnection) -> None:
+        """Drop a connection whose transport has ended."""
+        self._connections.discard(connection)
+
+    def follow(self, release: Release) -> None:
+        """Send this release behind its acquire, if that is unanswered here."""
+        if self.connection is not None and self.connection.has_pending_acquire(release.token):
+            self.release(release)
+
+    def _send_due(self) -> None:
+        connection = self.connection
+        if connection is not None:
+            for copy in self.node_state.pending_releases.due(now(), connection.run_id):
+                self._send(copy, connection)
+
+    def release(self, release: Release) -> None:
+        """Send this release if there is a connection; the reply confirms a pending one."""
+        if self.connection is not None:
+            copy = self.node_state.pending_releases.take_due(release, self.connection.run_id, now())
+            self._send(copy, self.connection)
+
+    def _send(self, copy: ReleaseCopy, connection: AsyncConnection) -> None:
+        release, at = copy.release, now()
+        receiver = _ReleaseRequest(self.node_state, copy, self._awaited)
+        if not connection.send(encode(release), PendingRequest(release, receiver, 0, at)):
+            self.node_state.pending_releases.on_connection_lost(copy, at)
+
+
+class _ReleaseRequest:
+    """The receiver of the reply to a pending release."""
+
+    over = False
+    round = 0
+
+    def __init__(self, node_state: NodeState, copy: ReleaseCopy, awaited: ReleaseWaiters) -> None:
+        self._node_state = node_state
+        self._copy = copy
+        self._awaited = awaited
+
+    def deliver(self, reply: NodeReply) -> None:
+        pending_releases, (release, run_id) = self._node_state.pending_releases, self._copy
+        pending_releases.on_connection_lost(self._copy, reply.at)
+        if reply.answer.is_done:
+            deleted = reply.answer.vote is Vote.GRANTED
+            pending_releases.confirm(release.token, run_id, deleted=deleted)
+        self._awaited.answer(release.token, reply.answer, reply.at)
+
+
+def _as_unfit(error: Exception) -> Exception:
+    if hasattr(error, "verify_message") or type(error).__name__.startswith("SSL"):
+        return NodeRejected(f"TLS failed: {describe_tls_error(error)}", VoteCode.PERMANENT_ERROR)
+    return error
+
+
+async def _sleep_until(instant: int) -> None:
+    while now() < instant:  # noqa: ASYNC110 (our clock is not the loop's)
+        await asyncio.sleep(sleep_seconds(instant))

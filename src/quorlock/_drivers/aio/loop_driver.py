@@ -1,0 +1,320 @@
+"""One event loop's part of the asyncio driver: a connector for every node, and rounds over them.
+
+`aio.driver` runs the flows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from quorlock._core.commands import Acquire, Extend, IssueFence, Release, ScriptedAcquire
+from quorlock._core.pending_releases import relies_on_key
+from quorlock._core.rounds import SentRound, Target, replied, round_sent
+from quorlock._core.routing import HERE, Unsent, is_for_all, is_forbidden, route, unsent
+from quorlock._core.votes import Answer
+from quorlock._drivers.aio.admission import Admission, Readiness
+from quorlock._drivers.aio.batching import SharedPipeline
+from quorlock._drivers.aio.connector import AsyncConnector, timeout_answer
+from quorlock._drivers.aio.deadlines import Deadlines
+from quorlock._drivers.aio.flow_state import DONE
+from quorlock._drivers.aio.loops import call_in
+from quorlock._drivers.clock import now
+from quorlock._protocol.encoding import encode
+from quorlock._protocol.pipeline import requested
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._core.config import Policy
+    from quorlock._core.effects import Send, SendBatch
+    from quorlock._core.time import Instant
+    from quorlock._drivers.aio.abc import RunningFlow
+    from quorlock._drivers.aio.connection import AsyncConnection
+    from quorlock._drivers.node_state import NodeState
+    from quorlock._drivers.node_states import NodeStates
+    from quorlock._protocol.pipeline import InvalidationCallback, PendingRequest
+
+
+class LoopDriver:
+    """The part of the asyncio driver that belongs to one event loop."""
+
+    may_send_later = False  # see `routing.Paths`
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node_states: NodeStates,
+        policy: Policy,
+        on_end: Callable[[LoopDriver], None],
+    ) -> None:
+        self.loop = loop
+        self.ending = False  # only releases from now on
+        self.closing = False  # no releases either
+        self.tasks: set[RunningFlow] = set()  # flows whose callers have no outcome yet
+        self.shared_pipeline = SharedPipeline(policy.quorum, self._flush)
+        self.connectors = tuple(
+            AsyncConnector(
+                node_state,
+                node_states,
+                policy,
+                self._changed,
+                self.shared_pipeline,
+                self.interrupted,
+            )
+            for node_state in node_states.all
+        )
+        self.node_states = node_states
+        self.admission = Admission(loop, self.guarded)
+        self.readiness = Readiness(
+            loop, self.guarded, self.connectors, self.shared_pipeline, policy
+        )
+        self.deadlines = Deadlines(
+            loop, self.guarded, self.tasks, self.shared_pipeline, policy.node_timeout
+        )
+        self._on_end = on_end
+        self._holds_back = False
+        self._private = True  # the last send was a single round
+        self._end: asyncio.Future[None] = loop.create_future()
+        # asyncio.run cancels it with all other tasks when it ends. That is the signal to release
+        # what is still held, as the interpreter's exit is for threads.
+        self.guardian = loop.create_task(self._run_until_shutdown(), name="quorlock guardian")
+        timeout_answer(self.guardian)
+
+    # --- a round -----------------------------------------------------------------------------
+
+    def send(self, effect: Send, task: RunningFlow) -> SentRound:
+        """Send to all nodes without waiting for any of them."""
+        command = effect.command
+        shared_pipeline = self.shared_pipeline
+        if task.round:
+            shared_pipeline.fall_back(task.shared_number)
+        data = encode(command)
+        task.round = round_ = task.round + 1
+        started = now()
+        request = requested((command, task, round_, started, False))
+        asked = 0
+        if shared_pipeline.node_mask and self._is_for_all(effect, started):
+            asked = shared_pipeline.node_mask
+            shared_pipeline.append(request, task, data)
+        if not (asked and shared_pipeline.is_complete):
+            for connector in self.connectors:
+                if not asked & connector.bit:
+                    index = connector.node_state.index
+                    refusal = self._ask(index, data, request, effect)
+                    if refusal is None:
+                        asked |= connector.bit
+                    else:
+                        task.inbox.append(replied((round_, index, refusal, started)))
+            shared_pipeline.refresh_scripts()
+        # With other flows, rounds are sent together at the end of the tick. Without that, a
+        # thousand tasks spend their time in send() and miss their deadlines.
+        if self._private and len(self.tasks) <= 1:
+            self._flush()
+        elif not self._holds_back:
+            self._holds_back = True
+            self.loop.call_soon(self.guarded, self._flush)
+        task.last_sent_at = sent = now()
+        return round_sent((round_, started, sent, asked, self))
+
+    def _is_for_all(self, effect: Send, at: Instant) -> bool:
+        """Return whether the shared pipeline can take the round, as it does nearly always."""
+        command = effect.command
+        if type(command) is Acquire:
+            return effect.behind is None  # else it repairs nodes that lack the key
+        if not is_for_all(effect, self.shared_pipeline.node_mask, self):
+            return False
+        if type(command) is Release:
+            return self.shared_pipeline.has_release_script
+        if relies_on_key(effect) and any(
+            is_forbidden(effect, x.node_state, at) for x in self.connectors
+        ):
+            return False
+        if isinstance(command, (ScriptedAcquire, IssueFence)):
+            return self.shared_pipeline.has_script(command)
+        return type(command) is not Extend or self.shared_pipeline.has_extend_script
+
+    def send_all(self, effect: SendBatch, task: RunningFlow) -> tuple[SentRound, ...]:
+        """Send several rounds, in one packet to each node, at the end of this tick."""
+        self._private = False
+        return tuple([self.send(send, task) for send in effect.sends])
+
+    def _ask(self, index: int, data: bytes, request: PendingRequest, effect: Send) -> Answer | None:
+        """Send to one node, or return the reply in its name."""
+        connector, at = self.connectors[index], request.asked_at
+        connection = connector.connection
+        if (
+            connection is not None
+            and connection.quarantine is not None
+            and at >= connection.quarantine.until
+        ):
+            connection.quarantine = None
+            self.loop.call_soon(self.guarded, self._regroup)
+        found = route(effect, index, self, at, self)
+        if isinstance(found, Answer):
+            return found
+        if type(effect.command) is Release and effect.behind is not None:
+            self._follow(index, effect.command, effect.behind)
+        if found is HERE and connection is not None:
+            if connection.send(data, request):
+                return None
+            found = unsent(effect.command)
+        assert isinstance(found, Unsent)
+        promised = found.is_release and connector.release_later(request, found.run_id)
+        connector.wake()
+        return None if promised else connector.node_state.unavailable_answer
+
+    def _follow(self, index: int, release: Release, behind: Target) -> None:
+        """Send a release also over the other loops' connections that its acquire may be on.
+
+        Each loop checks again: a key may be about to be restored there.  That loop may never run
+        again, so this alone is not enough.  The pending release is retried until the node has
+        deleted the key, or for `max_ttl`.
+        """
+        for other in behind.paths:
+            if isinstance(other, LoopDriver) and other is not self:
+                call_in(other.loop, partial(other.connectors[index].follow, release))
+
+    def node(self, index: int) -> NodeState:
+        """Return the state of a node, for `route`."""
+        return self.node_states.all[index]
+
+    def connection(self, path: object, index: int) -> AsyncConnection | None:
+        """Return the connection of this loop to a node, for `route`."""
+        return path.connectors[index].connection if isinstance(path, LoopDriver) else None
+
+    def _flush(self) -> None:
+        """Send the collected rounds; their nodes' time to reply begins now."""
+        self._holds_back = False
+        unsent = len(self.shared_pipeline.outgoing)
+        if not unsent:
+            return
+        self._private = unsent == 1
+        at = now()
+        if self.shared_pipeline.send(at):
+            self.loop.call_soon(self.guarded, self._regroup)
+        self.deadlines.on_sent()
+
+    def _changed(self) -> None:
+        self._regroup()
+        self.readiness.on_change()
+
+    def _regroup(self) -> None:
+        """Put all connections without restrictions into the shared pipeline."""
+        self._flush()
+        connections = [x.connection for x in self.connectors if x.connection is not None]
+        members = [x for x in connections if not (x.is_private or x.lost or x.is_limited)]
+        is_complete = len(members) == len(self.connectors)
+        self.shared_pipeline.set_members(members, is_complete=is_complete)
+
+    def watch(self, on_hint: InvalidationCallback) -> None:
+        """Report invalidations, from the next extension on."""
+        for connector in self.connectors:
+            connector.watch(on_hint)
+        self.shared_pipeline.refresh_scripts()
+
+    def skip_round(self, task: RunningFlow, answer: Answer) -> SentRound:
+        """Return a round that was sent to no node, with this reply in the name of each."""
+        task.round += 1
+        at = now()
+        for connector in self.connectors:
+            task.inbox.append(replied((task.round, connector.node_state.index, answer, at)))
+        return SentRound(task.round, at, at, 0)
+
+    # --- interrupts --------------------------------------------------------------------------
+
+    def guarded(self, callback: Callable[..., None], *args: Any) -> None:
+        """Run a callback of the event loop, and handle an interrupt in it."""
+        try:
+            callback(*args)
+        except BaseException as error:
+            if not self.interrupted(error):
+                raise
+
+    def interrupted(self, error: BaseException) -> bool:
+        """Discard all connections of this loop and end all calls, after an interrupt in our code.
+
+        A signal handler raised it somewhere, so only each node's count of replies is trusted.
+        Requests without a reply become pending releases, and every flow is cancelled. The callers
+        get the exception, which asyncio would only log. Return false if there was no caller, or if
+        the exception ends the loop.
+        """
+        tasks = list(self.tasks)
+        is_told = is_passed_on(error) and not all(task.future.done() for task in tasks)
+        for task in tasks:
+            task.state = DONE
+        self.shared_pipeline.disband()
+        for connector in self.connectors:
+            connector.discard()
+        for task in tasks:
+            task.interrupt(error)
+        self._holds_back, self._private = False, True
+        self.deadlines.reset()
+        self.readiness.reset()
+        self.admission.reset()
+        return is_told
+
+    # --- the end -----------------------------------------------------------------------------
+
+    async def _run_until_shutdown(self) -> None:
+        try:
+            await self._end
+        except GeneratorExit:
+            raise  # the loop is gone
+        except BaseException:
+            await self._finish()
+            raise
+        await self._finish()
+
+    async def close(self) -> None:
+        """Release, receive pending replies for a bounded time, and close everything.
+
+        The guardian does this, so that it completes even if the caller is cancelled.
+        """
+        self._request_shutdown()
+        await asyncio.wait([self.guardian])
+
+    def end_soon(self) -> None:
+        """End after the last reference to the Redlock is gone; safe from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, perhaps just now
+            self.loop.call_soon_threadsafe(self._request_shutdown)
+
+    def _request_shutdown(self) -> None:
+        self.ending = True
+        if not self._end.done():
+            self._end.set_result(None)
+
+    async def _finish(self) -> None:
+        until = now() + 2 * self.deadlines.node_timeout
+        self.ending = True
+        for task in list(self.tasks):
+            task.fail_closed()
+        for connector in self.connectors:
+            if connector.node_state.pending_releases.has_unconfirmed():
+                connector.wake()  # its task is cancelled with all others when a loop ends
+        await self._drained(until)  # other flows may be releasing at this moment
+        self.closing = True
+        self._on_end(self)
+        await self._drained(until)
+        give_up = (until + self.deadlines.node_timeout) / 1e9
+        await asyncio.gather(*(connector.close(give_up) for connector in self.connectors))
+        self.readiness.stop()
+        self.deadlines.stop()
+
+    async def _drained(self, until: Instant) -> None:
+        while now() < until and (self.tasks or self._has_unsent()):  # noqa: ASYNC110 (rare, bounded)
+            await asyncio.sleep(0.001)
+
+    def _has_unsent(self) -> bool:
+        return any(
+            (connector.connection is not None and connector.connection.has_unsent)
+            or connector.node_state.pending_releases.has_unconfirmed()
+            for connector in self.connectors
+        )
+
+
+def is_passed_on(error: BaseException) -> bool:
+    """Return whether the callers get the exception; the others end the loop, as in asyncio."""
+    return not isinstance(error, (KeyboardInterrupt, SystemExit))

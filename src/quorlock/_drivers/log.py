@@ -1,0 +1,13 @@
+"""Reports for the logger `quorlock`: failures that no caller can receive as an exception."""
+
+from __future__ import annotations
+
+import contextlib
+
+
+def log_trouble(text: str, error: BaseException) -> None:
+    """Log an error with its traceback. Raise nothing, even if a log handler fails."""
+    import logging  # imported here, since failures are rare
+
+    with contextlib.suppress(Exception):
+        logging.getLogger("quorlock").error(text, exc_info=error)

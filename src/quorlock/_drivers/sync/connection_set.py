@@ -1,0 +1,417 @@
+"""Sets of N connections, one to each node, used by one thread at a time.
+
+A flow borrows a set when it first sends, and returns it when it ends or sleeps (`pool`). The
+connectors open connections; a set requests the missing ones and continues without them.
+
+No lock is taken here: only the owner of a set uses its connections. If another thread's release
+must follow an acquire on one of them, that thread leaves it (`send_later`) and the owner sends it.
+A set without an owner at that moment is visited by the pool (`visit`). `is_busy` is set while the
+owner is inside. If the owner is gone and left it set, it was interrupted, and the set is discarded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from quorlock._core.commands import SPARED
+from quorlock._core.effects import Timeout
+from quorlock._core.rounds import SentRound, replied
+from quorlock._core.routing import HERE, Over, is_plain, route, unsent
+from quorlock._core.tally import PENDING
+from quorlock._core.time import FOR_EVER, NS_PER_MS
+from quorlock._core.votes import Answer
+from quorlock._drivers.clock import SLEEP_MAX, now, sleep_ms
+from quorlock._protocol.encoding import encode
+from quorlock._protocol.pipeline import PENDING_MAX, PendingRequest
+from quorlock.errors import VoteCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._core.effects import Receive, Send, SendBatch
+    from quorlock._core.rounds import NodeReply
+    from quorlock._core.routing import Route
+    from quorlock._core.time import Instant
+    from quorlock._drivers.node_state import NodeState
+    from quorlock._drivers.sync.connection import Connection, Inbox
+    from quorlock._drivers.sync.connector import Connectors
+    from quorlock._protocol.pipeline import InvalidationCallback
+
+# After this idle time a set checks whether its nodes have closed connections.
+_STALE_AFTER = 1_000 * NS_PER_MS
+# Replies to requests on another set's or a connector's connection do not wake our poll.
+_FOREIGN_POLL = 1 * NS_PER_MS
+# The interval at which bytes that a full socket did not take are sent again.
+_FLUSH_EVERY_MS = 5
+# Refusals that unread bytes on the connection may change.
+_MAY_CHANGE = (VoteCode.BACKLOG, VoteCode.PERMANENT_ERROR)
+
+
+class _Poll:
+    """The descriptors of a set's connections, and the poll on them."""
+
+    __slots__ = ("_registry", "by_fd", "poll")
+
+    def __init__(self) -> None:
+        self._registry = select.poll()
+        self.poll = self._registry.poll  # without another call
+        self.by_fd: dict[int, Connection] = {}
+
+    def add(self, connection: Connection) -> None:
+        fd = connection.fileno()
+        self.by_fd[fd] = connection
+        self._registry.register(fd, select.POLLIN)
+
+    def remove(self, connection: Connection) -> None:
+        # Not by `fileno`: an interrupted owner may have closed the socket.
+        for fd in [fd for fd, other in self.by_fd.items() if other is connection]:
+            with contextlib.suppress(KeyError):
+                self._registry.unregister(fd)
+            self.by_fd.pop(fd, None)
+
+    def poll_with(self, fd: int, timeout_ms: int) -> None:
+        """Poll with one more descriptor, once."""
+        self._registry.register(fd, select.POLLIN)
+        try:
+            self.poll(timeout_ms)
+        finally:
+            self._registry.unregister(fd)
+
+
+class ConnectionSet:
+    """One connection per node, used by one thread at a time."""
+
+    may_send_later = True  # see `routing.Paths`
+
+    def __init__(
+        self, connectors: Connectors, on_invalidation: InvalidationCallback | None = None
+    ) -> None:
+        self.connections: list[Connection | None] = [None] * len(connectors.all)
+        self._connectors = connectors
+        self._on_invalidation = on_invalidation
+        self._arrivals: deque[Connection] = deque()
+        self._polled = _Poll()
+        self._is_fresh = True  # the wait for connections of all nodes is still to come
+        # The visits of the other sets that carry requests of this round (connectors need none).
+        self._carriers: list[Callable[[Any], None]] = []
+        # Requests of other threads for our connections, and the callback that has them sent.
+        self._to_send_later: dict[object, tuple[int, bytes, PendingRequest, Send]] = {}
+        self.visit: Callable[[Any], None] = _no_visit
+        self.is_busy = False  # its owner is inside
+        self.has_unsent = False  # some connection has bytes that a full socket did not take
+        self.closed = False
+        self._used_at = now()
+        self.is_incomplete = True  # some node has no connection here
+        # Some node must not vote yet, or has a shorter limit for leases.
+        self._has_quarantines = False
+
+    # --- connections come and go -------------------------------------------------------------
+
+    def add(self, connection: Connection) -> None:
+        """Queue a new connection for the owner; called from a connector's thread."""
+        self._arrivals.append(connection)
+        if self.closed:
+            self._close_arrivals()
+        self._connectors.changed.wake_all()
+
+    def prepare(self, by: Instant = FOR_EVER) -> None:
+        """Adopt new connections, drop lost ones, and wait for those that may still come."""
+        self.is_busy = True
+        at = now()
+        if at - self._used_at > _STALE_AFTER:
+            was_missing = self.is_incomplete
+            self._poll_replies(0)
+            # Connections that were closed while the set was idle are mostly back soon. As at first,
+            # a short wait is worth it: a lease on a bare majority needs each of its nodes to
+            # release it.
+            self._is_fresh |= self.is_incomplete and not was_missing
+        self._used_at = at
+        if self._arrivals or self.is_incomplete:
+            self._adopt_arrivals()
+            if self.is_incomplete:
+                self._await_quorum(at, by)
+                self._is_fresh = False
+        self.is_busy = False
+
+    def _adopt_arrivals(self) -> None:
+        while self._arrivals:
+            arrival = self._arrivals[0]  # removed when it has its place: see `discard`
+            index = arrival.node_state.index
+            if self.connections[index] not in (None, arrival):
+                self._drop(index)
+            self.connections[index] = arrival
+            self._has_quarantines |= arrival.quarantine is not None or arrival.ttl_ms_max > 0
+            arrival.owner = self
+            if self._on_invalidation is not None:
+                arrival.pipeline.on_invalidation(self._on_invalidation)
+            self._polled.add(arrival)
+            self._arrivals.popleft()
+        self.is_incomplete = False
+        for index, connection in enumerate(self.connections):
+            if connection is None or connection.lost:
+                self._drop(index)
+                self._connectors.all[index].request_connection(self.add)
+
+    def _drop(self, index: int) -> None:
+        self.is_incomplete = True
+        connection = self.connections[index]
+        if connection is not None:
+            self._polled.remove(connection)
+            connection.close()
+            self.connections[index] = None
+
+    def _await_quorum(self, began: Instant, by: Instant) -> None:
+        """Wait for a quorum while one may connect; for the remaining nodes once, a short while."""
+        connectors, policy = self._connectors, self._connectors.policy
+        # A little longer than the connect timeout, so that the reason of a failure is known.
+        until = min(by, began + policy.connect_timeout + policy.node_timeout)
+        has_quorum = False
+        while connectors.may_connect(self.connections):
+            if not has_quorum and self._connected() >= policy.quorum:
+                if not self._is_fresh:
+                    return
+                has_quorum, until = True, min(until, now() + policy.node_timeout)
+            if now() >= until:
+                return
+            connectors.changed.wait(
+                lambda: self._arrivals or not connectors.may_connect(self.connections), until
+            )
+            self._adopt_arrivals()
+
+    def _connected(self) -> int:
+        return sum(connection is not None for connection in self.connections)
+
+    # --- a round -----------------------------------------------------------------------------
+
+    def send(self, effect: Send, receiver: Inbox) -> SentRound:
+        """Send to all nodes without waiting for any of them."""
+        self.is_busy = True
+        if self._carriers:
+            self._carriers = []
+        command = effect.command
+        data = encode(command)
+        receiver.round = round_ = receiver.round + 1
+        started = now()
+        request = PendingRequest(command, receiver, round_, started)
+        # Fast path: in nearly every round no node is a special case, and every connection gets the
+        # bytes.
+        is_spared = type(command) in SPARED
+        everywhere = self._connectors.node_mask
+        sends_at_once = is_plain(effect, everywhere, self) and not self._has_quarantines
+        asked, bit = 0, 1
+        for connection in self.connections:
+            if (
+                sends_at_once
+                and connection is not None
+                and (not is_spared or len(connection.pending) < PENDING_MAX)
+                and connection.send(data, request)
+            ) or self._ask(bit.bit_length() - 1, data, request, effect):
+                asked |= bit
+            bit += bit  # the next node's
+        self.is_busy = False
+        return SentRound(round_, started, now(), asked, self)
+
+    def send_all(self, effect: SendBatch, receiver: Inbox) -> tuple[SentRound, ...]:
+        """Send several rounds, in one packet to each node."""
+        corked = [connection for connection in self.connections if connection is not None]
+        for connection in corked:
+            connection.holds_back = True
+        sent_rounds: list[SentRound] = []
+        carriers: list[Callable[[Any], None]] = []
+        for send in effect.sends:
+            sent_rounds.append(self.send(send, receiver))
+            carriers += self._carriers
+        self.is_busy = True
+        self._carriers = carriers
+        for connection in corked:
+            connection.flush()
+        self.is_busy = False
+        sent = now()
+        return tuple([sent_round._replace(sent_at=sent) for sent_round in sent_rounds])
+
+    def _ask(self, index: int, data: bytes, request: PendingRequest, effect: Send) -> bool:
+        """Send to one node, or reply in its name; return whether it was sent."""
+        refusal = self._try_ask(index, data, request, effect)
+        if refusal is None:
+            return True
+        receiver: Any = request.receiver
+        receiver.inbox.append(replied((request.round, index, refusal, request.asked_at)))
+        return False
+
+    def _try_ask(
+        self, index: int, data: bytes, request: PendingRequest, effect: Send
+    ) -> Answer | None:
+        found, connection = self._route(index, effect, request.asked_at), self.connections[index]
+        if isinstance(found, Answer):
+            return found
+        if found is HERE and connection is not None:
+            if connection.send(data, request):
+                # If the connection was lost just now, its reply is already in the inbox.
+                return None
+            found = unsent(request.command)
+        if isinstance(found, Over):
+            assert isinstance(found.paths, ConnectionSet)
+            self._carriers.append(found.paths.visit)
+            found.paths.send_later(index, data, request, effect)
+            return None
+        self.is_incomplete = True
+        connector = self._connectors.all[index]
+        if found.is_release and connector.release_later(request):
+            self._carriers.append(_no_visit)  # its thread sends it, and our receiver gets the reply
+            return None
+        return connector.node_state.unavailable_answer
+
+    def _route(self, index: int, effect: Send, at: Instant) -> Route:
+        """Apply the rule, and once more after a receive that may change a refusal."""
+        connection = self.connections[index]
+        found = route(effect, index, self, at, self)
+        if connection is None:
+            return found
+        if isinstance(found, Answer) and found.code in _MAY_CHANGE:
+            connection.receive()  # unread replies, or its end: then the limit is read again
+            found = HERE if connection.lost else route(effect, index, self, at, self)
+        elif connection.quarantine is not None and at >= connection.quarantine.until:
+            connection.quarantine = None
+            there = [c for c in self.connections if c is not None]
+            self._has_quarantines = any(c.quarantine or c.ttl_ms_max for c in there)
+        return found
+
+    def node(self, index: int) -> NodeState:
+        """Return the state of a node, for `route`."""
+        return self._connectors.all[index].node_state
+
+    def connection(self, path: object, index: int) -> Connection | None:
+        """Return the connection of this set to a node, for `route`."""
+        return path.connections[index] if isinstance(path, ConnectionSet) else None
+
+    def send_later(self, index: int, data: bytes, request: PendingRequest, effect: Send) -> None:
+        """Leave a request for the owner to send; safe from any thread."""
+        self._to_send_later[object()] = (index, data, request, effect)
+        if self.closed:
+            self._send_waiting()
+        self.visit(request.receiver)
+
+    def _send_waiting(self) -> None:
+        for key, waiting in list(self._to_send_later.copy().items()):
+            self._ask(*waiting)
+            # Last: after an interrupt before it, `discard` sends it again.
+            self._to_send_later.pop(key, None)
+
+    def receive(self, receiver: Inbox, effect: Receive) -> NodeReply | Timeout:
+        """Return the next reply that the flow has to see, or `Timeout`."""
+        self.is_busy = True
+        replies, (until, tally) = receiver.inbox, effect
+        is_last_poll = False
+        while True:
+            while replies:
+                reply = replies.popleft()
+                if tally is None or tally.count(reply) is not PENDING:
+                    self.is_busy = False
+                    return reply
+            at = now()
+            left = until - at
+            if left <= 0:
+                if is_last_poll:
+                    self.is_busy = False
+                    return Timeout(at)
+                # A reply that has arrived counts. If this process was stalled (stopped, or without
+                # the interpreter lock), nodes on this machine may have been stalled too. So the
+                # deadline moves by the length of the stall, by `node_timeout` at most.
+                node_timeout = self._connectors.policy.node_timeout
+                left = min(-left, node_timeout) // NS_PER_MS * NS_PER_MS
+                until, is_last_poll = at + left, True
+            most = _FOREIGN_POLL if self._carriers else SLEEP_MAX
+            if left > most:  # noqa: PLR1730 (for every reply: `min` is a call)
+                left = most
+            # Rounded up: a poll that ends early would find nothing and poll again.
+            self._poll_replies(-(-left // NS_PER_MS))
+            for visit in self._carriers:
+                visit(receiver)
+
+    def _poll_replies(self, timeout_ms: int) -> None:
+        if self.has_unsent:
+            timeout_ms = self._flush(timeout_ms)
+        polled = self._polled
+        for fd, _ in polled.poll(timeout_ms):
+            connection = polled.by_fd[fd]
+            connection.receive()
+            if connection.lost:
+                self._drop(connection.node_state.index)
+        if self._to_send_later:
+            self._send_waiting()
+
+    def _flush(self, timeout_ms: int) -> int:
+        """Send bytes that full sockets did not take; return the longest wait before a retry."""
+        self.has_unsent = False
+        for connection in self.connections:
+            if connection is not None:
+                connection.flush()
+        return min(timeout_ms, _FLUSH_EVERY_MS) if self.has_unsent else timeout_ms
+
+    def wait_for_push(self, wakeup_fd: int, timeout_ms: int) -> None:
+        """Wait for a push message, for `wakeup_fd`, or for the timeout; then read."""
+        if self.has_unsent or self._to_send_later:
+            timeout_ms = min(timeout_ms, _FLUSH_EVERY_MS)
+        self._polled.poll_with(wakeup_fd, timeout_ms)
+        self._poll_replies(0)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    @property
+    def has_pending(self) -> bool:
+        """Return whether some request has no reply yet, or was not sent completely."""
+        if self._to_send_later:
+            return True
+        # Called at every return to the pool: no generator, no call.
+        for connection in self.connections:
+            if connection is not None and (connection.pending or connection.unsent):
+                return True
+        return False
+
+    def drain(self) -> None:
+        """Send and receive what is possible without waiting, for an owner that awaits no reply."""
+        self.is_busy = True
+        self._poll_replies(0)
+        self.is_busy = False
+
+    def close(self, until: Instant = 0) -> None:
+        """Drain until `until`, then close all sockets, including those that still arrive."""
+        self.is_busy = True
+        while self.has_pending and now() < until:
+            self._poll_replies(min(sleep_ms(until), _FLUSH_EVERY_MS))
+        self.closed = True
+        for index in range(len(self.connections)):
+            self._drop(index)
+        self._close_arrivals()
+        self._send_waiting()
+        self.is_busy = False
+
+    def discard(self) -> None:
+        """Close all sockets after an interrupt of the owner left them in any state.
+
+        Each request without a reply becomes a pending release on its node.
+        """
+        self.closed = True
+        for connection in self.connections:
+            if connection is not None:
+                connection.discard()
+        self._close_arrivals()
+        self._send_waiting()
+
+    def reset_after_fork(self) -> None:
+        """Close our copies of the sockets silently, in a forked child; the parent's stay open."""
+        for connection in self.connections:
+            if connection is not None:
+                connection.sock.close()
+
+    def _close_arrivals(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._arrivals.popleft().close()
+
+
+def _no_visit(_visitor: object) -> None:
+    pass

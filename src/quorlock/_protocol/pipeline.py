@@ -1,0 +1,323 @@
+"""Requests in flight on one connection, in order, and the replies to them.
+
+A Redis server replies in the order of the requests, so a reply belongs to the oldest pending one.
+A request that timed out stays in the queue until its reply has come (rule 3).  Sockets, locks and
+time are left to the drivers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from quorlock._core.commands import (
+    ACQUIRES,
+    AnyAcquire,
+    Command,
+    EnableTracking,
+    Extend,
+    IssueFence,
+    Release,
+    ScriptedAcquire,
+)
+from quorlock._protocol.encoding import encode_command, encode_eval
+from quorlock._protocol.reader import (
+    NEED_DATA,
+    PARSER_ERRORS,
+    ProtocolError,
+    PushNotification,
+    ReplyError,
+    ReplyReader,
+    not_redis,
+)
+from quorlock._protocol.redaction import PIECE_MIN
+from quorlock._protocol.replies import NONSENSE, READERS, WHOLE, error_answer
+from quorlock.errors import VoteCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from quorlock._core.rounds import NodeReply
+    from quorlock._core.time import Duration, Instant
+    from quorlock._core.votes import Answer
+
+# A node with so many pending requests, and no reply for a while, gets no new acquires: the queue is
+# bounded then.  Releases of acquires that were sent always go out.
+PENDING_MAX = 64
+# The first of each on a connection is sent in full: NOSCRIPT would cost another round trip.
+_FENCING = (ScriptedAcquire, IssueFence)
+# An acquire may have been granted; a release may not have been carried out.
+_LEAVES_A_KEY = (*ACQUIRES, Release)
+
+# Takes the keys of an invalidation: read over this connection, and changed by another client since.
+# None: the server was emptied.
+InvalidationCallback = Callable[["Sequence[bytes] | None"], None]
+
+
+class Demoted(ProtocolError):
+    """The server is a replica now. It needs a new connection before it may vote again."""
+
+    code = VoteCode.CONNECTION_LOST
+
+
+class ReplyReceiver(Protocol):
+    """The receiver of replies. `over`: it waits no longer. `round`: its last round."""
+
+    round: int
+
+    @property
+    def over(self) -> bool: ...
+
+    def deliver(self, reply: NodeReply) -> None:
+        """Receive one reply."""
+        ...
+
+
+class SharedQueue(Protocol):
+    """Requests that come after those in the queue, and are kept elsewhere."""
+
+    def take_next(self) -> PendingRequest:
+        """Take the oldest of them; IndexError if there is none."""
+        ...
+
+    def flush_to_private(self) -> None:
+        """Put all of them into the queue."""
+        ...
+
+
+class PendingRequest(NamedTuple):
+    """A command that was sent, and the receiver and round that it was sent for."""
+
+    command: Command
+    receiver: ReplyReceiver
+    round: int
+    asked_at: Instant
+    in_full: bool = False  # the script's text was sent, not its name
+
+
+# As `PendingRequest(...)`; see `replied` in _core/rounds.py.
+requested: Callable[[tuple[Command, ReplyReceiver, int, Instant, bool]], PendingRequest] = partial(
+    getattr(tuple, "__new__"),  # noqa: B009
+    PendingRequest,
+)
+
+
+class _NoReceiver:
+    over = True
+    round = 0
+
+    def deliver(self, reply: NodeReply) -> None: ...
+
+
+# NOLOOP: no invalidations for changes that are made over this connection.
+_TRACK = encode_command(b"CLIENT", b"TRACKING", b"ON", b"NOLOOP")
+_TRACKS = EnableTracking(b"")
+_NO_RECEIVER = _NoReceiver()
+
+
+class RequestPipeline:
+    """The queue of pending requests on one connection, and the reader of its replies."""
+
+    __slots__ = (
+        "_is_tracking",
+        "_on_invalidation",
+        "_reader",
+        "_secret",
+        "has_extend_script",
+        "has_partial_reply",
+        "has_release_script",
+        "max_silence",
+        "outgoing",
+        "pending",
+        "protocol_error",
+        "replied_at",
+        "scripts_sent",
+        "shared",
+    )
+
+    def __init__(self, secret: str | None, patience: Duration) -> None:
+        self._secret = secret  # taken out of whatever words the server sends
+        self.pending: deque[PendingRequest] = deque()
+        self.shared: SharedQueue | None = None
+        self.max_silence: Duration = patience  # how long a node may keep silent with a full queue
+        self.replied_at: Instant = 0  # when something came last
+        self.has_release_script: bool = False  # the node has been sent the script
+        self.has_extend_script: bool = False
+        self.scripts_sent: set[str] = set()  # and those of these kinds of commands
+        self.outgoing: bytes = b""  # what the driver must send on our behalf (scripts in full)
+        self._on_invalidation: InvalidationCallback | None = None
+        self._is_tracking = False  # the server was asked to
+        self._reader = ReplyReader()
+        self.protocol_error: ProtocolError | None = None
+        self.has_partial_reply: bool = False  # the parser has had a part of a reply
+
+    def on_invalidation(self, on_hint: InvalidationCallback) -> None:
+        """Call `on_hint` when others change a key that is extended from now on."""
+        self._on_invalidation = on_hint
+        if not self._is_tracking:
+            self.has_extend_script = False
+
+    def append(self, request: PendingRequest, data: bytes) -> bytes:
+        """Add a request to the queue and return the bytes to send, `data` as a rule."""
+        if not self.has_release_script and isinstance(request.command, Release):
+            # The first one in full, so that the node knows the script from then on: after
+            # NOSCRIPT nothing may be left that sends it again, and the key would stay.
+            self.has_release_script = True
+            request, data = request._replace(in_full=True), encode_eval(request.command)
+        elif not self.has_extend_script and isinstance(request.command, Extend):
+            # So that a round of extensions is not one round trip longer than a lease has left.
+            self.has_extend_script = True
+            data = self._enable_tracking(request.asked_at) + encode_eval(request.command)
+            request = request._replace(in_full=True)
+        elif type(request.command) in _FENCING and self._is_new(request.command):
+            request, data = request._replace(in_full=True), encode_eval(request.command)
+        self.pending.append(request)
+        return data
+
+    def is_backlogged(self, at: Instant) -> bool:
+        """Return True if many requests are pending and no reply came for a while."""
+        if len(self.pending) < PENDING_MAX:
+            return False
+        return at - max(self.replied_at, self.oldest_asked_at(at)) > self.max_silence
+
+    def oldest_asked_at(self, at: Instant) -> Instant:
+        """Return when the oldest pending request was made; `at` if there is none."""
+        requests = tuple(self.pending)
+        return requests[0].asked_at if requests else at
+
+    def match_common_reply(self, data: bytes) -> tuple[PendingRequest, Answer] | None:
+        """Return the request and its answer if these bytes are one whole, plain reply.
+
+        They nearly always are where replies are read one by one; it saves a quarter of a cycle's
+        time.  None: they may be anything, feed them.
+        """
+        if self.has_partial_reply or not self.pending:
+            return None
+        answer = WHOLE[type(self.pending[0].command)].get(data)
+        return None if answer is None else (self.pending.popleft(), answer)
+
+    def feed(self, data: bytes | bytearray | memoryview, size: int) -> None:
+        """Take in the first `size` bytes of what came; the driver notes when (`replied_at`)."""
+        self._reader.feed(data, size)
+        self.has_partial_reply = True
+
+    def parse_replies(self) -> list[tuple[PendingRequest, Answer]]:
+        """Return the requests whose replies have come, with their answers.
+
+        `protocol_error` is set if malformed bytes came: to be raised when these are delivered.
+        """
+        reader, requests = self._reader, self.pending
+        found: list[tuple[PendingRequest, Answer]] = []
+        try:
+            reply: Any
+            while (reply := reader.gets()) is not NEED_DATA:
+                reader.unread = 0
+                kind: object = reply.__class__
+                if kind is PushNotification:
+                    self._on_push(reply)
+                    self.has_partial_reply = reader.has_data()
+                    continue
+                # Without any: IndexError, as from a queue that is empty.
+                request = (
+                    requests.popleft()
+                    if requests or self.shared is None
+                    else self.shared.take_next()
+                )
+                if kind is not ReplyError:
+                    answer = READERS[type(request.command)](reply)
+                    if answer is NONSENSE:
+                        requests.appendleft(request)  # not answered: it may have been granted
+                        name = type(request.command).__name__
+                        self.protocol_error = ProtocolError(f"unexpected reply to {name}")
+                        break
+                    found.append((request, answer))
+                elif type(request.command) is not EnableTracking and not self._resend_script(
+                    request, str(reply)
+                ):
+                    found.append((request, self._refused(request, str(reply))))
+                # Nearly every answer is the last one that came: nothing is left to parse then.
+                self.has_partial_reply = reader.has_data()
+                if not self.has_partial_reply:
+                    break
+        except IndexError:
+            self.protocol_error = ProtocolError("replies without a request")
+        except PARSER_ERRORS:
+            self.protocol_error = not_redis()
+        return found
+
+    def _refused(self, request: PendingRequest, error: str) -> Answer:
+        if error.startswith("READONLY"):
+            self.protocol_error = Demoted("connection given up: it is a replica now")
+        return error_answer(error, self._secrets(request))
+
+    def _secrets(self, request: PendingRequest) -> list[str | None]:
+        """Return what an error text must not show: the password, and the tokens that were sent."""
+        tokens = [getattr(q.command, "token", b"") for q in (request, *self.pending)]
+        # A shorter one is a user's own: it proves nothing, and is part of many words.
+        long_enough = [token for token in tokens if len(token) >= PIECE_MIN]
+        return [self._secret, *[token.decode(errors="replace") for token in long_enough]]
+
+    def keys_in_doubt(self) -> Iterator[AnyAcquire | Release]:
+        """Return the pending commands that may leave a key on the node."""
+        return (q.command for q in tuple(self.pending) if isinstance(q.command, _LEAVES_A_KEY))
+
+    def has_pending_acquire(self, token: bytes) -> bool:
+        """Return True if the acquire with this token is still pending here."""
+        commands = (request.command for request in tuple(self.pending))
+        return any(isinstance(c, ACQUIRES) and c.token == token for c in commands)
+
+    def _enable_tracking(self, at: Instant) -> bytes:
+        """Return what to send before the first extension, if invalidations are requested.
+
+        The extension reads its key, so it is tracked from then on.  A server that cannot track
+        replies with an error, which is ignored, and sends no invalidations.
+        """
+        if self._on_invalidation is None or self._is_tracking:
+            return b""
+        self._is_tracking = True
+        self.pending.append(PendingRequest(_TRACKS, _NO_RECEIVER, 0, at))
+        return _TRACK
+
+    def _on_push(self, push: list[Any]) -> None:
+        """Pass the keys of an invalidation on; ignore any other push."""
+        if self._on_invalidation is not None and len(push) == 2 and push[0] == b"invalidate":  # noqa: PLR2004
+            keys: list[Any] | None = push[1]
+            self._on_invalidation(
+                None if keys is None else [k for k in keys if isinstance(k, bytes)]
+            )
+
+    def _is_new(self, command: Command) -> bool:
+        """Return True the first time that this kind of command is sent on this connection."""
+        name = type(command).__name__
+        is_new = name not in self.scripts_sent
+        self.scripts_sent.add(name)
+        return is_new
+
+    def _resend_script(self, request: PendingRequest, error: str) -> bool:
+        """Send a script in full that the node has forgotten, at the end of the queue; once.
+
+        Releases are always resent, other commands only while their receiver waits: the key of an
+        acquire whose round is over would not be released.  Before that, the release of its token is
+        still to come, behind it.
+        """
+        command = request.command
+        if not error.startswith("NOSCRIPT") or request.in_full:
+            return False
+        if not isinstance(command, Release) and _is_over(request):
+            self.scripts_sent.discard(type(command).__name__)
+            return False
+        if self.shared is not None:
+            self.shared.flush_to_private()
+        self.outgoing += encode_eval(command)
+        self.pending.append(request._replace(in_full=True))
+        return True
+
+
+def _is_over(request: PendingRequest) -> bool:
+    """Return True if its receiver waits no longer, or is past the round of this acquire."""
+    receiver = request.receiver
+    return receiver.over or (
+        isinstance(request.command, ACQUIRES) and receiver.round != request.round
+    )

@@ -1,0 +1,197 @@
+"""Meanings of replies for the lock. Counting them is left to the core.
+
+A reply of a shape that the command cannot have is NONSENSE: after it nothing that comes down
+this connection can be trusted to belong to its question.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quorlock._core.commands import (
+    Acquire,
+    EnableTracking,
+    Extend,
+    Inspect,
+    IssueFence,
+    Release,
+    ScriptedAcquire,
+)
+from quorlock._core.votes import ABSENT, GRANTED, HELD, Answer, Vote
+from quorlock._protocol.redaction import redacted
+from quorlock.errors import VoteCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+NONSENSE = Answer(Vote.UNKNOWN, VoteCode.PROTOCOL_ERROR)
+
+_TEXT_MAX = 160
+
+# First words (or texts) of errors for want of a login or a right; and of others that the same
+# question will meet again.  Source: the error texts of Redis 7.0 and Valkey 9.
+_DENIED = (
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPERM",
+    "DENIED",
+    "ERR AUTH",
+    "ERR Client sent AUTH",
+    "ERR invalid password",
+    "ERR The user executing the script",
+    "ERR ACL failure in script",
+)
+# The last two from inside a script on servers before 7.0, which put their own words first.
+_DENIED_INSIDE = (
+    "can't run this command",
+    "can't access at least one of the keys",
+    "has no permissions",
+)
+_PERMANENT = (
+    "READONLY",
+    "MOVED",
+    "ASK ",
+    "CROSSSLOT",
+    "ERR unknown command",
+    "ERR DB index",
+    "ERR invalid DB index",
+)
+
+
+def error_answer(text: str, secrets: Iterable[str | None] = ()) -> Answer:
+    """Return an error reply as a vote: the node did nothing of what it was asked.
+
+    secrets: what must not be shown, if the server plays it back.
+    """
+    code = VoteCode.TRANSIENT_ERROR
+    if "WRONGTYPE" in text:
+        return Answer(Vote.REFUSED, VoteCode.WRONG_TYPE)
+    if text.startswith(_DENIED) or any(words in text for words in _DENIED_INSIDE):
+        code = VoteCode.ACCESS_DENIED
+    elif text.startswith(_PERMANENT):
+        code = VoteCode.PERMANENT_ERROR
+    return Answer(Vote.REFUSED, code, printable(redacted(text, secrets)))
+
+
+def printable(text: str) -> str:
+    """Return a server's text, fit for a log: one line, no control characters, not endless."""
+    clean = "".join(c if c.isprintable() else "?" for c in text[: _TEXT_MAX + 1])
+    return clean if len(clean) <= _TEXT_MAX else clean[:_TEXT_MAX] + "…"
+
+
+def _acquired(reply: Any) -> Answer:
+    if reply == b"OK":
+        return GRANTED
+    return HELD if reply is None else NONSENSE
+
+
+def _acquired_by_script(reply: Any) -> Answer:
+    told = _told(reply)
+    if told is None:
+        return NONSENSE
+    what, clock_us, number = told
+    if what == 1 and number >= 0:
+        return Answer(Vote.GRANTED, VoteCode.GRANTED, "", None, None, number, clock_us)
+    if what == 0:
+        return _holds(number, clock_us)
+    if what == -1 and number > 0:
+        text = f"restarted, emptied or first used; votes again in {-(-number // 1000)} s"
+        return Answer(Vote.UNKNOWN, VoteCode.QUARANTINED, text, clock_us=clock_us)
+    return _COUNTER_OFF._replace(clock_us=clock_us) if (what, number) == (-2, 0) else NONSENSE
+
+
+def _raised(reply: Any) -> Answer:
+    told = _told(reply)
+    if told is None:
+        return NONSENSE
+    what, clock_us, number = told
+    if what == 1 and number > 0:
+        return Answer(Vote.GRANTED, VoteCode.GRANTED, fence=number, clock_us=clock_us)
+    if what == 0:
+        return _holds(number, clock_us)
+    code = _NOT_RAISED.get(what) if number == 0 else None
+    return NONSENSE if code is None else Answer(Vote.REFUSED, code, clock_us=clock_us)
+
+
+def _holds(ttl_left_ms: int, clock_us: int) -> Answer:
+    found = _found(ttl_left_ms, None)
+    return found if found is NONSENSE else found._replace(clock_us=clock_us)
+
+
+def _told(reply: Any) -> tuple[int, int, int] | None:
+    """Return the three numbers of a fencing script, the second one a clock; None if malformed."""
+    try:
+        what, clock_us, number = reply
+    except (TypeError, ValueError):
+        return None
+    whole = type(what) is int and type(clock_us) is int and type(number) is int
+    return (what, clock_us, number) if whole and clock_us > 0 else None
+
+
+_COUNTER_OFF = Answer(
+    Vote.REFUSED,
+    VoteCode.CLOCK_SKEW,
+    "its fence counter is no number, or more than a day ahead of its clock",
+)
+_NOT_RAISED = {-1: VoteCode.KEY_MISSING, -2: VoteCode.FENCE_MISMATCH, -3: VoteCode.CLOCK_SKEW}
+
+
+def _extended(reply: Any) -> Answer:
+    return {1: GRANTED, 0: HELD, -1: ABSENT}.get(reply, NONSENSE) if _whole(reply) else NONSENSE
+
+
+def _released(reply: Any) -> Answer:
+    if type(reply) is int and reply == -3:  # noqa: PLR2004 (see release.lua)
+        return GRANTED
+    return _found(reply, None)
+
+
+def _inspected(reply: Any) -> Answer:
+    try:
+        holder, ttl_left_ms = reply
+    except (TypeError, ValueError):
+        return NONSENSE
+    if holder is None:
+        return ABSENT
+    return _found(ttl_left_ms, holder) if isinstance(holder, bytes) else NONSENSE
+
+
+def _tracked(reply: Any) -> Answer:
+    del reply  # a server that does not track gives no hints, and that is all
+    return GRANTED
+
+
+def _found(ttl_left_ms: Any, holder: bytes | None) -> Answer:
+    """Return the answer for another's key; `ttl_left_ms` is as in PTTL's replies."""
+    if not _whole(ttl_left_ms) or ttl_left_ms < -2:  # noqa: PLR2004
+        return NONSENSE
+    if ttl_left_ms == -2:  # noqa: PLR2004
+        return ABSENT
+    code = VoteCode.HELD_WITHOUT_TTL if ttl_left_ms == -1 else VoteCode.HELD
+    return Answer(Vote.REFUSED, code, "", ttl_left_ms, holder)
+
+
+def _whole(reply: Any) -> bool:
+    return type(reply) is int  # bool is RESP3's true and false, not a number
+
+
+# Whole answers as they nearly always come, by the kind of command (both of RESP's ways to say nil).
+WHOLE: dict[type, dict[bytes, Answer]] = {
+    Acquire: {b"+OK\r\n": GRANTED, b"_\r\n": HELD, b"$-1\r\n": HELD},
+    ScriptedAcquire: {},
+    IssueFence: {},
+    Extend: {b":1\r\n": GRANTED, b":0\r\n": HELD, b":-1\r\n": ABSENT},
+    Release: {b":-3\r\n": GRANTED},
+    Inspect: {},
+    EnableTracking: {},
+}
+# What a reply means, if it is not an error (`error_answer`), by the kind of command.
+READERS: dict[type, Callable[[Any], Answer]] = {
+    Acquire: _acquired,
+    ScriptedAcquire: _acquired_by_script,
+    IssueFence: _raised,
+    Extend: _extended,
+    Release: _released,
+    Inspect: _inspected,
+    EnableTracking: _tracked,
+}

@@ -1,0 +1,352 @@
+"""One node in memory: a Python model of the Redis or Valkey master, for quorlock's commands.
+
+The model matches the server for every command and script that quorlock sends, to the reply, the
+error text and the millisecond; `tests/servers/testing/test_fake_node_twin.py` runs the same random
+commands on both.  The time is an argument (the node's wall clock, in ms), so that the same node
+serves simulated worlds and `memory://` addresses.  Error texts are those of Valkey 9.  Commands as
+lists of words are in `fake_commands`, bytes and connections in `memory`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple, TypeAlias, Union
+
+from quorlock import scripts
+from quorlock._core.commands import Acquire, Command, Extend, IssueFence, Release, ScriptedAcquire
+from quorlock._protocol.encoding import COUNTER, MARKER
+
+
+class Error(str):
+    """An error reply: the text after the minus sign (surrogates stand for bytes not in UTF-8)."""
+
+    __slots__ = ()
+
+
+class Status(bytes):
+    """A simple string such as OK; equal to the same bytes."""
+
+    __slots__ = ()
+
+
+Reply: TypeAlias = Union[int, bytes, Error, "list[Reply]", "dict[bytes, Reply]", None]
+
+# A counter expires after a day without use; one that is a day ahead of the clock is an error.
+DAY_MS: Final = 86_400_000
+OK: Final = Status(b"OK")
+WRONG_TYPE: Final = Error("WRONGTYPE Operation against a key holding the wrong kind of value")
+READ_ONLY: Final = Error("READONLY You can't write against a read only replica.")
+FULL: Final = Error("OOM command not allowed when used memory > 'maxmemory'.")
+
+
+def in_script(error: Error, script: scripts.Script, at: bytes) -> Error:
+    """Return the error as the server reports it from a script, raised in the line with `at`."""
+    line = script.text[: script.text.index(at)].count(b"\n") + 1
+    return Error(f"{error} script: on @user_script:{line}.")
+
+
+DELETED = -3  # the reply of scripts/release.lua when the key was deleted
+_WRONG_TYPE_RELEASE: Final = in_script(WRONG_TYPE, scripts.RELEASE, b"redis.call('GET'")
+_WRONG_TYPE_EXTEND: Final = in_script(WRONG_TYPE, scripts.EXTEND, b"redis.call('GET'")
+_WRONG_TYPE_INSPECT: Final = in_script(WRONG_TYPE, scripts.INSPECT, b"redis.call('GET'")
+_WRONG_TYPE_GUARD: Final = in_script(WRONG_TYPE, scripts.GUARD, b"redis.call('GET'")
+_WRONG_TYPE_CONFIG: Final = in_script(WRONG_TYPE, scripts.CONFIG, b"redis.call('GET'")
+_WRONG_TYPE_ACQUIRE: Final = in_script(WRONG_TYPE, scripts.ACQUIRE, b"local holder = redis")
+_WRONG_TYPE_COUNTER: Final = in_script(WRONG_TYPE, scripts.ACQUIRE, b"local last = redis")
+_WRONG_TYPE_MARKER: Final = in_script(WRONG_TYPE, scripts.ACQUIRE, b"redis.call('GET', KEYS[3]")
+_WRONG_TYPE_RAISE: Final = in_script(WRONG_TYPE, scripts.RAISE, b"local holder = redis")
+_WRONG_TYPE_RAISED: Final = in_script(WRONG_TYPE, scripts.RAISE, b"local last = redis")
+_READ_ONLY_RELEASE: Final = in_script(READ_ONLY, scripts.RELEASE, b"redis.call('DEL'")
+_READ_ONLY_PROBE: Final = in_script(READ_ONLY, scripts.PROBE, b"redis.call('DEL'")
+_SETS_MARKER, _SETS_LOCK = b"redis.call('SET', KEYS[3]", b"redis.call('SET', KEYS[1]"
+_SETS_COUNTER = b"redis.call('SET', KEYS[2]"
+READ_ONLY_EXTEND: Final = in_script(READ_ONLY, scripts.EXTEND, b"redis.call('PEXPIRE'")
+
+
+class Entry(NamedTuple):
+    """A key's value, and the last instant (ms) at which it exists (None: it does not expire).
+
+    If the value is None, the key has another type: `members` are those of a list or a set.
+    """
+
+    value: bytes | None
+    until: int | None
+    members: tuple[bytes, ...] | frozenset[bytes] = ()
+
+
+class FakeNode:
+    """One node: its keys, its scripts and the identity of its process.
+
+    Attributes:
+        keys: all keys, expired ones included until a command finds them.
+        run_id: the id of the process; every restart changes it.
+        read_only: the node is a replica and refuses writes.
+        full: maxmemory is reached and nothing may be evicted; writes that need memory are refused.
+        known: SHA-1 (hex) of the cached scripts.
+        started: the start of the process, by the node's wall clock (ms).
+        followed: the replication id of the last master, after a dot; "" if there was none.
+    """
+
+    __slots__ = ("_saved", "followed", "full", "keys", "known", "read_only", "run_id", "started")
+
+    def __init__(self, run_id: str = "", started: int = 0) -> None:
+        self.keys: dict[bytes, Entry] = {}
+        self.run_id: str = run_id
+        self.read_only: bool = False
+        self.full: bool = False
+        self.known: set[bytes] = set()
+        self.started: int = started
+        self.followed: bytes = b""
+        self._saved: dict[bytes, Entry] = {}
+
+    # --- the commands that quorlock sends ----------------------------------------------------
+
+    def ask(self, command: Command, at: int) -> Reply:
+        """Execute one of quorlock's commands at this instant of the node's wall clock (ms)."""
+        kind = type(command)
+        if kind is Acquire:
+            return self.set_nx_px(command.key, command.token, command.ttl_ms, at)  # type: ignore[union-attr]
+        if kind is Release:
+            return self.release(command.key, command.token, at)  # type: ignore[union-attr]
+        if kind is ScriptedAcquire:
+            return self.acquire(command, at)  # type: ignore[arg-type]
+        if kind is IssueFence:
+            return self.raise_fence(command, at)  # type: ignore[arg-type]
+        if kind is Extend:
+            return self.extend(command.key, command.token, command.ttl_ms, at)  # type: ignore[union-attr]
+        return self.inspect(command.key, at)
+
+    def set_nx_px(self, key: bytes, value: bytes, ttl_ms: int, at: int) -> Reply:
+        """Execute SET key value NX PX ttl_ms."""
+        if self.read_only:
+            return READ_ONLY
+        if self.full:
+            return FULL
+        if self.alive(key, at) is not None:
+            return None
+        self.keys[key] = Entry(value, at + ttl_ms)
+        return OK
+
+    def acquire(self, command: ScriptedAcquire, at: int) -> Reply:
+        """Run scripts/acquire.lua."""
+        key, token, ttl_ms, grid_ms, marker_ms = command
+        if marker_ms and (kept_out := self._kept_out(marker_ms, at)) is not None:
+            return kept_out
+        entry = self.alive(key, at)
+        if entry is not None and entry.value is None:
+            return _WRONG_TYPE_ACQUIRE
+        if entry is not None and entry.value != token:
+            return [0, at * 1_000, ttl_left(entry, at)]
+        fence = self._next_fence(key, grid_ms, at) if grid_ms else 0
+        if not isinstance(fence, int):
+            return fence
+        if (entry is None or fence) and (refusal := self._refusal()):
+            first = _SETS_LOCK if entry is None else _SETS_COUNTER
+            return in_script(refusal, scripts.ACQUIRE, first)
+        if entry is None:
+            self.expire_at(key, Entry(token, None), at + ttl_ms, at)
+        if fence:
+            self.expire_at(COUNTER + key, Entry(b"%d" % fence, None), at + DAY_MS, at)
+        return [1, at * 1_000, fence]
+
+    def _kept_out(self, marker_ms: int, at: int) -> Reply:
+        """Return the script's reply if the marker is too recent; None if it is old enough."""
+        entry = self.alive(MARKER, at)
+        if entry is not None and entry.value is None:
+            return _WRONG_TYPE_MARKER
+        found = re.fullmatch(rb"(.*):([0-9]+)", (entry and entry.value) or b"", re.DOTALL)
+        # A marker of another owner was replicated, with the keys of another master.
+        is_own = found is not None and followed_by(found[1]) == self.followed
+        since = int(found[2]) if found and is_own else None
+        if since is None or since > at:
+            if refusal := self._refusal():
+                return in_script(refusal, scripts.ACQUIRE, _SETS_MARKER)
+            owner = self.run_id.encode() + self.followed
+            self.keys[MARKER] = Entry(b"%b:%d" % (owner, at), None)
+            since = at
+        left = since + marker_ms - at
+        return [-1, at * 1_000, left] if left > 0 else None
+
+    def _next_fence(self, key: bytes, grid_ms: int, at: int) -> Reply:
+        """Return the next fence that may be issued, or the script's reply if there is none."""
+        entry = self.alive(COUNTER + key, at) or Entry(b"0", None)
+        if entry.value is None:
+            return _WRONG_TYPE_COUNTER
+        last = _whole(entry.value)
+        if last is None or last > (at + DAY_MS) * 1_000:
+            return [-2, at * 1_000, 0]
+        return max(last + 1, (at // grid_ms + 1) * grid_ms * 1_000)
+
+    def raise_fence(self, command: IssueFence, at: int) -> Reply:
+        """Run scripts/raise.lua."""
+        key, token, fence, ahead_ms = command
+        entry = self.alive(key, at)
+        if entry is None:
+            return [-1, at * 1_000, 0]
+        if entry.value is None:
+            return _WRONG_TYPE_RAISE
+        if entry.value != token:
+            return [0, at * 1_000, ttl_left(entry, at)]
+        if fence > (at + ahead_ms) * 1_000:
+            return [-3, at * 1_000, 0]
+        return self._raise_to(key, fence, at)
+
+    def _raise_to(self, key: bytes, fence: int, at: int) -> Reply:
+        counter = self.alive(COUNTER + key, at)
+        if counter is not None and counter.value is None:
+            return _WRONG_TYPE_RAISED
+        last = None if counter is None else _whole(counter.value or b"")
+        if last is None or last >= fence:
+            return [-2, at * 1_000, 0]
+        if refusal := self._refusal():
+            return in_script(refusal, scripts.RAISE, _SETS_COUNTER)
+        self.expire_at(COUNTER + key, Entry(b"%d" % fence, None), at + DAY_MS, at)
+        return [1, at * 1_000, fence]
+
+    def _refusal(self) -> Error | None:
+        """Return the error of a write that needs memory; None if it is allowed."""
+        return READ_ONLY if self.read_only else FULL if self.full else None
+
+    def release(self, key: bytes, token: bytes | None, at: int) -> Reply:
+        """Run scripts/release.lua."""
+        entry = self.alive(key, at)
+        if entry is None:
+            return -2
+        if entry.value is None:
+            return _WRONG_TYPE_RELEASE
+        if entry.value != token:
+            return ttl_left(entry, at)
+        if self.read_only:
+            return _READ_ONLY_RELEASE
+        del self.keys[key]
+        return DELETED
+
+    def extend(self, key: bytes, token: bytes | None, ttl_ms: int, at: int) -> Reply:
+        """Run scripts/extend.lua."""
+        entry = self.alive(key, at)
+        if entry is None:
+            return -1
+        if entry.value is None:
+            return _WRONG_TYPE_EXTEND
+        if entry.value != token:
+            return 0
+        if ttl_left(entry, at) < ttl_ms:
+            if self.read_only:
+                return READ_ONLY_EXTEND
+            self.expire_at(key, entry, at + ttl_ms, at)
+        return 1
+
+    def probe(self, key: bytes) -> Reply:
+        """Run scripts/probe.lua."""
+        if self.read_only:
+            return _READ_ONLY_PROBE
+        self.keys.pop(key, None)
+        return 1
+
+    def inspect(self, key: bytes, at: int) -> Reply:
+        """Run scripts/inspect.lua."""
+        entry = self.alive(key, at)
+        if entry is None:
+            return [None, -2]
+        if entry.value is None:
+            return _WRONG_TYPE_INSPECT
+        return [entry.value, ttl_left(entry, at)]
+
+    def guard(self, key: bytes, run_id: bytes, worth: bytes, at: int) -> Reply:
+        """Run scripts/guard.lua."""
+        entry = self.alive(key, at)
+        if entry is not None and entry.value is None:
+            return _WRONG_TYPE_GUARD
+        marker = entry.value if entry is not None else None
+        found = re.fullmatch(rb"(.+):([0-9]+)", marker or b"", re.DOTALL)
+        since = int(found[2]) if found else None
+        owner = found[1] if found else b""
+        if owner.removesuffix(followed_by(owner)) != run_id:
+            since = {b"all": 0, b"nothing": None}.get(worth, since)
+        elif owner != run_id + self.followed:
+            since = None  # the marker dates from a time as a replica; a memory node never is one
+        if since is None or since > at:
+            since = at
+        now = b"%b%b:%d" % (run_id, self.followed, since)
+        if now != marker:
+            if self.read_only or self.full:
+                refusal = READ_ONLY if self.read_only else FULL
+                return in_script(refusal, scripts.GUARD, b"redis.call('SET'")
+            self.keys[key] = Entry(now, None)
+        return at - since
+
+    def compare_and_set(self, key: bytes, expected: bytes, new: bytes, at: int) -> Reply:
+        """Run scripts/config.lua."""
+        entry = self.alive(key, at) or Entry(b"", None)
+        if entry.value is None:
+            return _WRONG_TYPE_CONFIG
+        if entry.value == expected:
+            if refusal := self._refusal():
+                return in_script(refusal, scripts.CONFIG, b"redis.call('SET'")
+            self.keys[key] = Entry(new, None)
+            return new
+        return entry.value or None
+
+    def alive(self, key: bytes, at: int) -> Entry | None:
+        """Return the key's entry, or None if there is none or its last instant is past."""
+        entry = self.keys.get(key)
+        if entry is None or entry.until is None or entry.until >= at:
+            return entry
+        if not self.read_only:  # a replica hides the key and waits for its master's DEL
+            del self.keys[key]
+        return None
+
+    def expire_at(self, key: bytes, entry: Entry, until: int, at: int) -> None:
+        """Set the key's expiry; if it is not in the future, delete the key now."""
+        if until > at:
+            self.keys[key] = Entry(entry.value, until, entry.members)
+        else:
+            del self.keys[key]
+
+    def uptime_s(self, at: int) -> int:
+        """Return the uptime as INFO does: the difference of whole seconds of the wall clock."""
+        return at // 1000 - self.started // 1000
+
+    # --- faults ------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Save all keys to disk."""
+        self._saved = dict(self.keys)
+
+    def restart(self, run_id: str, *, memory: str, started: int = 0) -> None:
+        """Start another process: `memory` is "kept", "saved" (the keys on disk) or "lost"."""
+        self.run_id, self.started = run_id, started
+        self.known.clear()
+        if memory == "saved":
+            self.keys = dict(self._saved)
+        elif memory == "lost":
+            self.keys = {}
+            self._saved = {}
+
+    def flush(self) -> None:
+        """Execute FLUSHALL."""
+        self.keys.clear()
+
+    def evict(self, key: bytes) -> None:
+        """Evict the key, as a server that is out of memory does, even if it has no ttl."""
+        self.keys.pop(key, None)
+
+
+def followed_by(owner: bytes) -> bytes:
+    """Return the replication id at the end of a marker's owner, with its dot; "" if none."""
+    found = re.search(rb"\.[0-9a-f]{40}\Z", owner)
+    return found[0] if found else b""
+
+
+def _whole(text: bytes) -> int | None:
+    return int(text) if re.fullmatch(rb"[0-9]+", text) else None
+
+
+def is_side_key(key: bytes) -> bool:
+    """Return whether the key is reserved for quorlock's metadata, and thus no lock."""
+    return key.startswith(b"quorlock:")
+
+
+def ttl_left(entry: Entry, at: int) -> int:
+    """Return PTTL's reply for a key that exists."""
+    return -1 if entry.until is None else entry.until - at

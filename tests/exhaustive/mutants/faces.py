@@ -1,0 +1,79 @@
+"""Mutants of the two faces, and of what they have in common."""
+
+from __future__ import annotations
+
+from tests.exhaustive.mutants.mutant import Mutant
+
+FACES = [
+    Mutant(
+        "autocommit-unnoticed",
+        "fencing/connections.py",
+        "return None if not isinstance(autocommit, bool) else not autocommit",
+        "return None",
+        ("tests/servers/fencing",),
+    ),
+    Mutant(
+        "54-renewal-goes-on-after-hand-over",
+        "_sync/lease.py",
+        "        lease_state.stop_renewal()\n        at = now()\n",
+        "        at = now()\n",
+        ("tests/servers/api/test_hand_over_in_doubt.py", "-k", "follows_the_ticket"),
+    ),
+    Mutant(
+        "asyncio-renewal-goes-on-after-hand-over",
+        "asyncio/lease.py",
+        "        lease_state.stop_renewal()\n        at = now()\n",
+        "        at = now()\n",
+        ("tests/servers/api/test_hand_over_in_doubt.py", "-k", "follows_the_ticket"),
+    ),
+    Mutant(
+        "55-hand-over-suppresses-nothing",
+        "asyncio/lease.py",
+        "self._session.driver.node_states.suppress_releases(lease_state.token, at),",
+        "{},",
+        (
+            "tests/servers/api/test_hand_over_in_doubt.py",
+            "tests/servers/drivers/test_extend_and_pending_releases.py",
+        ),
+    ),
+    Mutant(
+        "lost-at-the-deadline-not-waited-for",
+        "_sync/loss_event.py",
+        "until if is_over else min(until, self._lease_state.deadline)",
+        "until",
+        ("tests/servers/api/test_lease.py",),
+    ),
+    Mutant(
+        "told-until-in-the-past",
+        "_api/lease_state.py",
+        "        if self.was_released or self._generation != fork.generation:\n"
+        "            return PAST\n"
+        "        return self._valid_until\n",
+        "        return self.valid_until\n",
+        ("tests/servers/api/test_renewal.py",),
+    ),
+    Mutant(
+        "prolonged-though-over",
+        "_api/lease_state.py",
+        "        if not self.held:\n            return False\n        # Capped",
+        "        # Capped",
+        ("tests/unit/core/test_extend.py", "tests/servers/api/test_lease.py"),
+    ),
+    Mutant(
+        "loss-told-at-the-end",
+        "_api/lease_state.py",
+        "return self.valid_until - notice(self.ttl_ms)",
+        "return self.valid_until",
+        ("tests/servers/api/test_lease.py", "tests/servers/api/test_renewal.py"),
+    ),
+    Mutant(
+        "targets-not-joined",
+        "_api/lease_state.py",
+        "        self.target = joined(",
+        "        self.target or joined(",
+        (
+            "tests/servers/drivers/test_extend_and_pending_releases.py",
+            "tests/servers/api/test_renewal.py",
+        ),
+    ),
+]

@@ -1,0 +1,408 @@
+"""A forked child holds nothing, does not affect its parent, and can acquire locks.
+
+The child's checks run between `in_child` and its `os._exit`; their exceptions come back as text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import select
+import signal
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import quorlock
+import quorlock.asyncio as quorlock_asyncio
+from quorlock import LeaseLost, Redlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock.testing.servers import Server, Servers
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+
+CHILD_TIMEOUT = 30.0
+KEY = b"parents"
+# All threads of a large process stand still while it forks, on a busy machine for more than 50 ms.
+PATIENT: dict[str, Any] = {"node_timeout": 2.0}
+
+
+def start_child(work: Callable[[], None]) -> tuple[int, int]:
+    """Fork; the child works, writes what went wrong into a pipe and ends without cleaning up."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write_end)
+        return pid, read_end
+    try:
+        signal.alarm(int(CHILD_TIMEOUT))
+        os.close(read_end)
+        try:
+            work()
+        except BaseException:  # noqa: BLE001
+            os.write(write_end, traceback.format_exc().encode()[-8000:])
+    finally:
+        os._exit(0)
+
+
+def join_child(child: tuple[int, int]) -> None:
+    pid, read_end = child
+    text = b""
+    end = time.monotonic() + CHILD_TIMEOUT + 5
+    while select.select([read_end], [], [], max(0.0, end - time.monotonic()))[0]:
+        data = os.read(read_end, 65536)
+        if not data:
+            break
+        text += data
+    os.close(read_end)
+    _, status = os.waitpid(pid, 0)
+    assert not text, text.decode()
+    assert status == 0, f"the child ended with {status}"
+
+
+def in_child(work: Callable[[], None]) -> None:
+    join_child(start_child(work))
+
+
+def holders(nodes: Servers) -> list[bytes | None]:
+    return [server.execute("GET", KEY) for server in nodes]
+
+
+def connections(server: Server) -> set[bytes]:
+    """The ids of our connections to it."""
+    clients: bytes = server.execute("CLIENT", "LIST")
+    fields = [dict(f.partition(b"=")[::2] for f in line.split()) for line in clients.splitlines()]
+    return {client[b"id"] for client in fields if client[b"name"] == b"quorlock"}
+
+
+def all_connections(nodes: Servers) -> list[set[bytes]]:
+    return [connections(server) for server in nodes]
+
+
+def cycle(redlock: Redlock, resource: str, rounds: int) -> None:
+    lock = redlock.lock(resource, timeout=5.0)
+    for _ in range(rounds):
+        lease = lock.acquire()
+        assert lease.held
+        assert lease.release()
+
+
+def await_all_up(redlock: Redlock, nodes: Servers) -> None:
+    """Every node is connected, so that what comes next opens nothing by the way."""
+    end = time.monotonic() + 5
+    while not all(connections(server) for server in nodes):
+        assert time.monotonic() < end, redlock.nodes
+        cycle(redlock, "warm", 1)
+
+
+def test_the_childs_copy_of_a_lease(nodes: Servers) -> None:
+    """The copy is not held, and cannot be released, extended or handed over; the parent's keys
+    stay.
+    """
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        lease = redlock.lock("parents").acquire()
+        token = lease.token.encode()
+
+        def work() -> None:
+            assert not lease.held
+            assert lease.valid_until == 0.0
+            assert lease.validity < 0
+            assert lease.release() is False
+            with pytest.raises(LeaseLost):
+                lease.ensure()
+            with pytest.raises(LeaseLost):
+                lease.extend()
+            with pytest.raises(LeaseLost):
+                lease.hand_over()
+            assert lease.lost.is_set()
+            assert not lease.held
+            assert holders(nodes) == [token] * 5
+
+        in_child(work)
+        assert holders(nodes) == [token] * 5
+        assert lease.held
+        lease.extend()
+        assert lease.release()
+
+
+def test_a_renewed_lease_is_renewed_by_the_parent_alone(nodes: Servers) -> None:
+    """The child's copy is over and nothing renews it there; its own locks are renewed as ever."""
+    with Redlock(nodes.urls, ttl=1.0) as redlock:
+        lease = redlock.lock(KEY, renew=True).acquire()
+
+        def work() -> None:
+            assert not lease.held
+            assert not any(t.name == "quorlock renewal" for t in threading.enumerate())
+            assert lease.release() is False
+            with redlock.lock(b"childs", renew=True) as own:
+                first = own.valid_until
+                while quorlock.now() < first + 0.2:
+                    time.sleep(0.02)
+                assert own.held
+                assert not lease.held
+
+        in_child(work)
+        assert lease.held
+        assert holders(nodes) == [lease.token.encode()] * len(nodes)
+        assert lease.release() is True
+
+
+def test_block_left_in_the_child(nodes: Servers) -> None:
+    """A child that leaves the parent's `with` block releases nothing."""
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        lock = redlock.lock("parents")
+        lease = lock.__enter__()
+
+        def work() -> None:
+            with pytest.raises(LeaseLost):
+                lock.__exit__(None, None, None)
+            assert None not in holders(nodes)
+
+        in_child(work)
+        assert None not in holders(nodes)
+        assert lease.held
+        lock.__exit__(None, None, None)
+        assert holders(nodes) == [None] * 5
+
+
+@pytest.mark.parametrize("end", ["garbage", "close", "own lock and close"])
+def test_end_of_the_childs_redlock(nodes: Servers, end: str) -> None:
+    """The child releases no lease of the parent's, and closes none of its connections."""
+    redlock = Redlock(nodes.urls, **PATIENT)
+    lease = redlock.lock("parents").acquire()
+    await_all_up(redlock, nodes)
+    cycle(redlock, "other", 1)
+    before = all_connections(nodes)
+
+    def work() -> None:
+        nonlocal redlock, lease
+        if end == "own lock and close":
+            cycle(redlock, "childs", 3)
+        if end != "garbage":
+            redlock.close()
+        del redlock, lease
+        gc.collect()
+
+    in_child(work)
+    assert None not in holders(nodes)
+    assert all(old <= new for old, new in zip(before, all_connections(nodes), strict=True))
+    cycle(redlock, "other", 20)
+    assert all_connections(nodes) == before, "the parent had to connect again"
+    assert lease.held
+    assert lease.release()
+    redlock.close()
+
+
+def test_the_childs_own_lock(nodes: Servers) -> None:
+    """The child uses new connections, and is refused locks that the parent holds."""
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        lease = redlock.lock("parents").acquire()
+        await_all_up(redlock, nodes)
+        before = all_connections(nodes)
+
+        def work() -> None:
+            assert redlock.lock("parents").try_acquire() is None
+            assert redlock.lock("parents").locked()
+            with redlock.lock("childs", timeout=2.0) as own:
+                assert own.held
+                for old, new in zip(before, all_connections(nodes), strict=True):
+                    assert old < new, "no connection of its own"
+            redlock.close()
+
+        in_child(work)
+        assert lease.held
+        assert None not in holders(nodes)
+        assert lease.release()
+
+
+@pytest.mark.parametrize("children", [1, 4])
+def test_parent_and_children_at_once(nodes: Servers, children: int) -> None:
+    """Each runs 200 cycles on a separate resource: every release is True, and no process
+    reconnects.
+    """
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        await_all_up(redlock, nodes)
+        cycle(redlock, "warm", 1)
+        before = all_connections(nodes)
+        started = [
+            start_child(lambda n=n: cycle(redlock, f"child-{n}", 200))  # type: ignore[misc]
+            for n in range(children)
+        ]
+        cycle(redlock, "parent", 200)
+        for child in started:
+            join_child(child)
+        assert all(old <= new for old, new in zip(before, all_connections(nodes), strict=True))
+
+
+def test_exclusion_between_parent_and_children(nodes: Servers) -> None:
+    """All use one resource: each writes and reads one file that only the lock protects; nothing
+    overlaps.
+    """
+    read_end, write_end = os.pipe()  # as an unprotected box: one number is in it
+    os.write(write_end, b"%8d" % 0)
+    with Redlock(nodes.urls, retry_delay=(0.001, 0.004), **PATIENT) as redlock:
+        redlock.lock("shared").acquire().release()
+
+        def work() -> None:
+            for _ in range(25):
+                with redlock.lock("shared", timeout=20.0):
+                    assert select.select([read_end], [], [], 0)[0], "another is inside"
+                    number = int(os.read(read_end, 8))
+                    os.write(write_end, b"%8d" % (number + 1))
+
+        started = [start_child(work) for _ in range(3)]
+        try:
+            work()
+        finally:
+            for child in started:
+                join_child(child)
+    assert int(os.read(read_end, 8)) == 100
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_fork_while_other_threads_acquire(nodes: Servers) -> None:
+    """Other threads may hold any mutex at that moment: the child can acquire, and they continue."""
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        stop = threading.Event()
+        faults: list[BaseException] = []
+
+        def acquire_for_ever(number: int) -> None:
+            try:
+                while not stop.is_set():
+                    cycle(redlock, f"thread-{number}", 1)
+            except BaseException as error:  # noqa: BLE001
+                faults.append(error)
+
+        threads = [threading.Thread(target=acquire_for_ever, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(25):
+                in_child(lambda: cycle(redlock, "child", 2))
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(10)
+        assert not faults
+        assert not any(thread.is_alive() for thread in threads)
+    assert [server.keys() for server in nodes] == [[]] * 5
+
+
+def test_fork_while_it_connects(nodes: Servers) -> None:
+    """Keepers are at work in the parent; in the child there are none, and it starts its own."""
+    for _ in range(10):
+        redlock = Redlock(nodes.urls, **PATIENT)
+        thread = threading.Thread(target=cycle, args=(redlock, "thread", 1))
+        thread.start()
+        in_child(lambda r=redlock: cycle(r, "child", 1))  # type: ignore[misc]
+        thread.join(10)
+        cycle(redlock, "parent", 1)
+        redlock.close()
+
+
+def test_grandchild(nodes: Servers) -> None:
+    """Each generation holds its own and nothing else."""
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        lease = redlock.lock("parents").acquire()
+
+        def child() -> None:
+            own = redlock.lock("childs", timeout=2.0).acquire()
+            assert not lease.held
+
+            def grandchild() -> None:
+                assert not lease.held
+                assert not own.held
+                assert own.release() is False
+                cycle(redlock, "grandchilds", 5)
+                assert redlock.lock("childs").try_acquire() is None
+
+            in_child(grandchild)
+            assert own.held
+            assert own.release()
+
+        in_child(child)
+        assert lease.held
+        assert lease.release()
+
+
+def test_asyncio(nodes: Servers) -> None:
+    """Forked in a running loop: the child's new loop acquires, and the parent's continues."""
+
+    async def cycles(redlock: quorlock_asyncio.Redlock, resource: str, rounds: int) -> None:
+        for _ in range(rounds):
+            async with redlock.lock(resource, timeout=5.0) as lease:
+                assert lease.held
+
+    async def main() -> None:
+        redlock = quorlock_asyncio.Redlock(nodes.urls, **PATIENT)
+        lease = await redlock.lock("parents").acquire()
+        await cycles(redlock, "warm", 3)
+        before = all_connections(nodes)
+
+        async def childs_main() -> None:
+            assert not lease.held
+            assert await lease.release() is False
+            with pytest.raises(LeaseLost):
+                await lease.extend()
+            assert await redlock.lock("parents").try_acquire() is None
+            await cycles(redlock, "childs", 200)
+            await redlock.close()
+
+        def work() -> None:
+            # As multiprocessing does it: the loop of the parent is not running here.
+            asyncio.events._set_running_loop(None)
+            asyncio.run(childs_main())
+
+        child = start_child(work)
+        await cycles(redlock, "parent", 200)
+        await asyncio.to_thread(join_child, child)
+        assert all_connections(nodes) == before
+        assert lease.held
+        assert await lease.release()
+        await redlock.close()
+
+    asyncio.run(main())
+
+
+def process(urls: list[str], redlock: Redlock, results: Any) -> None:
+    """Use the inherited Redlock in a multiprocessing child."""
+    cycle(redlock, "child", 50)
+    kept = redlock.lock("kept by child").acquire()
+    results.put((quorlock.now() > 0, kept.held))
+    # The end of multiprocessing's children: their own atexit, os._exit.
+
+
+def test_multiprocessing(nodes: Servers) -> None:
+    """The fork method, with processes that end in their own way."""
+    context = multiprocessing.get_context("fork")
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        lease = redlock.lock("parents").acquire()
+        results: Any = context.SimpleQueue()
+        children = [
+            context.Process(target=process, args=(nodes.urls, redlock, results)) for _ in range(1)
+        ]
+        for child in children:
+            child.start()
+        cycle(redlock, "parent", 100)
+        for child in children:
+            child.join(CHILD_TIMEOUT)
+            assert child.exitcode == 0
+            child.close()
+        assert results.get() == (True, True)
+        results.close()
+        assert lease.held
+        assert None not in holders(nodes)
+        assert lease.release()
+    # The child's own lease: multiprocessing ends its children without an interpreter's exit, so
+    # it may live on until its ttl; nothing is promised but that it is not the parent's business.
+    for server in nodes:
+        assert set(server.keys()) <= {b"kept by child"}

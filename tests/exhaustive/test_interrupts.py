@@ -1,0 +1,776 @@
+"""Ctrl-C anywhere in a blocking call: it is raised, and no key and no connection is left.
+
+KeyboardInterrupt is raised at the k-th line of the library that the calling thread reaches, for k =
+1, 2, 3, … until the call completes. The suite takes a sample from a random start;
+QUORLOCK_THOROUGH=1 takes every k, and also every point between two instructions at which CPython
+handles signals. Then the same with real signals, at random.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dis
+import faulthandler
+import functools
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import quorlock
+from quorlock import ConfigError, Lease, LeaseLost, QuorlockError, Redlock
+from quorlock._core.results import LossReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import CodeType, FrameType
+
+    from quorlock._drivers.sync.pool import ConnectionPool
+    from quorlock.testing.servers import Server, Servers
+
+SOURCE = str(Path(quorlock.__file__).parent)
+THOROUGH = os.environ.get("QUORLOCK_THOROUGH") == "1"
+POINTS_MAX = 5_000  # no call takes more
+CLEAN_WITHIN = 1.0  # seconds until a key without a holder must be gone
+RESOURCE = "interrupted"
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at the k-th point of this thread's way through our code.
+
+    granularity "line": where a line begins.  "signal": where CPython looks for signals, which
+    is when a function begins, after a call of something written in C, and when a loop repeats.
+    within: in this function alone.
+    """
+
+    def __init__(self, k: int, granularity: str, within: str = "") -> None:
+        self.k = k
+        self.within = within
+        self.seen = 0
+        self.where = ""
+        self._opcodes = granularity == "signal"
+        self._last: int | None = None  # the instruction before, if it looked for signals
+
+    def __enter__(self) -> Interrupter:
+        self._before = sys.gettrace()
+        sys.settrace(self._enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _enter(self, frame: FrameType, event: str, arg: object) -> Any:
+        self._last = None
+        if not frame.f_code.co_filename.startswith(SOURCE) or in_finalizer(frame):
+            return None
+        if self._opcodes:
+            frame.f_trace_opcodes = True
+            frame.f_trace_lines = False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "line" and frame.f_lasti not in impossible(frame.f_code):
+            self._point(frame)
+        elif event == "opcode":
+            names, guards = opcodes(frame.f_code)
+            # The exception would come from the call itself, so both must be guarded alike.
+            if self._last is not None and guards[self._last] == guards[frame.f_lasti]:
+                self._point(frame)
+            name = names[frame.f_lasti]
+            # Not where a generator is resumed: `yield from` is safe from signals.
+            checks = name.startswith("CALL") or name in {"JUMP_BACKWARD", "RESUME 0"}
+            self._last = frame.f_lasti if checks else None
+        return self._step
+
+    def _point(self, frame: FrameType) -> None:
+        if self.within not in ("", frame.f_code.co_qualname):
+            return
+        self.seen += 1
+        if self.seen == self.k:
+            name = frame.f_code.co_filename.removeprefix(SOURCE + "/")
+            self.where = f"{name}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+            raise KeyboardInterrupt
+
+
+def in_finalizer(frame: FrameType | None) -> bool:
+    """Python itself swallows what is raised there."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename == weakref.__file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@functools.cache
+def opcodes(code: CodeType) -> tuple[dict[int, str], dict[int, int | None]]:
+    """The name of every instruction, and where it goes when it raises."""
+    names = {
+        i.offset: f"RESUME {i.arg}" if i.opname == "RESUME" else i.opname
+        for i in dis.get_instructions(code)
+    }
+    table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    guards = {
+        offset: next((e.target for e in table if e.start <= offset < e.end), None)
+        for offset in names
+    }
+    return names, guards
+
+
+@functools.cache
+def impossible(code: CodeType) -> frozenset[int]:
+    """Return whether a line begins at a point at which no signal can be noticed.
+
+    A line of a `with` begins again when its block is left, before `__exit__` is called. Some
+    instructions in such a block (the word `try`, the beginning of a comprehension) cannot fail and
+    are outside of the code that the compiler guards; an exception there would leave the mutex
+    locked. A `yield from` line begins again at every resumption, and an exception there would not
+    reach the inner generator.
+    """
+    instructions = list(dis.get_instructions(code))
+    guards, blocks = opcodes(code)[1], lines_in_blocks(code.co_filename)
+    entries = {
+        i.positions.lineno: i.offset
+        for i in reversed(instructions)
+        if i.opname in ("BEFORE_WITH", "LOAD_SPECIAL") and i.positions
+    }
+    return frozenset(
+        i.offset
+        for i in instructions
+        if i.opname in ("NOP", "SEND")
+        or (i.positions and i.positions.lineno in heads_of_handlers(code.co_filename))
+        or (i.positions and i.offset > entries.get(i.positions.lineno, i.offset))
+        or (i.positions and i.positions.lineno in blocks and guards[i.offset] is None)
+    )
+
+
+@functools.cache
+def heads_of_handlers(file: str) -> frozenset[int]:
+    """The lines `except …:` of a file: no call, no jump back, so no look for signals in them."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    return frozenset(n.lineno for n in ast.walk(tree) if isinstance(n, ast.ExceptHandler))
+
+
+@functools.cache
+def lines_in_blocks(file: str) -> frozenset[int]:
+    """The lines of all bodies of `with` in a file."""
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    return frozenset(
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With)
+        for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+    )
+
+
+class Stuck(BaseException):
+    """A call waits for something that never comes."""
+
+
+@contextlib.contextmanager
+def watchdog(seconds: float = 15.0) -> Iterator[None]:
+    """Raise Stuck in the main thread, whose waiting for a lock can be interrupted."""
+
+    def bark(*_: object) -> None:
+        raise Stuck
+
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# --- what is interrupted ---------------------------------------------------------------------
+
+
+@dataclass
+class Scene:
+    """A Redlock, its nodes, and what was found out about them."""
+
+    nodes: Servers
+    live: list[Server]
+    make: Callable[[], Redlock]
+    held_by_another: bool = False
+    redlock: Redlock = field(init=False)
+    faults: list[str] = field(default_factory=list)
+
+    def begin(self, *, warm: bool) -> None:
+        self.redlock = self.make()
+        if warm:
+            self.warm_up()
+
+    def warm_up(self) -> None:
+        lease = self.redlock.lock("warm", timeout=2.0).acquire()
+        lease.release()
+
+    def values(self) -> list[bytes | None]:
+        return [server.execute("GET", RESOURCE) for server in self.live]
+
+    def clean(self) -> bool:
+        """Check that no live node has a key, within a bounded time."""
+        allowed = b"another" if self.held_by_another else None
+        end = time.monotonic() + CLEAN_WITHIN
+        while any(value != allowed for value in self.values()):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.001)
+        return True
+
+    def scrub(self) -> None:
+        for server in self.live:
+            if self.held_by_another:
+                server.execute("SET", RESOURCE, "another")
+            else:
+                server.execute("DEL", RESOURCE)
+
+    def check(self, interrupter: Interrupter, outcome: str) -> None:
+        """Nothing is left, and the Redlock is as good as new."""
+        found = []
+        if interrupter.where and outcome != "interrupted":
+            found.append(f"the interrupt was swallowed: {outcome}")
+        if self.redlock._session.live:
+            gc.collect()  # a lease in a cycle with the exception that reports it
+        if not self.clean():
+            found.append(f"keys left: {self.values()}")
+            self.scrub()
+        found += self.unusable()
+        if found:
+            self.faults += [f"{interrupter.k}: {interrupter.where}: {what}" for what in found]
+            self.redlock.close()
+            self.begin(warm=True)
+
+    def unusable(self) -> Iterator[str]:
+        session, pool = self.redlock._session, self.redlock._session.driver._pool
+        end = time.monotonic() + CLEAN_WITHIN
+        while session.live and time.monotonic() < end:
+            time.sleep(0.001)  # a thread releases what was dropped
+        if session.live:
+            yield f"an account of {len(session.live)} leases is left"
+            session.live.clear()
+        try:
+            lease = self.redlock.lock("afterwards", timeout=2.0).acquire()
+            if not lease.release():
+                yield "a later release says False"
+        except QuorlockError as error:
+            yield f"a later acquire fails: {error}"
+        end = time.monotonic() + CLEAN_WITHIN
+        while in_use(pool) and time.monotonic() < end:
+            time.sleep(0.001)
+        if in_use(pool):
+            yield f"{in_use(pool)} bundles are lost"
+
+
+def in_use(pool: ConnectionPool) -> int:
+    """Return the borrowed connection sets; there should be none."""
+    return len(pool._owners)
+
+
+def acquire(scene: Scene, interrupter: Interrupter) -> None:
+    lock = scene.redlock.lock(RESOURCE, timeout=0.04)
+    with interrupter:
+        lock.acquire()
+
+
+def try_acquire(scene: Scene, interrupter: Interrupter) -> None:
+    lock = scene.redlock.lock(RESOURCE)
+    with interrupter:
+        lock.try_acquire()
+
+
+def block(scene: Scene, interrupter: Interrupter) -> None:
+    lock = scene.redlock.lock(RESOURCE, timeout=0.04)
+    with interrupter, lock:
+        pass
+
+
+def extend(scene: Scene, interrupter: Interrupter) -> None:
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    try:
+        with interrupter:
+            lease.extend()
+    finally:
+        assert lease.held, "an interrupted extend does not end the lease"
+        assert lease.release()
+
+
+def extend_and_drop(scene: Scene, interrupter: Interrupter) -> None:
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    with interrupter:
+        lease.extend()
+
+
+def release(scene: Scene, interrupter: Interrupter) -> None:
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    with interrupter:
+        lease.release()
+
+
+def lost_extend(scene: Scene, interrupter: Interrupter) -> None:
+    """Two nodes have lost the key, one has another's: LeaseLost, and a release on the rest."""
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    for server in scene.live[:3]:
+        server.execute("DEL", RESOURCE)
+    with interrupter:
+        lease.extend()
+
+
+def hand_over_and_adopt(scene: Scene, interrupter: Interrupter) -> None:
+    """An interrupted adopt can be repeated, unless it had won: then the lease was released."""
+    ticket = scene.redlock.lock(RESOURCE, timeout=2.0).acquire().hand_over()
+    lease: Lease | None = None
+    interrupted = False
+    try:
+        with interrupter:
+            lease = scene.redlock.adopt(ticket)
+    except KeyboardInterrupt:
+        interrupted = True
+    # Not inside of `except`: the traceback would keep alive what has to go.
+    with contextlib.suppress(LeaseLost, ConfigError):
+        if lease is None:
+            lease = scene.redlock.adopt(ticket)
+    if lease is not None:
+        lease.release()
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def acquire_renewed(scene: Scene, interrupter: Interrupter) -> None:
+    """Whatever becomes of this one, the next lease is renewed."""
+    lock = scene.redlock.lock(RESOURCE, ttl=1.0, timeout=2.0, renew=True)
+    interrupted = False
+    try:
+        with interrupter:
+            lock.acquire().release()
+    except KeyboardInterrupt:
+        interrupted = True
+    with scene.redlock.lock("next", ttl=1.0, timeout=2.0, renew=True) as lease:
+        first, end = lease.valid_until, time.monotonic() + 0.8
+        while lease.valid_until == first:
+            assert time.monotonic() < end, f"nothing renews: {interrupter.where}"
+            time.sleep(0.005)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def ask_for_the_loss(scene: Scene, interrupter: Interrupter) -> None:
+    """Check the event and wait for it; renewal's report of a loss still arrives, and nothing
+    hangs.
+    """
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    try:
+        with interrupter:
+            lease.lost.is_set()
+            lease.lost.wait(0.01)
+    finally:
+        lost = lease.lost
+        lease._state.end(LossReason.TAKEN)  # as renewal says it
+        assert lost.is_set()
+        assert lost.wait(0)
+
+
+ACTS: list[Callable[[Scene, Interrupter], None]] = [
+    acquire,
+    try_acquire,
+    block,
+    extend,
+    extend_and_drop,
+    release,
+    lost_extend,
+    hand_over_and_adopt,
+]
+# Every line of `acquire` is one of `block`; `extend_and_drop` differs from `extend` in what becomes
+# of the lease. So the states of the nodes below do without them: test_warm has all of them.
+SOME_ACTS = ACTS if THOROUGH else [block, extend, release, lost_extend, hand_over_and_adopt]
+WANTING = [acquire, try_acquire, block] if THOROUGH else [try_acquire, block]
+
+
+def perform(act: Callable[[Scene, Interrupter], None], scene: Scene, at: Interrupter) -> str:
+    try:
+        act(scene, at)
+    except KeyboardInterrupt:
+        return "interrupted"
+    except QuorlockError as error:
+        return type(error).__name__
+    return "completed"
+
+
+def every_point(
+    act: Callable[[Scene, Interrupter], None],
+    scene: Scene,
+    granularity: str,
+    *,
+    stride: int,
+    cold: bool = False,
+    within: str = "",
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[], None] = lambda: None,
+) -> None:
+    """Interrupt at every (some-th) point until the call completes; fail with all that was found."""
+    stride = 1 if THOROUGH else stride
+    scene.begin(warm=not cold)
+    tried: Counter[str] = Counter()
+    try:
+        for k in range(random.randint(1, stride), POINTS_MAX, stride):
+            at = Interrupter(k, granularity, within)
+            try:
+                with watchdog():
+                    before()
+                    outcome = perform(act, scene, at)
+                    after()
+                    scene.check(at, outcome)
+            except Stuck:
+                scene.faults.append(f"{k}: {at.where}: stuck for good: {traceback.format_exc()}")
+                after()
+                break
+            tried[outcome] += 1
+            if not at.where:
+                break
+            if cold:
+                scene.redlock.close()
+                scene.begin(warm=False)
+        else:
+            scene.faults.append("it never completes")
+        scene.faults += scene_after(scene)
+    finally:
+        with contextlib.suppress(Stuck), watchdog(5.0):
+            scene.redlock.close()
+    print(f"{act.__name__} {granularity} every {stride}: {dict(tried)}")
+    assert not scene.faults, "\n" + "\n".join(scene.faults)
+    assert tried["interrupted"] > 0
+
+
+def scene_after(scene: Scene) -> Iterator[str]:
+    """20 threads can still acquire, all at once, and release."""
+    won: list[bool] = []
+
+    def work(number: int) -> None:
+        lock = scene.redlock.lock(f"after-{number}", timeout=5.0)
+        won.extend([lock.acquire().release() for _ in range(5)])
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + 15
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+    stuck = sum(thread.is_alive() for thread in threads)
+    if stuck:
+        faulthandler.dump_traceback()
+        yield f"{stuck} of 20 threads are stuck"
+    elif len(won) != 100 or not all(won):
+        yield f"afterwards {won.count(True)} of 100 cycles went well"
+
+
+def maker(nodes: Servers, **settings: Any) -> Callable[[], Redlock]:
+    # With one node hung and one connection cut by the interrupt, each of the other three has to
+    # answer in time, on a machine that may be busy and in a thread that is traced.
+    patient: dict[str, Any] = {"retry_delay": (0.01, 0.03), "node_timeout": 0.25}
+    return lambda: Redlock(nodes.urls, **patient | settings)
+
+
+GRANULARITIES = ["line", "signal"] if THOROUGH else ["line"]
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", ACTS)
+def test_warm(nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str) -> None:
+    every_point(act, Scene(nodes, list(nodes), maker(nodes)), granularity, stride=11)
+
+
+STARTS = [
+    "LockBase._lease",
+    "RenewalThread.add",
+    "BackgroundThread.wake",
+    "BackgroundThread._start",
+]
+
+
+@pytest.mark.parametrize("within", [*STARTS, "RenewalThread.stop"])
+def test_what_starts_renewal(nodes: Servers, within: str) -> None:
+    """Interrupted at every line without a thread: the next lease is renewed."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    settings: dict[str, Any] = {"within": within, "before": renewal_has_ended}
+    every_point(acquire_renewed, scene, "line", stride=1, **settings)
+
+
+def renewal_has_ended() -> None:
+    while any(thread.name == "quorlock renewal" for thread in threading.enumerate()):
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_what_tells_a_loss(nodes: Servers, granularity: str) -> None:
+    """The event that renewal sets, and that looks at the clock."""
+    every_point(ask_for_the_loss, Scene(nodes, list(nodes), maker(nodes)), granularity, stride=29)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", WANTING)
+def test_cold(nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str) -> None:
+    """The first call of a Redlock also starts the connectors and waits for connections."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    every_point(act, scene, granularity, stride=37, cold=True, after=lambda: all_up(scene))
+
+
+def all_up(scene: Scene) -> None:
+    """Keepers bring every node, whatever was interrupted."""
+    end = time.monotonic() + 2.0
+    while not all(node.up for node in scene.redlock.nodes):
+        if time.monotonic() > end:
+            scene.faults.append(f"the next fault: nodes never up: {scene.redlock.nodes}")
+            return
+        scene.warm_up()
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", WANTING)
+def test_contended(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    """Another client holds the lock throughout."""
+    scene = Scene(nodes, list(nodes), maker(nodes), held_by_another=True)
+    scene.live = list(nodes)
+    scene.scrub()
+    every_point(act, scene, granularity, stride=41)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", SOME_ACTS)
+def test_one_node_hung(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    """Stopped before the interrupted call, continued after it: nothing is on that node either."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    hung = nodes[4]
+    every_point(act, scene, granularity, stride=29, before=hung.stop, after=hung.cont)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", SOME_ACTS)
+def test_one_node_dead(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    nodes[4].kill()
+    every_point(act, Scene(nodes, list(nodes)[:4], maker(nodes)), granularity, stride=29)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", [extend, release, block])
+def test_two_nodes_hung(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    """A bare majority, one of which the interrupt cuts off: its release counts nevertheless."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    every_point(act, scene, granularity, stride=47, **holding_back(nodes[3:]))
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", WANTING)
+def test_quorum_hung(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    """Acquires end after the outage timeout; on all five nothing is left."""
+    scene = Scene(nodes, list(nodes), maker(nodes, outage_timeout=0.1))
+    every_point(act, scene, granularity, stride=97, **holding_back(nodes[2:]))
+
+
+def test_while_an_error_comes_out(nodes: Servers) -> None:
+    """Interrupted at every line that ends a failed call: the connection set is available again.
+
+    It calls nothing written in C, so CPython handles signals at the beginning of each call.
+    """
+    scene = Scene(nodes, list(nodes), maker(nodes, outage_timeout=0.1))
+    hung = holding_back(nodes[2:])
+    every_point(try_acquire, scene, "line", stride=1, within="Driver.run_and_claim", **hung)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@pytest.mark.parametrize("act", [try_acquire, release])
+def test_crowded(
+    nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
+) -> None:
+    """Other callers have all the places, so it queues, and they hand connection sets over."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    over = threading.Event()
+
+    def crowd(number: int) -> None:
+        while not over.is_set():
+            with contextlib.suppress(QuorlockError):
+                scene.redlock.lock(f"crowd-{number}", timeout=0.1).acquire().release()
+
+    crowd_: list[threading.Thread] = []
+
+    def gather() -> None:
+        over.clear()
+        crowd_[:] = [threading.Thread(target=crowd, args=(n,), daemon=True) for n in range(6)]
+        for thread in crowd_:
+            thread.start()
+
+    def disperse() -> None:
+        over.set()
+        for thread in crowd_:
+            thread.join()
+
+    every_point(act, scene, granularity, stride=29, before=gather, after=disperse)
+
+
+def holding_back(hung: Sequence[Server]) -> dict[str, Any]:
+    """Stop them while the interrupted call runs."""
+
+    def stop() -> None:
+        for server in hung:
+            server.stop()
+
+    def cont() -> None:
+        for server in hung:
+            server.cont()
+
+    return {"before": stop, "after": cont}
+
+
+# --- real signals ----------------------------------------------------------------------------
+
+REAL = """
+    import _thread, os, random, signal, sys, threading, time
+    from quorlock import QuorlockError, Redlock
+    from quorlock.testing.servers import Servers
+
+    kind, rounds, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    print("seed", seed)
+    chance = random.Random(seed)
+    interrupted, swallowed, faults = 0, 0, []
+
+    def fire(after):
+        if kind == "timer":
+            signal.setitimer(signal.ITIMER_REAL, after)
+            return None
+        def work():
+            end = time.perf_counter() + after
+            while time.perf_counter() < end:
+                pass
+            if kind == "main":
+                _thread.interrupt_main()
+            else:
+                os.kill(os.getpid(), signal.SIGINT)
+        thread = threading.Thread(target=work)
+        thread.start()
+        return thread
+
+    def alarmed(*_):
+        raise KeyboardInterrupt
+
+    def left(servers, name):
+        keys = [key for server in servers for key in server.keys()]
+        return [key for key in keys if name in ('', key.decode())]
+
+    signal.signal(signal.SIGALRM, alarmed)
+    with Servers(5) as servers:
+        redlock = Redlock(servers.urls)
+        redlock.lock("warm").acquire().release()
+        for number in range(rounds):
+            act = chance.choice(["acquire", "with", "extend", "release"])
+            name = f"r{number}"
+            lock, lease, thread, lost = redlock.lock(name, timeout=1.0), None, None, False
+            try:
+                if act in ("extend", "release"):
+                    lease = lock.acquire()
+                try:
+                    thread = fire(chance.uniform(20e-6, 3e-3))
+                    for _ in range(100):
+                        if act == "acquire":
+                            lease = lock.acquire()
+                            lease.release()
+                        elif act == "with":
+                            with lock:
+                                pass
+                        elif act == "extend":
+                            lease.extend()
+                        else:
+                            lease.release()
+                            lease = lock.acquire()
+                    time.sleep(0.5)
+                    swallowed += 1  # Python does so in __del__
+                    lost = True
+                except KeyboardInterrupt:
+                    interrupted += 1
+            except QuorlockError as error:
+                faults.append(f"{number} {act}: {error}")
+            if thread is not None:
+                thread.join()
+            # The lock too: interrupted at the door of __exit__ (python/cpython#74174) it has the
+            # lease still, and gives it back when it is garbage itself.
+            lock = lease = None
+            end = time.monotonic() + 2.0
+            while not lost and left(servers, name) and time.monotonic() < end:
+                time.sleep(0.001)
+            # What Python swallowed at the door of __del__ is given back by close(), see below.
+            if not lost and left(servers, name):
+                faults.append(f"{number} {act}: keys left {left(servers, name)}")
+                for server in servers:
+                    server.flush()
+        won = []
+        threads = [
+            threading.Thread(
+                target=lambda n=n: won.append(redlock.lock(f"a{n}", timeout=5).acquire().release()),
+                daemon=True,
+            )
+            for n in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        if won != [True] * 20:
+            faults.append(f"afterwards {won} of 20 threads")
+        began = time.monotonic()
+        redlock.close()
+        if time.monotonic() - began > 2:
+            faults.append("close takes long")
+        if left(servers, ""):
+            faults.append(f"keys left after close {left(servers, '')}")
+    print("interrupted", interrupted, "swallowed", swallowed)
+    for fault in faults:
+        print("FAULT", fault)
+    sys.exit(bool(faults) or interrupted + swallowed < rounds or swallowed > rounds // 10)
+"""
+
+
+@pytest.mark.parametrize("kind", ["timer", "main", "kill"])
+def test_real_signals(kind: str) -> None:
+    """Signals at random microseconds, in a separate process, so that pytest is not hit."""
+    rounds, seed = (500 if THOROUGH else 100), random.getrandbits(32)
+    command = [sys.executable, "-c", textwrap.dedent(REAL), kind, str(rounds), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ignored = [
+        line
+        for line in done.stderr.splitlines()
+        if line and not line.startswith((" ", "Traceback"))
+    ]
+    # Python itself swallows what comes out of a finalizer, or of the callback of a weak reference
+    # (threading keeps its threads in a WeakSet). Since 3.14 it says so in other words.
+    allowed = (
+        "Exception ignored in: <function Lease.__del__",
+        "Exception ignored while calling deallocator <function Lease.__del__",
+        "Exception ignored in: <function WeakSet.__init__.<locals>._remove",
+        "Exception ignored on calling weakref callback <function WeakSet.__init__.<locals>._remove",
+        "KeyboardInterrupt",
+    )
+    assert all(line.startswith(allowed) for line in ignored), done.stderr

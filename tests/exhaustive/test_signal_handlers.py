@@ -1,0 +1,435 @@
+"""A signal handler runs in the middle of our code: it may call the library, and it may raise.
+
+Systematically: at the k-th line of our own code that the thread comes to, a handler is called that
+uses the same Redlock (blocking), or an exception is raised in the event loop's thread (asyncio).
+The suite takes every some-th k, beginning at a random one; QUORLOCK_THOROUGH=1 takes every k.  Then
+real signals at random instants.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import quorlock.asyncio as aio
+from quorlock import QuorlockError
+from tests.exhaustive.test_interrupts import (
+    RESOURCE,
+    THOROUGH,
+    Interrupter,
+    Scene,
+    in_use,
+    maker,
+    watchdog,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from types import FrameType
+
+    from quorlock import Lease, Redlock
+    from quorlock.testing.servers import Servers
+
+POINTS_MAX = 5_000
+CLEAN_WITHIN = 1.0  # seconds
+
+
+class SoftLimit(Exception):
+    """An exception like that of a task queue's soft time limit."""
+
+
+# --- a handler that calls the library --------------------------------------------------------
+
+
+class Handler(Interrupter):
+    """Calls a function at the k-th point, in the same thread and on top of its stack."""
+
+    def __init__(self, k: int, call: Callable[[], object]) -> None:
+        super().__init__(k, "line")
+        self._call = call
+        self.outcome = ""
+
+    def _point(self, frame: FrameType) -> None:
+        self.seen += 1
+        if self.seen == self.k:
+            self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+            try:
+                self.outcome = str(self._call())
+            except QuorlockError as error:
+                self.outcome = type(error).__name__
+
+
+def acquires(redlock: Redlock, handler: Handler) -> None:
+    lease = redlock.lock(RESOURCE, timeout=2.0)
+    with handler:
+        held = lease.acquire()
+    held.release()
+
+
+def enters(redlock: Redlock, handler: Handler) -> None:
+    lock = redlock.lock(RESOURCE, timeout=2.0)
+    with handler, lock:
+        pass
+
+
+def extends(redlock: Redlock, handler: Handler) -> None:
+    lease = redlock.lock(RESOURCE, timeout=2.0).acquire()
+    with handler:
+        lease.extend()
+    lease.release()
+
+
+def releases(redlock: Redlock, handler: Handler) -> None:
+    lease = redlock.lock(RESOURCE, timeout=2.0).acquire()
+    with handler:
+        lease.release()
+
+
+ACTS = [acquires, enters, extends, releases]
+
+
+def by_a_handler(name: str, redlock: Redlock, other: Lease) -> object:
+    """Run the handler's actions; `other` is held by this process."""
+    if name == "release":
+        return other.release()
+    if name == "extend":
+        other.extend()
+        return None
+    if name == "acquire":
+        return redlock.lock("by-a-handler", timeout=2.0).acquire().release()
+    if name == "try":
+        return redlock.lock(RESOURCE).try_acquire()  # dropped at once: released as garbage
+    if name == "close":
+        redlock.close()
+    return [node.up for node in redlock.nodes]
+
+
+@pytest.mark.parametrize("does", ["release", "extend", "acquire", "try", "close", "nodes"])
+@pytest.mark.parametrize("act", ACTS)
+def test_a_handler_calls_the_library(
+    nodes: Servers, act: Callable[[Redlock, Handler], None], does: str
+) -> None:
+    """The handler returns in time, and so does the interrupted call; nothing is left."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    scene.begin(warm=True)
+    stride = 1 if THOROUGH else 61
+    called = 0
+    for k in range(random.randint(1, stride), POINTS_MAX, stride):
+        other = scene.redlock.lock("other", timeout=2.0).acquire()
+        handler = Handler(k, lambda: by_a_handler(does, scene.redlock, other))  # noqa: B023
+        with watchdog(), contextlib.suppress(QuorlockError):
+            act(scene.redlock, handler)
+        called += bool(handler.where)
+        if does == "close" and handler.where:
+            scene.begin(warm=False)
+        else:
+            other.release()
+        where = f"{k}: {handler.where}: {handler.outcome}"
+        assert scene.clean(), f"{where}: keys left: {scene.values()}"
+        if does in ("release", "acquire") and handler.where:
+            assert handler.outcome == "True", where
+        end = time.monotonic() + CLEAN_WITHIN
+        while in_use(scene.redlock._session.driver._pool) and time.monotonic() < end:
+            time.sleep(0.001)
+        assert not in_use(scene.redlock._session.driver._pool), where
+        if not handler.where:
+            break
+    else:
+        pytest.fail("it never completes")
+    scene.redlock.close()
+    assert called or stride > 1
+
+
+def test_handlers_in_handlers_find_places(nodes: Servers) -> None:
+    """Each handler acquires while the one below it has a place that it cannot return."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    scene.begin(warm=True)
+    depth = 0
+
+    def nested() -> object:
+        nonlocal depth
+        depth += 1
+        lock = scene.redlock.lock(f"nested-{depth}", timeout=5.0)
+        if depth < 12:
+            sys.settrace(None)
+            with Handler(90, nested):
+                return lock.acquire().release()
+        return lock.acquire().release()
+
+    with watchdog():
+        nested()
+    scene.redlock.close()
+    assert depth == 12 or not THOROUGH
+
+
+# --- an owner that is gone -------------------------------------------------------------------
+
+
+def deserted(redlock: Redlock, monkeypatch: Any, times: int) -> None:
+    """Interrupt this many calls of this thread, and all that follows from it."""
+    from quorlock._drivers.sync.driver import _FlowRunner
+
+    abandon = _FlowRunner.cancel
+
+    def interrupted(turn: _FlowRunner) -> None:
+        del turn
+        raise KeyboardInterrupt
+
+    for number in range(times):
+        monkeypatch.setattr(_FlowRunner, "cancel", interrupted)
+        at = Interrupter(3, "line", "ConnectionSet.receive")
+        with pytest.raises(KeyboardInterrupt), at:
+            redlock.lock(f"{RESOURCE}-{number}").acquire()
+        monkeypatch.setattr(_FlowRunner, "cancel", abandon)
+
+
+def test_the_same_thread_finds_what_it_has_left(nodes: Servers, monkeypatch: Any) -> None:
+    """The next call of the thread discards the connection set, and the lock is released."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    scene.begin(warm=True)
+    pool = scene.redlock._session.driver._pool
+    deserted(scene.redlock, monkeypatch, 1)
+    assert in_use(pool) == 1
+    assert scene.redlock.lock("next", timeout=2.0).acquire().release()
+    assert not in_use(pool)
+    assert all_gone(nodes)
+    scene.redlock.close()
+
+
+def test_other_threads_find_what_is_left(nodes: Servers, monkeypatch: Any) -> None:
+    """All places are taken by calls that are gone, of a thread that never calls again."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    scene.begin(warm=True)
+    pool = scene.redlock._session.driver._pool
+    monkeypatch.setattr(pool, "_recover_abandoned", lambda *_: None)
+    deserted(scene.redlock, monkeypatch, pool._slots.count)
+    monkeypatch.undo()
+    assert in_use(pool) == pool._slots.count
+    won: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: won.append(scene.redlock.lock("next", timeout=5.0).acquire().release())
+    )
+    thread.start()
+    thread.join(10)
+    assert won == [True]
+    assert not in_use(pool)
+    assert all_gone(nodes)
+    scene.redlock.close()
+
+
+def all_gone(nodes: Servers) -> bool:
+    end = time.monotonic() + CLEAN_WITHIN
+    while any(key.startswith(RESOURCE.encode()) for node in nodes for key in node.keys()):  # noqa: SIM118
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+# --- asyncio ---------------------------------------------------------------------------------
+
+
+class Raiser(Interrupter):
+    """Raise at the k-th line of the library that the event loop's thread reaches."""
+
+    def __init__(self, k: int, error: type[BaseException]) -> None:
+        super().__init__(k, "line")
+        self._error = error
+
+    def _point(self, frame: FrameType) -> None:
+        if is_garbage_soon(frame):
+            return
+        self.seen += 1
+        if self.seen == self.k:
+            self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+            raise self._error
+
+
+def is_garbage_soon(frame: FrameType | None) -> bool:
+    """Return whether only a frame refers to a lease, which is released when that is garbage.
+
+    This is so before a block that is left knows its lease, and after the flow that won has been
+    closed (decision 9).
+    """
+    while frame is not None and frame.f_code.co_name not in ("__aexit__", "run_and_claim"):
+        frame = frame.f_back
+    if frame is None:
+        return False
+    if frame.f_code.co_name == "run_and_claim":
+        return "result" in frame.f_locals
+    return "lease" not in frame.f_locals
+
+
+async def cycle(redlock: aio.Redlock, name: str) -> None:
+    async with redlock.lock(name, timeout=2.0) as lease:
+        await lease.extend()
+
+
+async def three_cycles(redlock: aio.Redlock) -> None:
+    await asyncio.gather(*(cycle(redlock, f"{RESOURCE}-{n}") for n in range(3)))
+
+
+async def one_cycle(redlock: aio.Redlock) -> None:
+    await cycle(redlock, RESOURCE)
+
+
+@pytest.mark.parametrize("error", [SoftLimit, KeyboardInterrupt])
+@pytest.mark.parametrize("act", [one_cycle, three_cycles])
+def test_asyncio_goes_on(
+    nodes: Servers,
+    act: Callable[[aio.Redlock], Coroutine[Any, Any, None]],
+    error: type[BaseException],
+    caplog: Any,
+) -> None:
+    """The same loop and Redlock acquire at once afterwards, no key is left, no task hangs."""
+    caplog.set_level(logging.CRITICAL, "asyncio")  # it logs what it does not pass on
+    stride = 1 if THOROUGH else 43
+    with asyncio.Runner() as runner:
+        redlock = runner.run(opened(nodes))
+        for k in range(random.randint(1, stride), POINTS_MAX, stride):
+            at = Raiser(k, error)
+            loop = runner.get_loop()
+            task = loop.create_task(act(redlock))
+            began = time.monotonic()
+            with contextlib.suppress(error), at:
+                loop.run_until_complete(asyncio.wait([task], timeout=3))
+            run_ready(loop, error)
+            while not task.done():  # the exception came out of the loop itself
+                task.cancel()
+                with contextlib.suppress(error):  # and out of each task that it ended
+                    loop.run_until_complete(asyncio.wait([task], timeout=3))
+                run_ready(loop, error)
+                assert time.monotonic() - began < 2.5, f"{k}: {at.where}: it hangs"
+            with contextlib.suppress(error, asyncio.CancelledError, QuorlockError):
+                task.result()
+            while others := [one for one in asyncio.all_tasks(loop) if is_cycle(one)]:
+                # Those that `gather` left: each may bring the exception out of the loop as well.
+                with contextlib.suppress(error):
+                    loop.run_until_complete(asyncio.wait(others, timeout=3))
+                run_ready(loop, error)
+                assert time.monotonic() - began < 2.5, f"{k}: {at.where}: it hangs"
+            del task
+            gc.collect()  # a lease in a cycle with the exception that reports it
+            assert time.monotonic() - began < 2.5, f"{k}: {at.where}"
+            runner.run(is_clean(nodes, f"{k}: {at.where}"))
+            runner.run(cycle(redlock, "afterwards"))
+            if not at.where:
+                break
+        else:
+            pytest.fail("it never completes")
+        runner.run(redlock.close())
+
+
+def run_ready(loop: asyncio.AbstractEventLoop, error: type[BaseException]) -> None:
+    """Run the callbacks that are ready. An exception that leaves the loop while the awaited future
+    is done leaves asyncio's callback that stops it, which would stop the next run early.
+    """
+    loop.call_soon(loop.stop)
+    with contextlib.suppress(error):
+        loop.run_forever()
+
+
+def is_cycle(task: asyncio.Task[Any]) -> bool:
+    return getattr(task.get_coro(), "__name__", "") == cycle.__name__
+
+
+async def opened(nodes: Servers) -> aio.Redlock:
+    redlock = aio.Redlock(nodes.urls, node_timeout=0.25)
+    await cycle(redlock, "warm")
+    return redlock
+
+
+async def is_clean(nodes: Servers, where: str) -> None:
+    end = time.monotonic() + CLEAN_WITHIN
+    while keys := [key for node in nodes for key in node.keys() if RESOURCE.encode() in key]:  # noqa: SIM118
+        assert time.monotonic() < end, f"{where}: keys left: {keys}"
+        await asyncio.sleep(0.002)
+
+
+# --- real signals ----------------------------------------------------------------------------
+
+REAL = """
+    import faulthandler, os, random, signal, sys, time
+    from quorlock import QuorlockError, Redlock
+    from quorlock.testing.servers import Servers
+
+    does, rounds, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    print("seed", seed)
+    chance = random.Random(seed)
+    handled, faults = 0, []
+
+    class SoftLimit(TimeoutError if chance.random() < 0.5 else Exception):
+        pass
+
+    def handler(*_):
+        global handled, other
+        handled += 1
+        if does == "raise":
+            raise SoftLimit
+        if does == "release":
+            lease, other = other, None
+            if lease is not None and not lease.release():
+                faults.append(f"{handled}: False")
+        elif does == "acquire":
+            redlock.lock("by-a-handler", timeout=5.0).acquire().release()
+        else:
+            redlock.close()
+
+    signal.signal(signal.SIGALRM, handler)
+    with Servers(3) as servers:
+        redlock, other = Redlock(servers.urls), None
+        for number in range(rounds):
+            faulthandler.dump_traceback_later(20, exit=True)  # it hangs
+            before = handled
+            lock = redlock.lock("main", timeout=5.0)
+            try:
+                if other is None and does == "release":
+                    other = redlock.lock("other", timeout=5.0).acquire()
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(20e-6, 3e-3))
+                while handled == before:
+                    with lock as lease:
+                        lease.extend()
+            except SoftLimit:
+                pass
+            except QuorlockError as error:
+                if does != "close":
+                    faults.append(f"{number}: {error}")
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if does == "close":
+                redlock = Redlock(servers.urls)
+            lock = lease = None
+            end = time.monotonic() + 1.0
+            left = lambda: [k for server in servers for k in server.keys() if k != b"other"]
+            while left() and time.monotonic() < end:
+                time.sleep(0.001)
+            if left():
+                faults.append(f"{number}: keys left {left()}")
+                for server in servers:
+                    server.flush()
+        redlock.close()
+    print(handled, "signals")
+    for fault in faults:
+        print("FAULT", fault)
+    sys.exit(bool(faults) or handled < rounds)
+"""
+
+
+@pytest.mark.parametrize("does", ["raise", "release", "acquire", "close"])
+def test_real_signals(does: str) -> None:
+    """Signals at random microseconds, in a separate process, so that pytest is not hit."""
+    rounds, seed = (2_000 if THOROUGH else 60), random.getrandbits(32)
+    command = [sys.executable, "-c", textwrap.dedent(REAL), does, str(rounds), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,111 @@
+"""One plain connection to a server or a proxy, for the proofs: what does a client see?
+
+Owns the socket and RESP; leaves what is asked to its callers. Not quorlock's client, on purpose.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import hiredis
+
+from quorlock.testing.servers import Server
+
+_MORE = object()  # hiredis' sign that a reply is not complete yet
+
+Address = str | tuple[str, int]
+Argument = bytes | str | int | float
+
+
+class Talk:
+    """A connection by unix path or by (host, port). Error replies are returned as values."""
+
+    def __init__(self, address: Address, *, timeout: float = 5.0) -> None:
+        self.timeout = timeout  # seconds for one reply
+        self._reader = hiredis.Reader(notEnoughData=_MORE)
+        self._socket = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+        self._socket.settimeout(timeout)
+        try:
+            self._socket.connect(address)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Twice does no harm."""
+        self._socket.close()
+
+    def send(self, *args: Argument) -> None:
+        """Send a command and do not wait."""
+        self._socket.sendall(pack(*args))
+
+    def read(self) -> Any:
+        """The next reply. TimeoutError when none comes, ConnectionError when none will."""
+        deadline = time.monotonic() + self.timeout
+        while (reply := self._reader.gets()) is _MORE:
+            self._reader.feed(self.receive(max(1e-6, deadline - time.monotonic())))
+        return reply
+
+    def receive(self, seconds: float | None = None) -> bytes:
+        """Some bytes, as they come, within the timeout or so many seconds. ConnectionError at the
+        end.
+        """
+        self._socket.settimeout(self.timeout if seconds is None else seconds)
+        data = self._socket.recv(65536)
+        if not data:
+            raise ConnectionAbortedError("the connection was closed")
+        return data
+
+    def ask(self, *args: Argument) -> Any:
+        """Send a command and return its reply."""
+        self.send(*args)
+        return self.read()
+
+
+def pack(*args: Argument) -> bytes:
+    """A command as it goes over the wire."""
+    parts = [arg if isinstance(arg, bytes) else str(arg).encode() for arg in args]
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
+
+
+def info(server: Server, section: str) -> Mapping[str, str]:
+    """One section of INFO."""
+    text: bytes = server.execute("INFO", section)
+    pairs = (line.partition(":") for line in text.decode().splitlines())
+    return {name: value for name, colon, value in pairs if colon}
+
+
+def is_silent(address: Address, *command: str, seconds: float = 0.05) -> bool:
+    """Return whether a server listens there and does not reply to the command (PING) for this
+    long.
+    """
+    try:
+        with Talk(address, timeout=seconds) as talk:
+            talk.ask(*(command or ("PING",)))
+    except TimeoutError:
+        return True
+    return False
+
+
+def what_happens(address: Address, *command: str, seconds: float = 5.0) -> str:
+    """Return the reply to a new client, or the name of its error."""
+    try:
+        with Talk(address, timeout=seconds) as talk:
+            return repr(talk.ask(*(command or ("PING",))))
+    except OSError as error:
+        return type(error).__name__

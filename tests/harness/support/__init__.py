@@ -1,0 +1,1 @@
+"""Helpers of several tests that users do not need: misbehaving nodes."""

@@ -1,0 +1,172 @@
+"""Run one test with both APIs: it is written with `await`, as for quorlock.asyncio.
+
+An adapter gives the blocking API coroutine functions that never suspend. Which methods these are is
+read from the asyncio API, so the adapter contains no names. test_parity checks that both APIs have
+the same names and parameters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, cast
+
+import quorlock
+import quorlock.asyncio as aio
+from quorlock.testing.servers import Server
+
+T = TypeVar("T")
+
+# A healthy node may take this long to answer on a machine that runs other tests as well.
+PATIENT: dict[str, Any] = {"node_timeout": 0.15}
+
+TWINS: dict[type, type] = {
+    quorlock.Redlock: aio.Redlock,
+    quorlock.Lock: aio.Lock,
+    quorlock.Lease: aio.Lease,
+}
+
+
+class Awaited:
+    """A blocking Redlock, Lock or Lease, used as if it were its asyncio twin."""
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.real, name)
+        if not inspect.ismethod(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return awaited(found(*args, **kwargs))
+
+        async def verb(*args: Any, **kwargs: Any) -> Any:
+            return awaited(found(*args, **kwargs))
+
+        twin = getattr(TWINS[type(self.real)], name)
+        return verb if inspect.iscoroutinefunction(twin) else call
+
+    async def __aenter__(self) -> Any:
+        return awaited(self.real.__enter__())
+
+    async def __aexit__(self, *raised: Any) -> Any:
+        return self.real.__exit__(*raised)
+
+    def __repr__(self) -> str:
+        return repr(self.real)
+
+
+def awaited(result: Any) -> Any:
+    """Make the result of a blocking call awaitable."""
+    return Awaited(result) if type(result) in TWINS else result
+
+
+def real(thing: object) -> Any:
+    """The library's own object."""
+    return thing.real if isinstance(thing, Awaited) else thing
+
+
+class Face:
+    """The asyncio API, and what a test needs beside it."""
+
+    name = "asyncio"
+
+    def redlock(self, nodes: Iterable[object], **settings: Any) -> aio.Redlock:
+        """A Redlock, to be entered with `async with`."""
+        return aio.Redlock(nodes, **PATIENT | settings)
+
+    async def crowd(
+        self, count: int, work: Callable[[int], Coroutine[Any, Any, T]]
+    ) -> list[T | BaseException]:
+        """Return the results of many concurrent contenders: tasks, or threads."""
+        return await asyncio.gather(*map(work, range(count)), return_exceptions=True)
+
+    async def rings(self, event: object, seconds: float) -> bool:
+        """Is the event set by then?"""
+        assert isinstance(event, asyncio.Event)
+        try:
+            await asyncio.wait_for(event.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class BlockingFace(Face):
+    """The adapter for the blocking API."""
+
+    name = "blocking"
+
+    def redlock(self, nodes: Iterable[object], **settings: Any) -> aio.Redlock:
+        return cast(aio.Redlock, Awaited(quorlock.Redlock(nodes, **PATIENT | settings)))
+
+    async def crowd(
+        self, count: int, work: Callable[[int], Coroutine[Any, Any, T]]
+    ) -> list[T | BaseException]:
+        def alone(index: int) -> T | BaseException:
+            try:
+                return asyncio.run(work(index))
+            except BaseException as error:  # noqa: BLE001 (as gather's return_exceptions does)
+                return error
+
+        with ThreadPoolExecutor(count) as threads:
+            return list(threads.map(alone, range(count)))
+
+    async def rings(self, event: object, seconds: float) -> bool:
+        assert isinstance(event, threading.Event)
+        return event.wait(seconds)
+
+
+FACES = (BlockingFace(), Face())
+
+
+async def until(reached: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Wait for it, not much longer than needed."""
+    deadline = quorlock.now() + seconds
+    while not reached() and quorlock.now() < deadline:  # noqa: ASYNC110 (there is no event to wait for)
+        await asyncio.sleep(0.002)
+    return reached()
+
+
+async def until_over(lease: aio.Lease) -> None:
+    """Wait until the validity has run out, without a request."""
+    await asyncio.sleep(max(0.0, lease.validity) + 0.002)
+
+
+async def raises(kind: type[T], wanted: Awaitable[object]) -> T:
+    """The error that comes out."""
+    try:
+        outcome = await wanted
+    except Exception as error:
+        if not isinstance(error, kind):
+            raise
+        return error
+    raise AssertionError(f"{kind.__name__} was not raised, but came {outcome!r}")
+
+
+def holders(nodes: Iterable[Server], resource: str | bytes) -> list[bytes | None]:
+    """Return the value of the key on every node, read without the library."""
+    return [node.execute("GET", resource) for node in nodes]
+
+
+def steal(nodes: Iterable[Server], resource: str, token: str = "theirs") -> None:
+    """Give the key to another client."""
+    for node in nodes:
+        node.execute("SET", resource, token, "PX", 60_000)
+
+
+def wipe(nodes: Iterable[Server], resource: str) -> None:
+    """Delete the key on all nodes."""
+    for node in nodes:
+        node.execute("DEL", resource)
+
+
+def left_over(nodes: Iterable[Server]) -> dict[str, list[bytes]]:
+    """Every key on every live node: should be empty."""
+    return {node.path: keys for node in nodes if (keys := node.keys())}

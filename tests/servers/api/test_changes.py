@@ -1,0 +1,236 @@
+"""Shared settings are changed by the command while clients run, on real servers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import quorlock
+from quorlock import QuorlockError
+from quorlock._drivers import change_agreement as change
+from quorlock.testing.servers import Server, Servers
+
+CONFIG = "quorlock:config"
+BRIEF: dict[str, Any] = {"ttl": 0.4, "max_ttl": 0.4, "node_timeout": 0.1, "restart_guard": None}
+
+
+def nodes_of(servers: list[Server]) -> list[quorlock.Node]:
+    return [quorlock.Node.from_url(server.url) for server in servers]
+
+
+def kept(servers: list[Server]) -> list[str]:
+    return [(server.execute("GET", CONFIG) or b"").decode() for server in servers]
+
+
+class Clients:
+    """Threads that acquire and release one resource; who holds it notes so, outside of the lock."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.inside = 0
+        self.overlaps = 0
+        self.leases = 0
+        self.refused: list[str] = []
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, urls: list[str], **settings: Any) -> None:
+        thread = threading.Thread(target=self._work, args=(urls, settings))
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self, urls: list[str], settings: dict[str, Any]) -> None:
+        with quorlock.Redlock(urls, **BRIEF | settings) as redlock:
+            while not self.over.is_set():
+                try:
+                    lease = redlock.lock("x").acquire(timeout=1.0)
+                    self._hold(lease)
+                    lease.release()  # may be refused, if an agreement was written in between
+                except QuorlockError as error:
+                    self.refused.append(str(error))
+                    self.over.wait(0.02)
+
+    def _hold(self, lease: quorlock.Lease) -> None:
+        with self._lock:
+            self.inside += 1
+            self.leases += 1
+            self.overlaps += self.inside > 1 and lease.held
+        self.over.wait(0.001)
+        with self._lock:
+            self.inside -= 1
+
+    def go_on(self, count: int = 20) -> None:
+        """Wait until so many more leases were had."""
+        goal = self.leases + count
+        for _ in range(1_000):
+            if self.leases >= goal:
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError((self.leases, goal, self.refused[-3:]))
+
+    def await_refusal(self, *texts: str) -> None:
+        """Wait until a client was refused with one of these texts."""
+        for _ in range(1_000):
+            if any(text in refusal for refusal in list(self.refused) for text in texts):
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError(self.refused[-3:])
+
+    def join(self) -> None:
+        self.over.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        self.over.clear()
+
+
+@pytest.fixture
+def clients() -> Iterator[Clients]:
+    found = Clients()
+    yield found
+    found.join()
+    assert found.overlaps == 0
+
+
+def test_max_ttl_is_raised_while_clients_run(nodes: Servers, clients: Clients) -> None:
+    """Clients with the longer one first, then the nodes; who was left out is refused, and named."""
+    three, lines = nodes[:3], list[str]()
+    urls = [server.url for server in three]
+    clients.start(urls)
+    clients.go_on()
+    clients.start(urls, max_ttl=2.0)
+    clients.go_on()
+    with quorlock.Redlock(urls, **BRIEF | {"max_ttl": 2.0, "ttl": 1.0}) as longer:
+        with pytest.raises(QuorlockError, match=r"agreed on max_ttl=0\.4"):
+            longer.lock("long").acquire(timeout=0)
+        change.change_max_ttl(nodes_of(three), 2_000, lines.append)
+        longer.lock("long").acquire(timeout=5.0).release()
+    assert {"max_ttl_ms=2000" in text and "version=3" in text for text in kept(three)} == {True}
+    clients.go_on()
+    clients.await_refusal("give max_ttl=2", "max_ttl_ms=2000")
+    assert len(lines) == 6
+
+
+def test_max_ttl_is_lowered_while_clients_run(nodes: Servers, clients: Clients) -> None:
+    """The nodes first; leases of before are waited for before shorter quarantines are let in."""
+    three, lines = nodes[:3], list[str]()
+    urls = [server.url for server in three]
+    clients.start(urls, max_ttl=0.6)
+    clients.go_on()
+    change.change_max_ttl(nodes_of(three), 400, lines.append)
+    assert any("waiting 0.7 s" in line for line in lines)
+    clients.start(urls)
+    clients.go_on(40)
+    assert {"max_ttl_ms=400" in text for text in kept(three)} == {True}
+    change.change_max_ttl(nodes_of(three), 400, lines.append)
+    assert len(lines) == 7, "nothing is left to be done"
+
+
+def test_the_guard_is_changed_while_clients_run(nodes: Servers, clients: Clients) -> None:
+    three = nodes[:3]
+    urls = [server.url for server in three]
+    clients.start(urls)
+    clients.go_on()
+    change.change_guards(nodes_of(three), ("None", "uptime"), lambda _: None)
+    clients.start(urls, restart_guard="uptime")
+    clients.go_on(40)
+    assert clients.refused == [] or all("connection" in text for text in clients.refused)
+    clients.join()
+    change.change_guards(nodes_of(three), ("uptime",), lambda _: None)
+    with (
+        quorlock.Redlock(urls, **BRIEF) as redlock,
+        pytest.raises(QuorlockError, match="give restart_guard=uptime"),
+    ):
+        redlock.lock("x").acquire(timeout=0)
+
+
+def test_a_dead_node_is_replaced_while_clients_run(nodes: Servers, clients: Clients) -> None:
+    """Removed, then the other added: {1, 2, 3} becomes {1, 2} becomes {1, 2, 4}."""
+    one, two, dead, fresh = nodes[:4]
+    clients.start([one.url, two.url, dead.url])
+    clients.go_on()
+    dead.kill()
+    clients.go_on()
+    names = nodes_of([one, two])
+    gone, new = nodes_of([dead, fresh])
+    change.begin(names, gone, joins=False, say=lambda _: None)
+    clients.start([one.url, two.url])
+    clients.go_on()
+    clients.join()
+    change.finish_change(names, gone, joins=False, say=lambda _: None)
+    clients.start([one.url, two.url])
+    clients.go_on()
+    with (
+        quorlock.Redlock([one.url, two.url, fresh.url], **BRIEF) as early,
+        pytest.raises(QuorlockError, match="list 2 nodes"),
+    ):
+        early.lock("y").acquire(timeout=0)
+    change.begin(names, new, joins=True, say=lambda _: None)
+    clients.start([one.url, two.url, fresh.url])
+    clients.go_on()
+    clients.join()
+    change.finish_change(names, new, joins=True, say=lambda _: None)
+    clients.start([one.url, two.url, fresh.url])
+    clients.go_on()
+    assert len(set(kept([one, two, fresh]))) == 1
+    assert kept([one])[0].startswith("n=3 ")
+
+
+def test_who_comes_with_the_longer_list_of_another_node(nodes: Servers) -> None:
+    """While a node is added, only that node may be the fourth; it refuses clients that list
+    three.
+    """
+    four, other = nodes[:4], nodes[4]
+    urls = [server.url for server in four]
+    with quorlock.Redlock(urls[:3], **BRIEF) as redlock:
+        redlock.lock("x").acquire(timeout=5.0).release()
+    names = nodes_of(four)
+    change.begin(names[:3], names[3], joins=True, say=lambda _: None)
+    with (
+        quorlock.Redlock([*urls[:2], urls[3]], **BRIEF) as wrong,
+        pytest.raises(QuorlockError, match="list 4 nodes"),
+    ):
+        wrong.lock("x").acquire(timeout=0)
+    with quorlock.Redlock([*urls[:3], other.url], **BRIEF) as wrong:
+        lease = wrong.lock("x").acquire(timeout=5.0)
+        assert [vote.vote for vote in lease.votes][3] != "granted"
+        lease.release()
+    assert kept([other]) == [""], "nobody writes on an empty node meanwhile"
+
+
+def test_a_change_that_was_interrupted_goes_on(nodes: Servers) -> None:
+    three = nodes[:3]
+    names = nodes_of(three)
+    with quorlock.Redlock([server.url for server in three], **BRIEF) as redlock:
+        redlock.lock("x").acquire(timeout=5.0).release()
+    for stops_after in range(6):
+        lines: list[str] = []
+
+        def say(line: str, lines: list[str] = lines, left: int = stops_after) -> None:
+            lines.append(line)
+            if len(lines) > left:
+                raise KeyboardInterrupt
+
+        goal = 2_000 + stops_after
+        with pytest.raises(KeyboardInterrupt):
+            change.change_max_ttl(names, goal, say)
+        change.change_max_ttl(names, goal, lambda _: None)
+        assert len(set(kept(three))) == 1
+        assert f"max_ttl_ms={goal} " in kept(three)[0]
+        assert "guard_ms" not in kept(three)[0]
+
+
+def test_a_change_needs_all_nodes_and_nodes_of_one_set(nodes: Servers) -> None:
+    three = nodes[:3]
+    with quorlock.Redlock([server.url for server in three], **BRIEF) as redlock:
+        redlock.lock("x").acquire(timeout=5.0).release()
+    before = kept(three)
+    three[2].kill()
+    with pytest.raises(change.ChangeError, match="needs all nodes"):
+        change.change_max_ttl(nodes_of(three), 1_000, lambda _: None)
+    with pytest.raises(change.ChangeError, match="do not keep the same"):
+        change.change_max_ttl(nodes_of([*three[:1], *nodes[3:5]]), 1_000, lambda _: None)
+    assert kept(three[:2]) == before[:2]

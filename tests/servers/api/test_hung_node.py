@@ -1,0 +1,164 @@
+"""Acceptance 3: a hung node causes no wait, and no key stays on it when it resumes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from typing import Any
+
+import quorlock
+from quorlock import AcquireError, QuorumUnreachable
+from quorlock.testing.servers import Servers
+from tests.servers.api.faces import Face, left_over, raises, until
+from tests.servers.api.test_dead_nodes import cycles, report
+
+SETTINGS: dict[str, Any] = {"node_timeout": 0.25, "connect_timeout": 0.5}
+CYCLES = 50
+
+
+async def test_one_of_five_hung(face: Face, mortal_nodes: Servers) -> None:
+    """No call waits for it: each cycle takes far less than a node_timeout; after SIGCONT no node
+    has a key.
+    """
+    async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+        healthy = await cycles(redlock, CYCLES)
+        for hung in (mortal_nodes[0], mortal_nodes[4]):
+            hung.stop()
+            faulty = await cycles(redlock, CYCLES)
+            report(face, healthy, faulty, "1 of 5 hung")
+            assert sum(faulty) < CYCLES * SETTINGS["node_timeout"] / 4
+            async with redlock.lock("a") as lease:
+                await lease.extend(20)
+                assert not await redlock.lock("a").try_acquire()
+            hung.cont()
+            assert await until(lambda: left_over(mortal_nodes) == {})
+            await cycles(redlock, 5)
+    assert left_over(mortal_nodes) == {}
+
+
+async def test_more_is_asked_of_a_hung_node_than_it_may_owe(
+    face: Face, mortal_nodes: Servers
+) -> None:
+    """Far more rounds than a hung node's backlog allows: all succeed, and all locks are
+    released.
+    """
+    async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+        await cycles(redlock, 3)
+        mortal_nodes[2].stop()
+        for _ in range(4):
+            await cycles(redlock, 400)
+        mortal_nodes[2].cont()
+        assert await until(lambda: left_over(mortal_nodes) == {})
+        await cycles(redlock, 20)
+    assert left_over(mortal_nodes) == {}
+
+
+async def test_a_bare_majority_of_which_one_was_cut_off(face: Face, mortal_nodes: Servers) -> None:
+    """Two hung, and the way to a third is only just being remade: the release waits for it."""
+    async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+        await cycles(redlock, 3)
+        for hung in mortal_nodes[3:]:
+            hung.stop()
+        for _ in range(5):
+            lease = await redlock.lock("a").acquire()
+            mortal_nodes[0].execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            while redlock.nodes[0].up:  # noqa: ASYNC110 (a longer look away would miss it)
+                await asyncio.sleep(0)
+            assert await lease.release() is True
+            assert left_over(mortal_nodes[:3]) == {}
+        for hung in mortal_nodes[3:]:
+            hung.cont()
+        assert await until(lambda: left_over(mortal_nodes) == {})
+
+
+async def test_hung_from_the_start(face: Face, mortal_nodes: Servers) -> None:
+    """A node that accepts and never answers to connecting does not keep anybody from locking."""
+    mortal_nodes[1].stop()
+    async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+        await cycles(redlock, 3)
+        mortal_nodes[1].cont()
+        assert await until(lambda: left_over(mortal_nodes) == {})
+    assert left_over(mortal_nodes) == {}
+
+
+async def test_three_of_five_hung(face: Face, mortal_nodes: Servers) -> None:
+    """Calls end at their deadlines with QuorumUnreachable, naming the three; once they resume, no
+    key is left.
+    """
+    settings = {"node_timeout": 0.05, "connect_timeout": 0.2, "outage_timeout": 0.5}
+    async with face.redlock(mortal_nodes.urls, **settings) as redlock:
+        await cycles(redlock, 3)
+        for node in mortal_nodes[:3]:
+            node.stop()
+        for timeout, least in ((0, 0.0), (0.2, 0.2), (None, 0.35)):
+            began = quorlock.now()
+            error = await raises(QuorumUnreachable, redlock.lock("a").acquire(timeout=timeout))
+            took = quorlock.now() - began
+            print(f"\n{face.name}: timeout={timeout}: {took:.3f} s, {error.attempts} attempts")
+            assert least <= took < 0.5 + 5, "a generous slack for a busy machine"
+            absent = {vote.node for vote in error.votes if not vote.answered}
+            assert absent >= {node.path for node in mortal_nodes[:3]}
+            # Locks on the two live nodes are released without waiting for the others.
+            assert await until(lambda: left_over(mortal_nodes[3:]) == {})
+        for node in mortal_nodes[:3]:
+            node.cont()
+        assert await until(lambda: left_over(mortal_nodes) == {})
+        lease = await redlock.lock("a").acquire(timeout=30)
+        assert await lease.release() is True
+    assert left_over(mortal_nodes) == {}
+
+
+async def test_nothing_stays_behind_where_a_node_hangs_and_wakes(
+    face: Face, mortal_nodes: Servers
+) -> None:
+    """Six contenders with random resources, while one node after another is stopped and continued:
+    in the end, with the Redlock open, no node has a key.
+    """
+    seed = random.randrange(1 << 32)
+    print(f"\nseed {seed}")
+    entropy = random.Random(seed)
+    settings = {"node_timeout": 0.02, "retry_delay": (0.001, 0.005)}
+    async with face.redlock(mortal_nodes.urls, **settings) as redlock:
+        over = threading.Event()
+        inside: set[str] = set()
+
+        async def contend(index: int) -> int:
+            own = random.Random(seed + index)
+            turns = 0
+            while not over.is_set():
+                resource = f"r{own.randrange(9)}"
+                try:
+                    lease = await redlock.lock(resource, ttl=10).acquire(timeout=0.05)
+                except AcquireError:
+                    await asyncio.sleep(0)
+                    continue
+                assert resource not in inside
+                inside.add(resource)
+                turns += 1
+                if own.random() < 0.3:
+                    await lease.extend(10)
+                inside.remove(resource)
+                await lease.release()
+            return turns
+
+        def torment() -> None:
+            end = quorlock.now() + 2.0
+            while quorlock.now() < end:
+                node = mortal_nodes[entropy.randrange(5)]
+                node.stop()
+                over.wait(entropy.uniform(0.005, 0.15))
+                node.cont()
+                over.wait(entropy.uniform(0.0, 0.05))
+            over.set()
+
+        tormentor = threading.Thread(target=torment)
+        tormentor.start()
+        try:
+            turns = await face.crowd(6, contend)
+        finally:
+            tormentor.join()
+        assert not [error for error in turns if isinstance(error, BaseException)], turns
+        print(f"{face.name}: turns {turns}")
+        assert await until(lambda: left_over(mortal_nodes) == {}), left_over(mortal_nodes)
+    assert left_over(mortal_nodes) == {}

@@ -1,0 +1,94 @@
+"""`redlock.nodes`: how this process sees each node, without asking it."""
+
+from __future__ import annotations
+
+import quorlock
+from quorlock import VoteCode
+from quorlock.testing.servers import Servers
+from tests.servers.api.faces import Face, raises, until
+
+SETTINGS = {"node_timeout": 0.1, "connect_timeout": 0.3, "outage_timeout": 0.0}
+
+
+async def test_before_the_first_word(face: Face, nodes: Servers) -> None:
+    """Nothing is known, nothing is asked: every node not up, and why."""
+    async with face.redlock(nodes.urls) as redlock:
+        assert [status.address for status in redlock.nodes] == [node.path for node in nodes]
+        for status in redlock.nodes:
+            assert not status.up
+            assert status.why
+            assert status.code is VoteCode.NOT_CONNECTED
+            assert (status.latency, status.version) == (None, "")
+
+
+async def test_healthy_nodes(face: Face, nodes: Servers) -> None:
+    """After some use all are up, with latency and version."""
+    async with face.redlock(nodes.urls) as redlock:
+        async with redlock.lock("a"):
+            await redlock.inspect("a")
+        for status in redlock.nodes:
+            assert (status.up, status.why, status.code) == (True, "", None)
+            assert status.latency is not None
+            assert 0 < status.latency < 60
+            assert status.version[0].isdigit()
+
+
+async def test_dead_nodes_are_named_and_come_back(face: Face, mortal_nodes: Servers) -> None:
+    """Killed: down, and why. Restarted: up again after some calls, without a new Redlock."""
+    async with face.redlock(mortal_nodes.urls, **SETTINGS, restart_guard=None) as redlock:
+        await redlock.inspect("a")
+        for node in mortal_nodes[:2]:
+            node.kill()
+        for _ in range(3):
+            await redlock.inspect("a")
+        assert [status.up for status in redlock.nodes] == [False, False, True, True, True]
+        assert all(status.why and status.code for status in redlock.nodes[:2])
+        for node in mortal_nodes[:2]:
+            node.restart()
+        for _ in range(300):
+            await redlock.inspect("a")
+            if all(status.up for status in redlock.nodes):
+                break
+            await until(lambda: False, 0.01)
+        assert all(status.up and not status.why for status in redlock.nodes)
+
+
+async def test_a_missing_login_has_a_code(face: Face) -> None:
+    """A missing login is `access_denied`, in `redlock.nodes` and in `inspect`."""
+    with Servers(3, password="secret") as servers:
+        urls = [f"unix://{server.path}" for server in servers]
+        async with face.redlock(urls, **SETTINGS) as redlock:
+            report = await redlock.inspect("a")
+            assert report.verdict == "unreachable"
+            assert {view.code for view in report.nodes} == {VoteCode.ACCESS_DENIED}
+            assert {status.code for status in redlock.nodes} == {VoteCode.ACCESS_DENIED}
+
+
+async def test_it_asks_nobody(face: Face, mortal_nodes: Servers) -> None:
+    """With every node stopped it returns at once with the last known state."""
+    async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+        await redlock.inspect("a")
+        for node in mortal_nodes:
+            node.stop()
+        assert [status.up for status in redlock.nodes] == [True] * 5
+        for node in mortal_nodes:
+            node.cont()
+
+
+async def test_a_password_is_nowhere(face: Face) -> None:
+    """Neither in a status nor in a repr, an error or a report, be it right or wrong."""
+    with Servers(3, password="hunter2 is:secret") as servers:
+        async with face.redlock(servers.urls, **SETTINGS) as redlock:
+            async with redlock.lock("a"):
+                report = await redlock.inspect("a")
+            shown = f"{redlock!r} {redlock.nodes!r} {report!r}"
+            assert all(status.up for status in redlock.nodes)
+            for wrong in [url.replace("hunter2", "hunter3") for url in servers.urls]:
+                assert wrong not in servers.urls
+        wrongs = [url.replace("hunter2", "hunter3") for url in servers.urls]
+        async with face.redlock(wrongs, **SETTINGS) as redlock:
+            error = await raises(quorlock.NodeError, redlock.lock("a").acquire(timeout=0))
+            shown += f"{error} {error!r} {error.votes} {redlock!r} {redlock.nodes!r}"
+            assert not any(status.up for status in redlock.nodes)
+        assert "hunter" not in shown
+        assert "secret" not in shown

@@ -1,0 +1,220 @@
+"""More calls than may acquire at once: acquires queue within their time, and other calls do not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+import quorlock
+from quorlock._drivers.aio import admission
+from quorlock._drivers.sync import driver as blocking
+from quorlock._drivers.sync.pool import Borrower, ConnectionPool
+from quorlock.errors import VoteCode
+from tests.servers.api.faces import real
+
+if TYPE_CHECKING:
+    from quorlock.testing.servers import Servers
+    from tests.servers.api.faces import Face
+
+pytestmark = pytest.mark.usefixtures("checked_transitions")
+
+MANY = {"blocking": 64, "asyncio": 4 * admission.ACQUIRING_MAX}
+
+
+async def test_all_of_many_get_their_turn(face: Face, nodes: Servers) -> None:
+    """Each of many callers gets its own lock, though few may ask at once."""
+    async with face.redlock(nodes.urls, node_timeout=0.5) as redlock:
+
+        async def work(index: int) -> bool:
+            lease = await redlock.lock(f"mine:{index}").acquire(timeout=20)
+            return await lease.release()
+
+        assert await face.crowd(MANY[face.name], work) == [True] * MANY[face.name]
+
+
+async def test_the_queue_keeps_the_deadline(
+    face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a majority hung every attempt takes its time; a queue of them must not add up.
+
+    Sixteen callers for each place, half a second for each: eight seconds in sequence. No caller
+    waits longer in the queue than connecting may take.
+    """
+    monkeypatch.setattr(blocking, "CONNECTION_SETS_MAX", 4)
+    monkeypatch.setattr(admission, "ACQUIRING_MAX", 8)
+    callers = {"blocking": 64, "asyncio": 128}[face.name]
+    async with face.redlock(
+        nodes.urls, node_timeout=0.25, connect_timeout=0.5, outage_timeout=0
+    ) as redlock:
+        await (await redlock.lock("warm").acquire()).release()
+        for node in nodes[:3]:
+            node.stop()
+
+        async def work(index: int) -> tuple[float, str]:
+            began = time.monotonic()
+            with pytest.raises(quorlock.QuorumUnreachable) as caught:
+                await redlock.lock(f"mine:{index}").acquire(timeout=0)
+            return time.monotonic() - began, str(caught.value)
+
+        ended = await face.crowd(callers, work)
+        for node in nodes[:3]:
+            node.cont()
+    outcomes = [outcome for outcome in ended if isinstance(outcome, tuple)]
+    assert len(outcomes) == len(ended), ended
+    assert max(seconds for seconds, _ in outcomes) < 4
+
+
+async def test_no_place_in_time(
+    face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that gets no place in its time is told so, and no node is asked for it."""
+    monkeypatch.setattr(blocking, "CONNECTION_SETS_MAX", 1)
+    monkeypatch.setattr(admission, "ACQUIRING_MAX", 1)
+    async with face.redlock(
+        nodes.urls, node_timeout=1, connect_timeout=0.2, outage_timeout=0
+    ) as redlock:
+        await (await redlock.lock("warm").acquire()).release()
+        for node in nodes[:3]:
+            node.stop()
+
+        async def work(index: int) -> quorlock.QuorumUnreachable:
+            await asyncio.sleep(0.3 * index)  # the first has the only place by then
+            with pytest.raises(quorlock.QuorumUnreachable) as caught:
+                await redlock.lock("wanted").acquire(timeout=0)
+            return caught.value
+
+        asked, crowded = await face.crowd(2, work)
+        for node in nodes[:3]:
+            node.cont()
+    assert isinstance(asked, quorlock.QuorumUnreachable)
+    assert isinstance(crowded, quorlock.QuorumUnreachable)
+    assert {vote.cause for vote in asked.votes} > {"no answer in time"}
+    assert {vote.code for vote in crowded.votes} == {VoteCode.LOCAL_QUEUE_TIMEOUT}
+
+
+async def test_a_release_does_not_queue(nodes: Servers) -> None:
+    """A holder releases at once, regardless of the number of waiters (asyncio)."""
+    async with quorlock.asyncio.Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        held = await redlock.lock("held").acquire()
+        wanting = [
+            asyncio.create_task(redlock.lock(f"wanted:{index}").acquire(timeout=30))
+            for index in range(3 * admission.ACQUIRING_MAX)
+        ]
+        await asyncio.sleep(0)
+        (running,) = real(redlock)._session.driver._loop_drivers.values()
+        assert len(running.admission.queue) == 2 * admission.ACQUIRING_MAX
+        assert await held.release()
+        assert running.admission.queue, "they were all served before the release was"
+        leases = await asyncio.gather(*wanting)
+        assert all(lease.held for lease in leases)
+
+
+async def test_who_queues_can_be_cancelled(nodes: Servers) -> None:
+    """A queue forgets those that are gone, and serves the others (asyncio)."""
+    async with quorlock.asyncio.Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        await (await redlock.lock("warm").acquire()).release()
+        wanting = [
+            asyncio.create_task(redlock.lock(f"wanted:{index}").acquire(timeout=30))
+            for index in range(3 * admission.ACQUIRING_MAX)
+        ]
+        await asyncio.sleep(0)
+        for task in wanting[::2]:
+            task.cancel()
+        outcomes = await asyncio.gather(*wanting, return_exceptions=True)
+        kinds = [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes]
+        assert kinds == [index % 2 == 0 for index in range(len(wanting))]
+        (running,) = real(redlock)._session.driver._loop_drivers.values()
+        assert running.admission.acquiring == 0
+        assert not running.admission.queue
+
+
+class Caller(Borrower):
+    """A thread that acquires."""
+
+    def __init__(self, *, urgent: bool = False) -> None:
+        self.is_urgent = urgent
+
+
+class Paths:
+    """The part of a driver that a pool uses."""
+
+    has_pending = is_busy = closed = False
+    visit: Any = None
+    drained = 0
+
+    def close(self, until: int) -> None:
+        """Nothing is open."""
+
+    def drain(self) -> None:
+        """Count one more."""
+        self.drained += 1
+
+
+def a_pool(cap: int) -> ConnectionPool:
+    made: Any = Paths
+    return ConnectionPool(made, cap, lambda _: None)
+
+
+def test_threads_are_served_in_the_order_of_their_coming() -> None:
+    """Later callers do not pass, and an urgent one does not queue."""
+    pool = a_pool(1)
+    first = pool.borrow(Caller())
+    assert first is not None
+    served: list[int] = []
+
+    def work(number: int) -> None:
+        path = pool.borrow(Caller())
+        served.append(number)
+        assert path is not None
+        pool.give_back(path)
+
+    threads = []
+    for number in range(20):
+        thread = threading.Thread(target=work, args=(number,))
+        thread.start()
+        threads.append(thread)
+        while len(pool._queue) <= number:
+            time.sleep(0.0001)
+    urgent = pool.borrow(Caller(urgent=True))
+    assert urgent is not None
+    assert urgent is not first
+    pool.give_back(urgent)
+    assert len(pool._queue) == 20, "the return of an urgent one frees no place"
+    pool.give_back(first)
+    for thread in threads:
+        thread.join(10)
+    assert served == list(range(20))
+    assert not pool._owners
+
+
+def test_nobody_reads_for_who_waits() -> None:
+    """A read by another thread must wake the owner, which otherwise slept until node_timeout."""
+    pool = a_pool(2)
+    in_hand, idle = (cast("Any", pool.borrow(Caller())) for _ in range(2))
+    pool.give_back(idle)
+    in_hand.has_pending = idle.has_pending = True
+    assert pool.drain_idle()
+    assert (in_hand.drained, idle.drained) == (0, 1)
+    assert pool.borrow(Caller()) is idle, "given back after that"
+
+
+def test_who_gives_up_leaves_the_queue() -> None:
+    """Its place goes to the next."""
+    pool = a_pool(1)
+    path = pool.borrow(Caller())
+    assert path is not None
+    assert pool.borrow(Caller(), by=quorlock_now() + 1_000_000) is None
+    assert not pool._queue
+    pool.give_back(path)
+    assert pool.borrow(Caller(), by=0) is path
+
+
+def quorlock_now() -> int:
+    """The drivers' clock, in ns."""
+    from quorlock._drivers.clock import now
+
+    return now()

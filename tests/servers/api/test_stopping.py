@@ -1,0 +1,99 @@
+"""Blocking: a lease is released at every instant at which its renewal may begin (rule 13).
+
+The two threads are interleaved by the read of the lease's deadline, which `begin` does between its
+record that a request is in flight and its sending.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import quorlock
+from quorlock._api.lease_state import LeaseState
+from quorlock._core.rounds import SentRound
+from quorlock._core.time import FOR_EVER, NS_PER_S
+from quorlock._core.votes import GRANTED
+from quorlock._drivers import clock
+from quorlock._drivers.clock import now
+from quorlock._sync.lease import Lease
+from quorlock._sync.renewal import RenewalThread, _ThreadRenewedLease, renewer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Scene:
+    """A renewal about to begin, and a thread that releases the lease at that moment."""
+
+    def __init__(self, redlock: quorlock.Redlock, monkeypatch: pytest.MonkeyPatch) -> None:
+        session = redlock._session
+        self.loop_driver: RenewalThread = renewer(session)
+        sent_round = SentRound(1, now(), now(), 1, object())
+        self.lease_state = LeaseState(
+            "a", b"a", b"t", 9_000, now() + 9 * NS_PER_S, (GRANTED,), sent_round
+        )
+        self.lease = Lease(session, self.lease_state)
+        self.renewal = _ThreadRenewedLease(
+            self.loop_driver, self.lease, None, now(), session.entropy
+        )
+        self.stopping = threading.Thread(target=self.loop_driver.stop, args=(self.renewal,))
+        read: Callable[[LeaseState], int] = vars(LeaseState)["deadline"].fget
+
+        def deadline(lease_state: LeaseState) -> int:
+            self.before()
+            value = read(lease_state)
+            self.after()
+            return value
+
+        self.before: Callable[[], None] = lambda: None
+        self.after: Callable[[], None] = lambda: None
+        monkeypatch.setattr(LeaseState, "deadline", property(deadline))
+
+    def end(self) -> None:
+        self.before = self.after = lambda: None
+        self.lease_state.end()
+
+    def give_back(self) -> None:
+        """End it, and stop renewal: return when that waits, or has not waited."""
+        self.end()
+        self.stopping.start()
+        while self.stopping.is_alive() and not self.loop_driver.settled.waiting:
+            time.sleep(0.0005)
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    # Who waits is woken; it does not find out by looking now and then.
+    monkeypatch.setattr(clock, "SLEEP_MAX", FOR_EVER // 1_000)
+    with quorlock.Redlock(["redis://127.0.0.1:1"], connect_timeout=30.0) as redlock:
+        yield Scene(redlock, monkeypatch)
+
+
+def test_given_back_after_the_look(scene: Scene) -> None:
+    """The lease was valid when checked, so a request is sent: the release waits for it."""
+    scene.after = scene.give_back
+    assert scene.renewal.mark_in_flight(now()) is not None
+    assert scene.stopping.is_alive(), "a release would overtake what renewal sends"
+    scene.renewal.clear_in_flight()
+    scene.stopping.join(10)
+    assert not scene.stopping.is_alive()
+
+
+def test_given_back_before_the_look(scene: Scene) -> None:
+    """The lease is over when checked: nothing is sent, and the release does not wait."""
+    scene.before = scene.give_back
+    assert scene.renewal.mark_in_flight(now()) is None
+    scene.stopping.join(10)
+    assert not scene.stopping.is_alive()
+
+
+def test_given_back_before_it_begins(scene: Scene) -> None:
+    """No thread waits."""
+    scene.give_back()
+    scene.stopping.join(10)
+    assert not scene.stopping.is_alive()
+    assert scene.renewal.mark_in_flight(now()) is None

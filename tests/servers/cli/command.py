@@ -1,0 +1,94 @@
+"""Run `quorlock` like a shell: in a separate process, with no nodes in its environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import quorlock
+from quorlock.testing.servers import Server
+from tests.servers.api.faces import holders
+
+SRC = Path(quorlock.__file__).parents[1]
+COMMAND = (sys.executable, "-m", "quorlock")
+
+
+def environment(home: Path, **variables: str) -> dict[str, str]:
+    """Return the environment of a command: a separate home without a file that names nodes."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("QUORLOCK_", "XDG_", "_QUORLOCK_"))
+    }
+    return kept | {"PYTHONPATH": str(SRC), "HOME": str(home), "COLUMNS": "80"} | variables
+
+
+class Shell:
+    """A place to run commands: the environment names these nodes, a folder is home and working
+    directory.
+    """
+
+    def __init__(self, home: Path, urls: list[str] | None = None) -> None:
+        self.home = home
+        self.variables = {"QUORLOCK_NODES": ",".join(urls)} if urls else {}
+
+    def run(
+        self, *words: str, given: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        return subprocess.run(
+            [*COMMAND, *words],
+            env=self.environment(given),
+            cwd=self.home,
+            **{"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, **options},
+            timeout=60,
+            check=False,
+        )
+
+    def start(
+        self, *words: str, given: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Begin it."""
+        return subprocess.Popen(
+            [*COMMAND, *words],
+            env=self.environment(given),
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+
+    def environment(self, given: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the environment of its commands."""
+        return environment(self.home, **self.variables) | dict(given or {})
+
+    def answer(self, *words: str, given: Mapping[str, str] | None = None) -> str:
+        """Return the output of a command that succeeds, without output on stderr."""
+        done = self.run(*words, given=given)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout.removesuffix("\n")
+
+    def complaint(self, status: int, *words: str, given: Mapping[str, str] | None = None) -> str:
+        """Return the stderr of a command that fails with this status, without output on stdout."""
+        done = self.run(*words, given=given)
+        assert (done.returncode, done.stdout) == (status, ""), done
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+
+def at_last(nodes: Iterable[Server], resource: str, *tokens: str | None) -> bool:
+    """The nodes come to have these at the key, each one of them: a verb answers when a quorum
+    has, and the others follow.
+    """
+    wanted = {None if token is None else token.encode() for token in tokens}
+    deadline = time.monotonic() + 10
+    while set(holders(nodes, resource)) != wanted and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return set(holders(nodes, resource)) == wanted

@@ -1,0 +1,198 @@
+"""The interface between `quorlock run` and its command: streams, environment, exit status."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.servers.cli.run.conftest import events
+from tests.servers.cli.run.looks import await_that
+
+if TYPE_CHECKING:
+    from quorlock import Redlock
+    from tests.servers.cli.run.conftest import Runner
+
+NOBODY = "redis://127.0.0.1:1,redis://127.0.0.1:2,redis://127.0.0.1:3"
+
+
+def test_streams_are_the_commands(run: Runner) -> None:
+    with subprocess.Popen(["echo", "in"], stdout=subprocess.PIPE) as echo:
+        done = run("x", "-c", "cat; echo out; echo err >&2", stdin=echo.stdout)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "in\nout\n", "err\n")
+
+
+def test_there_is_no_shell_unless_asked(run: Runner) -> None:
+    assert run("x", "--", "echo", "$HOME", "-n", "--ttl").stdout == "$HOME -n --ttl\n"
+    assert run("x", "-c", "echo $((1 + 1))").stdout == "2\n"
+
+
+def test_it_is_held_while_the_command_runs_and_free_after(run: Runner, redlock: Redlock) -> None:
+    held = run.patient("x", does="obey")
+    assert redlock.lock("x").locked()
+    held.send(signal.SIGTERM)
+    assert held.end().returncode == 0
+    assert not redlock.lock("x").locked()
+    assert not any(run.keys())
+
+
+STATUSES = {
+    "its own": (7, ["-c", "exit 7"]),
+    "by a signal": (128 + 9, ["-c", "kill -9 $$"]),
+    "not found": (127, ["--", "no-such-command"]),
+    "not executable": (126, ["--", "/etc/passwd"]),
+    "a folder": (126, ["--", "/"]),
+    "no command": (64, []),
+    "two commands": (64, ["-c", "true", "--", "true"]),
+    "no such option": (64, ["--nonesuch", "--", "true"]),
+    "-n and -w": (64, ["-n", "-w", "1s", "--", "true"]),
+    "-E beside skip": (64, ["--on-busy", "skip", "-E", "1", "--", "true"]),
+    "kill-after over a quarter": (64, ["--ttl", "4s", "--kill-after", "1.1s", "--", "true"]),
+    "no kill-after": (64, ["--kill-after", "0", "--", "true"]),
+    "min-hold over max-hold": (64, ["--min-hold", "1h", "--max-hold", "1m", "--", "true"]),
+    "min-hold over a ttl": (64, ["--min-hold", "20s", "--no-renew", "--", "true"]),
+    "max-hold under a ttl": (64, ["--max-hold", "5s", "--", "true"]),
+    "a ttl over max_ttl": (64, ["--ttl", "1h", "--", "true"]),
+    "no nodes": (78, ["--nodes", "http://a", "--", "true"]),
+    "no quorum": (69, ["--nodes", NOBODY, "-n", "--", "true"]),
+}
+
+
+@pytest.mark.parametrize("case", STATUSES)
+def test_exit_status(case: str, run: Runner) -> None:
+    status, arguments = STATUSES[case]
+    done = run("x", *arguments)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not any(run.keys())
+
+
+def test_who_may_not_is_told_so_without_the_password(run: Runner) -> None:
+    urls = [url.replace("unix://", "unix://me:hush-hush@") for url in run.nodes.urls]
+    done = run("x", "--nodes", ",".join(urls), "--", "true")
+    assert done.returncode == 77, done.stderr
+    assert "hush" not in done.stderr
+
+
+def test_the_environment(run: Runner) -> None:
+    # An empty password, for the nodes have none.
+    run.environment |= {"QUORLOCK_PASSWORD": "", "QUORLOCK_FENCE": "of another", "MINE": "1"}
+    told = dict(
+        line.split("=", 1)
+        for line in run("x:y", "--fencing", "--ttl", "5s", "--", "env").stdout.splitlines()
+    )
+    assert told["MINE"] == "1"
+    ours = {name: value for name, value in told.items() if name.startswith("QUORLOCK_")}
+    ours.pop("QUORLOCK_TEST_SESSION", None)  # tests/harness/guards.py
+    assert ours.keys() == {
+        *("QUORLOCK_RESOURCE", "QUORLOCK_TOKEN", "QUORLOCK_FENCE"),
+        *("QUORLOCK_TTL", "QUORLOCK_VALID_UNTIL"),
+    }
+    assert ours["QUORLOCK_RESOURCE"] == "x:y"
+    assert float(ours["QUORLOCK_TTL"]) == 5.0
+    assert int(ours["QUORLOCK_FENCE"]) > 0
+    assert "QUORLOCK_FENCE" not in run("x:y", "--", "env").stdout
+
+
+def test_the_token_is_that_of_the_lease(run: Runner, redlock: Redlock) -> None:
+    done = run("x", "-v", "-c", "echo $QUORLOCK_TOKEN; read wait", stdin=subprocess.PIPE)
+    token = done.stdout.strip()
+    assert len(token) >= 32
+    assert token not in done.stderr
+    assert not redlock.release("x", token)
+
+
+def test_what_is_open_for_the_command_stays_open(run: Runner) -> None:
+    path = run.folder / "three"
+    with path.open("w") as file:
+        run("x", "-c", f"echo hello > /dev/fd/{file.fileno()}", pass_fds=[file.fileno()])
+    assert path.read_text() == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "is_silent"),
+    [
+        (["-n"], 75, False),
+        (["-n", "-q"], 75, True),
+        (["-w", "50ms"], 75, False),
+        (["-n", "-E", "3"], 3, False),
+        (["--on-busy", "skip"], 0, True),
+        (["--on-busy", "skip", "-w", "50ms"], 0, True),
+    ],
+)
+def test_held_by_another(
+    options: list[str], status: int, is_silent: bool, run: Runner, redlock: Redlock
+) -> None:
+    with redlock.lock("x"):
+        done = run("x", *options, "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (status, "")
+    assert is_silent == (done.stderr == "")
+    assert is_silent or "'x' is held by another" in done.stderr
+
+
+def test_it_waits_until_it_is_free(run: Runner, redlock: Redlock) -> None:
+    lease = redlock.lock("x").acquire()
+    waiting = run.start("x", "--", "echo", "ran")
+    assert waiting.process.poll() is None
+    lease.release()
+    assert waiting.end().stdout == "ran\n"
+
+
+def test_min_hold_keeps_it_after_a_short_job_and_a_signal_ends_that(run: Runner) -> None:
+    short = run.start("x", "--ttl", "1s", "--min-hold", "1h", "-v", "-c", "echo ran; exit 3")
+    assert short.process.stdout is not None
+    assert short.process.stdout.readline() == "ran\n"
+    assert run("x", "-w", "2s", "--", "true").returncode == 75  # twice the ttl: it is renewed
+    short.send(signal.SIGTERM)
+    assert short.end().returncode == 3
+    assert not any(run.keys())
+
+
+def test_a_signal_that_ends_the_command_ends_min_hold_too(run: Runner) -> None:
+    """Or a service that is stopped would be killed instead, and the lock stay for its ttl."""
+    held = run.patient("x", "--min-hold", "1h", does="obey")
+    held.send(signal.SIGTERM)
+    assert held.end().returncode == 0
+    assert not any(run.keys())
+
+
+def test_json_tells_of_every_event_in_a_line(run: Runner) -> None:
+    told = events(run("x", "--json", "--fencing", "-c", "exit 4"))
+    assert list(told) == ["acquired", "ended"]
+    assert all(event["resource"] == "x" and event["message"] for event in told.values())
+    assert told["acquired"]["ttl"] == 10.0
+    assert told["acquired"]["fence"] > 0
+    assert told["acquired"]["valid_until"] <= told["ended"]["valid_until"]
+    assert told["ended"]["status"] == 4
+    failed = events(run("x", "--json", "--nodes", NOBODY, "-n", "--", "true"))
+    assert failed["failed"]["status"] == 69
+
+
+def test_quiet_says_nothing_and_verbose_what_is_done(run: Runner) -> None:
+    assert run("x", "--", "true").stderr == ""
+    assert run("x", "-v", "--", "true").stderr.splitlines() == [
+        "quorlock run: acquired",
+        "quorlock run: the command ended with status 0",
+    ]
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+def test_interrupted_while_it_waits_it_ends_and_leaves_nothing(
+    name: str, run: Runner, redlock: Redlock
+) -> None:
+    number = signal.Signals[name]
+    with redlock.lock("x"):
+        waiting = run.start("x", "--", "echo", "ran")
+        await_that(lambda: has_asked(run))
+        waiting.send(signal.SIGUSR1)  # this one is for the command
+        waiting.send(number)
+        done = waiting.end()
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
+    assert not any(run.keys())
+
+
+def has_asked(run: Runner) -> bool:
+    """A second client is connected to the first node."""
+    return str(run.nodes[0].execute("CLIENT", "LIST")).count("name=quorlock ") > 1

@@ -1,0 +1,194 @@
+"""Signals reach the command and what it has started; whatever happens to `run`, none is left."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from quorlock import Redlock
+from tests.servers.cli.run.conftest import PATIENT, Runner, events
+from tests.servers.cli.run.looks import await_that, runs
+
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_passed_on_once(name: str, run: Runner) -> None:
+    number = signal.Signals[name]
+    held = run.patient("x")
+    held.send(number)
+    await_that(lambda: run.log("got"))
+    assert held.process.poll() is None
+    held.send(signal.SIGTERM if number != signal.SIGTERM else signal.SIGINT)
+    await_that(lambda: len(run.log("got")) == 2)
+    assert run.log("got")[0][0] == number
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_dies_of_it_tells_so_and_grandchildren_too(name: str, run: Runner) -> None:
+    number = signal.Signals[name]
+    # The shell waits for the second sleep; both are to die. Not before that runs: between its fork
+    # and its exec dash loses a SIGINT, without us as well (3 of 7 times when aimed at it).
+    held = run.start(
+        "x",
+        "-c",
+        "sleep 1000 >&- 2>&- & echo $!; echo $$; /bin/sh -c 'echo; exec sleep 1000'; exit 5",
+    )
+    assert held.process.stdout is not None
+    pids = [int(held.process.stdout.readline()) for _ in range(2)]
+    held.process.stdout.readline()
+    held.send(number)
+    assert held.end().returncode == 128 + number
+    # INT and QUIT are ignored by what a shell starts with `&`.
+    spared = pids[0] if number in (signal.SIGINT, signal.SIGQUIT) else None
+    await_that(lambda: [pid for pid in pids if runs(pid)] == ([spared] if spared else []))
+    if spared:
+        os.kill(spared, signal.SIGKILL)
+    assert not any(run.keys())
+
+
+def test_what_we_are_told_to_ignore_the_command_ignores_too(run: Runner) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+    try:
+        held = run.patient("x")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    held.send(signal.SIGHUP)
+    held.send(signal.SIGTERM)
+    await_that(lambda: run.log("got"))
+    assert [int(line[0]) for line in run.log("got")] == [signal.SIGTERM]
+    assert held.process.poll() is None
+
+
+def test_many_ctrl_c_end_neither_us_nor_the_release(run: Runner) -> None:
+    held = run.patient("x")
+    for times in (1, 2, 3):
+        held.send(signal.SIGINT)
+        await_that(lambda: len(run.log("got")) >= times)  # noqa: B023 (called before the next)
+    # Stopped meanwhile, so that the last one arrives before it has seen the end of the command.
+    os.kill(held.pid, signal.SIGSTOP)
+    for pid in reversed(run.pids()):
+        os.kill(pid, signal.SIGKILL)
+    held.send(signal.SIGINT)
+    os.kill(held.pid, signal.SIGCONT)
+    assert held.end().returncode == 128 + signal.SIGKILL
+    assert not any(run.keys())
+
+
+@pytest.mark.parametrize("does", ["", "obey"])
+def test_killed_it_leaves_no_command_and_the_lock_frees_itself(does: str, run: Runner) -> None:
+    held = run.patient("x", "--ttl", "2s", does=does)
+    held.send(signal.SIGKILL)
+    with Redlock(run.nodes.urls, max_ttl=30.0) as redlock:
+        lease = redlock.lock("x", timeout=30.0).acquire()
+        left = [pid for pid in run.pids() if runs(pid)]
+        lease.release()
+    assert left == []
+    # TERM came first, and so an obedient command has ended.
+    assert [int(line[0]) for line in run.log("got")] == [signal.SIGTERM]
+    assert bool(run.log("end")) == (does == "obey")
+
+
+def test_stopped_it_is_no_holder_and_its_command_is_dead_in_time(run: Runner) -> None:
+    """Ctrl-Z or a debugger stops renewal, and only the supervisor checks the clock."""
+    held = run.patient("x", "--ttl", "2s")
+    held.send(signal.SIGSTOP)
+    with Redlock(run.nodes.urls, max_ttl=30.0) as redlock:
+        redlock.lock("x", timeout=30.0).acquire().release()
+        left = [pid for pid in run.pids() if runs(pid)]
+    assert left == []
+    held.send(signal.SIGCONT)
+    assert held.end().returncode == 79
+
+
+def test_with_its_guard_killed_the_command_dies(run: Runner) -> None:
+    held = run.patient("x")
+    (guard,) = children(held.pid)
+    os.kill(guard, signal.SIGKILL)
+    assert held.end().returncode == 128 + signal.SIGKILL
+    await_that(lambda: not [pid for pid in run.pids() if runs(pid)])
+    assert not any(run.keys())
+
+
+def test_a_guard_that_is_stopped_goes_on(run: Runner) -> None:
+    """Otherwise the command would outlive the lease, and `run` would wait for ever for the
+    supervisor.
+    """
+    held = run.patient("x", "--json", "--ttl", "2s")
+    (guard,) = children(held.pid)
+    os.kill(guard, signal.SIGSTOP)
+    for node in run.nodes[:3]:
+        node.stop()
+    done = held.end()
+    assert done.returncode == 79
+    assert run.log("alive")[-1][0] < events(done)["ended"]["valid_until"]
+
+
+def children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [int(child) for child in found.split()]
+
+
+# --- on a terminal ---------------------------------------------------------------------------
+
+
+class Terminal:
+    """`run` in the foreground of a terminal, whose other end is in this process."""
+
+    def __init__(self, run: Runner, *arguments: str) -> None:
+        self.end, other = os.openpty()
+        self.run = run.start(
+            *arguments,
+            stdin=other,
+            start_new_session=False,
+            preexec_fn=lambda: control(other),
+        )
+        os.close(other)
+
+    def type(self, text: bytes) -> None:
+        os.write(self.end, text)
+
+
+def control(terminal: int) -> None:
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+
+def test_on_a_terminal_ctrl_c_comes_once_and_a_signal_to_us_as_well(run: Runner) -> None:
+    terminal = Terminal(run, "x", "--", sys.executable, str(PATIENT), "")
+    await_that(lambda: run.log("begun"))
+    terminal.type(b"\x03")
+    await_that(lambda: run.log("got"))
+    terminal.run.send(signal.SIGTERM)
+    await_that(lambda: len(run.log("got")) == 2)
+    terminal.run.send(signal.SIGINT)  # not by the terminal: the command did not get it
+    await_that(lambda: len(run.log("got")) == 3)
+    numbers = [int(line[0]) for line in run.log("got")]
+    assert numbers == [signal.SIGINT, signal.SIGTERM, signal.SIGINT]
+    for pid in reversed(run.pids()):
+        os.kill(pid, signal.SIGKILL)
+    assert terminal.run.end().returncode == 128 + signal.SIGKILL
+    os.close(terminal.end)
+
+
+def test_on_a_terminal_the_command_reads_from_it(run: Runner) -> None:
+    terminal = Terminal(run, "x", "-c", "read word; echo got $word")
+    terminal.type(b"hello\n")
+    assert terminal.run.end().stdout == "got hello\n"
+    os.close(terminal.end)
+
+
+def test_on_a_terminal_all_are_dead_in_time_too(run: Runner) -> None:
+    """On a terminal the command shares our process group, which cannot be killed as a whole."""
+    arguments = ("x", "--ttl", "1s", "--no-renew", "--", sys.executable, str(PATIENT), "")
+    terminal = Terminal(run, *arguments)
+    assert terminal.run.end().returncode == 79
+    assert len(run.pids()) == 2
+    assert [pid for pid in run.pids() if runs(pid)] == []
+    os.close(terminal.end)

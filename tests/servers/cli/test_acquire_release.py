@@ -1,0 +1,112 @@
+"""`acquire`, `extend`, `release`: a lock by bare token, across processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from quorlock import Redlock
+from quorlock._cli.exit_status import EX_LOST, EX_TEMPFAIL, EX_USAGE
+from quorlock.testing.servers import Servers
+from tests.servers.cli.command import Shell, at_last
+
+
+def test_the_round_trip(shell: Shell, nodes: Servers) -> None:
+    """The token that was printed is on the nodes after the process has ended; others are out."""
+    token = shell.answer("acquire", "a", "--ttl", "20s")
+    assert at_last(nodes, "a", token)
+    assert "is held by another" in shell.complaint(EX_TEMPFAIL, "acquire", "a", "-w", "0")
+    before = nodes[0].execute("PTTL", "a")
+    assert shell.answer("extend", "a", "--token", token, "--ttl", "30s") == ""
+    assert before <= 20_000
+    assert sum(20_000 < node.execute("PTTL", "a") <= 30_000 for node in nodes) >= 3
+    assert shell.answer("release", "a", given={"QUORLOCK_TOKEN": token}) == ""
+    assert at_last(nodes, "a", None)
+
+
+def test_another_token_does_nothing(shell: Shell, nodes: Servers) -> None:
+    """Neither extends nor releases; nor does the right one after the end."""
+    token = shell.answer("acquire", "a")
+    for verb in ("extend", "release"):
+        said = shell.complaint(EX_LOST, verb, "a", "--token", "another")
+        assert said == f"quorlock {verb}: 'a' was not held by this token any more\n"
+    assert shell.answer("release", "a", "--token", token) == ""
+    for verb in ("extend", "release"):
+        assert token not in shell.complaint(EX_LOST, verb, "a", "--token", token)
+    assert at_last(nodes, "a", None)
+
+
+def test_it_waits_as_long_as_it_is_told(shell: Shell, nodes: Servers) -> None:
+    """The lock is released before the limit of -w."""
+    with Redlock(nodes.urls) as redlock:
+        lease = redlock.lock("a").acquire()
+        with shell.start("acquire", "a", "-w", "30s") as waiting:
+            with pytest.raises(subprocess.TimeoutExpired):
+                waiting.wait(0.5)
+            lease.release()
+            token, said = waiting.communicate()
+    assert (waiting.returncode, said) == (0, "")
+    assert at_last(nodes, "a", token.strip())
+
+
+def test_the_token_as_variables_of_a_shell(shell: Shell) -> None:
+    """Whatever the resource is called, `eval` reads it back."""
+    name = "it's $(a) `b`; 'c'"
+    text = shell.answer("acquire", name, "--format", "shell")
+    script = f'{text}\nprintf "%s|%s" "$QUORLOCK_RESOURCE" "$QUORLOCK_TTL"'
+    read = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert read.stdout == f"{name}|10.0"
+    assert all(line.startswith("export QUORLOCK_") for line in text.splitlines())
+    assert len(shlex.split(text)) == 6
+
+
+def test_the_token_as_json(shell: Shell) -> None:
+    """The remaining time is less than the ttl."""
+    facts = json.loads(shell.answer("acquire", "a", "--format", "json", "--ttl", "5s"))
+    assert facts.keys() == {"resource", "token", "ttl", "validity"}
+    assert (facts["resource"], facts["ttl"]) == ("a", 5)
+    assert 0 < facts["validity"] < 5
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full device is Linux's")
+def test_a_token_that_nobody_got_is_given_back(shell: Shell, nodes: Servers) -> None:
+    """stdout is full, or closed: no lock stays whose token is unknown."""
+    with Path("/dev/full").open("w") as full:
+        done = shell.run("acquire", "a", capture_output=False, stdout=full, stderr=-1)
+    assert done.returncode not in (0, 1)
+    assert done.stderr.startswith("quorlock acquire: ")
+    assert at_last(nodes, "a", None)
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = shell.run("acquire", "a", capture_output=False, stdout=theirs, stderr=-1)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (141, "")
+    assert at_last(nodes, "a", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("acquire", "Missing argument 'RESOURCE'"),
+        ("acquire a --ttl soon", "'soon' is no duration: 30s, 2h"),
+        ("acquire a --ttl 31s", "ttl=31.0: give at most max_ttl=30 s"),
+        ("acquire a -w -1s", "'-1s' is no duration"),
+        ("acquire quorlock:x", "keys that begin with 'quorlock:' are our own"),
+        ("extend a", "Missing option '--token'"),
+        ("release a --token ä", "token='(not shown)'"),
+        ("acquire a --colour", "No such option"),
+    ],
+)
+def test_wrong_usage(words: str, told: str, shell: Shell) -> None:
+    assert told in shell.complaint(EX_USAGE, *words.split())
+
+
+def test_the_token_is_in_no_environment_or_command_that_was_not_told_it(shell: Shell) -> None:
+    """`--help` and errors do not show the value of QUORLOCK_TOKEN."""
+    done = shell.run("release", "--help", given={"QUORLOCK_TOKEN": "canary"})
+    assert "canary" not in done.stdout + done.stderr

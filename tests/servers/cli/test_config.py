@@ -1,0 +1,226 @@
+"""The sources of nodes, settings and passwords, and the messages for mistakes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from quorlock._cli import config
+from quorlock._cli.config import FileSettings, settings
+from quorlock._cli.exit_status import EX_CONFIG, Failed
+from quorlock._cli.nodes import Source
+
+NOTHING = Source(None, None, None)
+SECRET = "canary-s3cret"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home, from which nothing is named; the working directory is beside it."""
+    for name in ("NODES", "CONFIG", "PASSWORD"):
+        monkeypatch.delenv(f"QUORLOCK_{name}", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    folder = tmp_path / "home"
+    here = tmp_path / "here"
+    folder.mkdir()
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(here)
+    return folder
+
+
+def write(path: Path, *lines: str, nodes: str | None = "a") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    named = [f'nodes = ["redis://{nodes}"]'] if nodes else []
+    path.write_text("\n".join([*named, *lines]) + "\n")
+    return path
+
+
+def hosts(found: FileSettings) -> list[str]:
+    return [node.host for node in found.nodes]
+
+
+def refusal(source: Source = NOTHING) -> str:
+    with pytest.raises(Failed) as raised:
+        settings(source).redlock().close()
+    assert raised.value.status == EX_CONFIG
+    assert SECRET not in str(raised.value)
+    assert SECRET not in repr(raised.value.__context__)
+    return str(raised.value)
+
+
+# --- the order -------------------------------------------------------------------------------
+
+
+def test_each_place_goes_before_those_after_it(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Option, environment, named file, file here, XDG folder: from the last to the first."""
+    write(home / ".config/quorlock/quorlock.toml", nodes="at-home")
+    assert hosts(settings(NOTHING)) == ["at-home"]
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    write(tmp_path / "xdg/quorlock/quorlock.toml", nodes="by-xdg")
+    assert hosts(settings(NOTHING)) == ["by-xdg"]
+    write(Path("quorlock.toml"), nodes="here")
+    assert hosts(settings(NOTHING)) == ["here"]
+    monkeypatch.setenv("QUORLOCK_CONFIG", str(write(tmp_path / "named.toml", nodes="named")))
+    assert hosts(settings(NOTHING)) == ["named"]
+    option = str(write(tmp_path / "option.toml", nodes="by-option"))
+    assert hosts(settings(Source(None, option, None))) == ["by-option"]
+    monkeypatch.setenv("QUORLOCK_NODES", "redis://e,redis://f")
+    assert hosts(settings(Source(None, option, None))) == ["e", "f"]
+    assert hosts(settings(Source("redis://g", option, None))) == ["g"]
+
+
+def test_nobody_makes_up_nodes() -> None:
+    """A lock that only seems shared is worse than none: the sentence shows every way."""
+    said = refusal()
+    for way in ("--nodes", "QUORLOCK_NODES", "--config", "QUORLOCK_CONFIG", "quorlock.toml"):
+        assert way in said
+
+
+def test_what_is_given_and_empty_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--nodes "$UNSET"` must not lock on other nodes; an empty variable is as none."""
+    write(Path("quorlock.toml"), nodes="here")
+    monkeypatch.setenv("QUORLOCK_NODES", "")
+    assert hosts(settings(NOTHING)) == ["here"]
+    assert "give at least one node" in refusal(Source("", None, None))
+    assert "directory" in refusal(Source(None, "", None))
+    assert hosts(settings(Source(" redis://a,\nredis://b, ", None, None))) == ["a", "b"]
+
+
+def test_the_other_settings_come_from_a_file_that_is_named_alone(tmp_path: Path) -> None:
+    """One that only lies about may be there for others."""
+    named = str(write(tmp_path / "named.toml", "ttl = 20", nodes=None))
+    write(Path("quorlock.toml"), "ttl = 15")
+    assert settings(Source("redis://g", named, None)).ttl == 20
+    assert settings(Source("redis://g", None, None)).ttl == 10
+    assert settings(NOTHING).ttl == 15
+
+
+def test_the_keys_are_the_arguments_of_a_redlock() -> None:
+    """All of them, each of which it takes; "none" is TOML's None."""
+    write(
+        Path("quorlock.toml"),
+        *("ttl = 8", "max_ttl = 20.5", "node_timeout = 0.1", "connect_timeout = 2"),
+        *("drift_factor = 0.02", "retry_delay = [0.1, 0.3]", "outage_timeout = 0"),
+        *('restart_guard = "none"', 'prefix = "app:"', 'username = "u"', 'password = "p"'),
+    )
+    found = settings(NOTHING)
+    assert set(found.arguments) | {"nodes", "username", "password"} == set(config._KEYS)
+    with found.redlock() as redlock:
+        policy = redlock._session.policy
+    assert (policy.ttl_ms, policy.max_ttl_ms, policy.restart_guard) == (8000, 20_500, None)
+    assert policy.prefix == b"app:"
+
+
+# --- slips -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("tttl = 3", "'tttl' is unknown; did you mean 'ttl'?"),
+        ("node-timeout = 3", "did you mean 'node_timeout'?"),
+        ("Password = 'x'", "did you mean 'password'?"),
+        ("colour = 3", "'colour' is unknown; known are nodes, ttl, "),
+        ("[redlock]", "'redlock' is unknown"),
+        ("ttl = 'long'", "ttl='long': give seconds"),
+        ("ttl = 300", "ttl=300: give at most max_ttl=30 s"),
+        ("restart_guard = 'yes'", "restart_guard='yes': give 'uptime'"),
+        ("restart_guard = ['uptime']", "restart_guard=['uptime']: give 'uptime'"),
+        (f"password = {SECRET}", "line 2"),
+        (f"password = ['{SECRET}']", "nodes[0]: password="),
+        ("password = 12345", "nodes[0]: password="),
+        ("username = 3", "nodes[0]: username="),
+    ],
+)
+def test_a_slip_in_the_file_is_told_with_its_place(line: str, words: str) -> None:
+    write(Path("quorlock.toml"), line)
+    said = refusal()
+    assert said.startswith("quorlock.toml: ")
+    assert words in said
+    assert "12345" not in said
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ("nodes = 'redis://a'", "nodes: give a list"),
+        ("nodes = []", "nodes=(): give at least one node"),
+        ("nodes = ['redis://a', 3]", "nodes[1]: url"),
+        ("nodes = ['redis://a', 'memory://b']", "nodes[1]: url='memory://b': a node in memory"),
+        ("nodes = ['redis://a', 'redis://a/1']", "this is the same server as nodes[0]"),
+        (f"nodes = ['redis://:{SECRET}@a b']", "nodes[0]: url="),
+        ("", "it names no nodes"),
+    ],
+)
+def test_a_slip_in_the_nodes_is_told_with_its_place(nodes: str, words: str) -> None:
+    write(Path("quorlock.toml"), nodes, nodes=None)
+    assert words in refusal()
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A named file that is missing, a folder or not text is never ignored."""
+    write(Path("quorlock.toml"))
+    assert "No such file" in refusal(Source(None, "nowhere.toml", None))
+    assert "directory" in refusal(Source(None, str(tmp_path), None))
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"password = '\xff\xfe" + SECRET.encode() + b"'")
+    assert "utf-8" in refusal(Source(None, str(binary), None))
+    monkeypatch.setenv("QUORLOCK_CONFIG", "elsewhere.toml")
+    assert refusal().startswith("elsewhere.toml: No such file")
+
+
+# --- passwords -------------------------------------------------------------------------------
+
+
+def descriptor(text: bytes) -> int:
+    ours, theirs = os.pipe()
+    os.write(theirs, text)
+    os.close(theirs)
+    return ours
+
+
+def test_passwords_come_from_the_descriptor_the_environment_or_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sources have this order; a user comes from the file. The descriptor is closed, nothing is
+    shown.
+    """
+    write(Path("quorlock.toml"), "username = 'u'", f"password = '{SECRET}-file'")
+    assert login(NOTHING) == ("u", f"{SECRET}-file")
+    monkeypatch.setenv("QUORLOCK_PASSWORD", f"{SECRET}-environment")
+    assert login(NOTHING) == ("u", f"{SECRET}-environment")
+    number = descriptor(f"{SECRET}-descriptor\nmore".encode())
+    assert login(Source(None, None, number)) == ("u", f"{SECRET}-descriptor")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+
+
+def login(source: Source) -> tuple[str | None, str | None]:
+    found = settings(source)
+    assert SECRET not in repr(found)
+    assert SECRET not in repr(found.redlock())
+    return found.nodes[0].username, found.nodes[0].password
+
+
+def test_a_login_in_a_url_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only nodes whose URL has none get the common one; TLS and the rest of the URL stay."""
+    monkeypatch.setenv("QUORLOCK_PASSWORD", SECRET)
+    monkeypatch.setenv("QUORLOCK_NODES", "redis://:own@a:1/2,rediss://b:7,redis://u:@c")
+    first, second, third = settings(NOTHING).nodes
+    assert (first.password, first.port, first.db) == ("own", 1, 2)
+    assert (second.password, second.port, second.username) == (SECRET, 7, None)
+    assert second.tls is not None
+    assert (third.username, third.password) == ("u", None)
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe" + SECRET.encode(), None])
+def test_a_descriptor_that_gives_no_password(text: bytes | None) -> None:
+    """The descriptor is not open or has no text."""
+    number = descriptor(text) if text else 987
+    write(Path("quorlock.toml"))
+    assert refusal(Source(None, None, number)).startswith(f"--password-fd {number}: ")

@@ -1,0 +1,192 @@
+"""`status` is correct while nodes are killed; `break` breaks exactly what it has shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorlock import Inspection, NodeView, Redlock
+from quorlock._cli import inspection_view as shown
+from quorlock._cli.exit_status import EX_UNAVAILABLE, EX_USAGE
+from quorlock.testing.servers import Servers
+from tests.servers.api.faces import steal
+from tests.servers.cli import schema
+from tests.servers.cli.command import Shell, at_last
+
+SCHEMA: dict[str, Any] = json.loads(
+    (Path(__file__).parents[3] / "docs" / "cli.schema.json").read_text()
+)
+
+
+def told(shell: Shell, resource: str = "a", status: int = 0) -> dict[str, Any]:
+    """Return the output of `--json` for one resource, validated by its schema."""
+    done = shell.run("status", resource, "--json")
+    assert (done.returncode, done.stderr) == (status, ""), done
+    answer = json.loads(done.stdout)
+    assert schema.problems(answer, SCHEMA["$defs"]["status"], SCHEMA) == []
+    (only,) = answer["resources"]
+    assert only["resource"] == resource
+    return dict(only)
+
+
+def test_free_and_held(shell: Shell, nodes: Servers) -> None:
+    """One holder on all nodes, by a digest; both in one call, in the order that was asked."""
+    assert told(shell)["verdict"] == "free"
+    with Redlock(nodes.urls) as redlock, redlock.lock("a", ttl=20) as lease:
+        assert at_last(nodes, "a", lease.token)
+        facts = told(shell)
+        assert facts["verdict"] == "held"
+        assert 10 < facts["ttl_left"] <= 20
+        assert lease.token not in json.dumps(facts)
+        (digest,) = {node["holder"] for node in facts["nodes"]}
+        text = shell.answer("status", "a", "b")
+    assert text.startswith(f"'a': held by {digest} on 5 of 5 nodes; a quorum is free in 1")
+    assert text.count(f"  {digest}, 1") == 5
+    assert text.partition("\n'b': free\n")[2].count("  free") == 5
+
+
+def test_while_nodes_are_killed(shell: Shell, mortal_nodes: Servers) -> None:
+    """Held while a quorum confirms it; then split, since dead nodes may have the key; then
+    unreachable.
+    """
+    steal(mortal_nodes[:3], "a")
+    assert told(shell)["verdict"] == "held"
+    mortal_nodes[0].kill()
+    facts = told(shell)
+    assert facts["verdict"] == "split", "two have it, two are free: the fifth could decide"
+    assert facts["nodes"][0] == {
+        "node": mortal_nodes[0].path,
+        "holder": None,
+        "ttl_left": None,
+        "error": facts["nodes"][0]["error"],
+        "code": "not_connected",
+    }
+    assert facts["nodes"][0]["error"]
+    assert "split: no holder has a quorum" in shell.answer("status", "a")
+    mortal_nodes[3].kill()
+    mortal_nodes[4].kill()
+    assert told(shell, status=EX_UNAVAILABLE)["verdict"] == "unreachable"
+    done = shell.run("status", "a")
+    assert (done.returncode, done.stderr) == (EX_UNAVAILABLE, "")
+    assert done.stdout.startswith("'a': unreachable: 3 of 5 nodes did not reply; ")
+
+
+def test_a_hung_node_costs_little(shell: Shell, mortal_nodes: Servers) -> None:
+    """The node is reported as hung; the others decide."""
+    steal(mortal_nodes[1:], "a")
+    mortal_nodes[0].stop()
+    facts = told(shell)
+    assert facts["verdict"] == "held"
+    assert facts["nodes"][0]["error"]
+
+
+def test_leftovers(shell: Shell, nodes: Servers) -> None:
+    """A quorum is free, so the lock is not held; a minority still has a key, with or without a
+    ttl.
+    """
+    steal(nodes[:1], "a")
+    nodes[1].execute("SET", "a", "for ever")
+    facts = told(shell)
+    assert (facts["verdict"], facts["ttl_left"]) == ("leftover", None)
+    text = shell.answer("status", "a")
+    assert "leftover: it is not held, but there is a key of " in text
+    assert "without end" in text
+    assert shell.answer("acquire", "a", "-w", "0")
+
+
+def test_a_name_cannot_draw_on_the_screen(shell: Shell) -> None:
+    """Neither control characters nor bytes that are no text come through."""
+    text = shell.answer("status", "a\x1b[2Jb", "\udcff")
+    assert "\x1b" not in text
+    assert r"'a\x1b[2Jb': free" in text
+    assert r"'\udcff': free" in text
+
+
+def test_it_asks_for_a_name(shell: Shell) -> None:
+    assert "Missing argument 'RESOURCE...'" in shell.complaint(EX_USAGE, "status")
+
+
+def test_what_is_acquired_keeps_to_the_schema(shell: Shell) -> None:
+    facts = json.loads(shell.answer("acquire", "a", "--format", "json"))
+    assert schema.problems(facts, SCHEMA["$defs"]["acquired"], SCHEMA) == []
+
+
+def test_every_word_of_the_schema_is_checked() -> None:
+    """Also in the parts that other tests hold answers against."""
+    for name, part in SCHEMA["$defs"].items():
+        found = schema.problems({}, part, SCHEMA, name)
+        assert found == [f"{name}: {needed} is missing" for needed in sorted(part["required"])]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"verdict": "taken"}, "$.verdict: 'taken' is none of"),
+        ({"ttl_left": -1}, "$.ttl_left: -1 is less"),
+        ({"nodes": None}, "$.nodes: None is no array"),
+        ({"more": 1}, "$: more is not in the schema"),
+    ],
+)
+def test_the_schema_can_refuse(change: dict[str, Any], words: str) -> None:
+    """And so do the sentences of a verdict with it."""
+    facts = shown.as_facts(Inspection("a", "free", None, (NodeView("n", None, None, ""),)))
+    assert schema.problems(facts, SCHEMA["$defs"]["resource"], SCHEMA) == []
+    (found,) = schema.problems(facts | change, SCHEMA["$defs"]["resource"], SCHEMA)
+    assert found.startswith(words)
+
+
+# --- break -----------------------------------------------------------------------------------
+
+
+def test_it_shows_first_and_breaks_when_told(shell: Shell, nodes: Servers) -> None:
+    """The holder is shown and stays without --yes; with it the lock is free."""
+    token = shell.answer("acquire", "a")
+    said = shell.complaint(EX_USAGE, "break", "a")
+    assert said.startswith("'a': held by ")
+    assert said.endswith("quorlock break: nothing is broken yet; say --yes to break it\n")
+    assert at_last(nodes, "a", token)
+    done = shell.run("break", "a", "--yes")
+    assert done.returncode == 0
+    assert done.stderr.startswith("'a': held by ")
+    assert done.stdout.startswith("'a': free\n")
+    assert token not in done.stdout + done.stderr
+    assert at_last(nodes, "a", None)
+
+
+def test_leftovers_of_several_are_broken(shell: Shell, nodes: Servers) -> None:
+    """All that was shown, whosever it is, with or without an end."""
+    steal(nodes[:2], "a", "one")
+    nodes[2].execute("SET", "a", "for ever")
+    steal(nodes[3:4], "a", "two")
+    done = shell.run("break", "a", "--yes")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "'a': free")
+    assert at_last(nodes, "a", None)
+
+
+def test_what_is_free_needs_no_breaking(shell: Shell) -> None:
+    """The command succeeds even without --yes."""
+    done = shell.run("break", "a")
+    assert (done.returncode, done.stdout) == (0, "'a': nothing to break\n")
+
+
+def test_without_a_quorum_it_says_so(shell: Shell, used_nodes: Servers) -> None:
+    """The nodes that answer obey; the output does not claim that the lock is free."""
+    steal(used_nodes[:], "a")
+    for node in used_nodes[:3]:
+        node.kill()
+    done = shell.run("break", "a", "--yes")
+    assert (done.returncode, done.stdout) == (EX_UNAVAILABLE, "")
+    assert "refused), after 1 attempt" in done.stderr
+    assert at_last(used_nodes[3:], "a", None)
+
+
+def test_what_nobody_answers_is_not_called_free(shell: Shell, used_nodes: Servers) -> None:
+    """The output does not say "nothing to break" either, since that is unknown."""
+    for node in used_nodes[:3]:
+        node.kill()
+    done = shell.run("break", "a")
+    assert (done.returncode, done.stdout) == (EX_UNAVAILABLE, "")
+    assert "unreachable: 3 of 5 nodes did not reply" in done.stderr

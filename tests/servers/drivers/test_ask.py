@@ -1,0 +1,117 @@
+"""The doctor's door and nodes that misbehave. None of its words shows our password."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quorlock import Node
+from quorlock._drivers.diagnostics import DiagnosticConnection, ErrorReply, NoAnswer
+from quorlock.testing.servers import Servers
+from tests.harness.support.impostors import (
+    Behaviour,
+    Caller,
+    Impostor,
+    answers,
+    closes_at_once,
+    endless_bulk,
+)
+
+PASSWORD = "pass-word"
+# Where our question reaches a socket that is closed already.
+_RESET = ("Broken pipe", "Connection reset by peer")
+
+
+def why(data: bytes | Behaviour, *, password: str | None = None) -> NoAnswer:
+    behaviour = answers(data) if isinstance(data, bytes) else data
+    with Impostor(behaviour) as impostor:
+        node = replace(Node.from_url(impostor.url), password=password)
+        with pytest.raises(NoAnswer) as caught, DiagnosticConnection(node, 0.3):
+            pass
+    assert PASSWORD not in str(caught.value)
+    return caught.value
+
+
+def test_a_stranger_does_not_speak_the_protocol() -> None:
+    assert str(why(b"HTTP/1.1 400 Bad Request\r\n")) == "it does not speak the Redis protocol"
+
+
+def test_an_answer_without_an_end() -> None:
+    assert str(why(endless_bulk)) == "it does not speak the Redis protocol"
+
+
+def test_who_hangs_up() -> None:
+    assert str(why(closes_at_once)) in {"it closes the connection at once", *_RESET}
+
+
+def test_half_an_answer_is_waited_for_so_long() -> None:
+    assert str(why(b"+PO")) == "no answer within 0.3 s"
+
+
+def test_an_echo_of_the_password_is_cut_out() -> None:
+    error = why(b"-WRONGPASS who says pass-word?\r\n", password=PASSWORD)
+    assert (str(error), error.login) == ("WRONGPASS who says ***?", True)
+
+
+def test_a_node_that_loads_is_no_login_that_fails() -> None:
+    error = why(b"-LOADING Redis is loading the dataset in memory\r\n")
+    assert (str(error), error.login) == ("LOADING Redis is loading the dataset in memory", False)
+
+
+def test_an_answer_is_as_it_is(nodes: Servers) -> None:
+    with DiagnosticConnection(Node.from_url(nodes.urls[0]), 5.0) as talk:
+        assert talk.peer == ""
+        assert talk.ask(b"SET", b"a", b"1") == b"OK"
+        assert talk.ask(b"GET", b"b") is None
+        assert len(talk.ask(b"TIME")) == 2
+        assert isinstance(talk.ask(b"NO-SUCH"), ErrorReply)
+    with pytest.raises(NoAnswer):
+        talk.ask(b"PING")
+
+
+# --- what comes without being asked for --------------------------------------------------------
+
+
+def test_what_others_do_is_heard(mortal_nodes: Servers) -> None:
+    """Other clients' commands arrive after MONITOR; silence yields nothing, and the end of the
+    connection is reported.
+    """
+    server = mortal_nodes[0]
+    with DiagnosticConnection(Node.from_url(server.url), 5.0) as talk:
+        assert talk.ask(b"MONITOR") == b"OK"
+        assert list(talk.receive(0.01)) == []
+        server.execute("GET", "a")
+        (line,) = talk.receive(0.3)
+        assert line.endswith(b'"GET" "a"')
+        server.kill()
+        with pytest.raises(NoAnswer, match="closes the connection"):
+            list(talk.receive(5))
+
+
+async def babble(caller: Caller) -> None:
+    """Answers what logs us in, and then never ends."""
+    await caller.read()
+    await caller.write(b"+PONG\r\n")
+    while True:
+        await caller.write(b"+words\r\n" * 1000)
+
+
+def test_who_never_ends_is_heard_so_long() -> None:
+    """The limit holds however much can be read at once."""
+    with (
+        Impostor(babble) as impostor,
+        DiagnosticConnection(Node.from_url(impostor.url), 5.0) as talk,
+    ):
+        assert set(talk.receive(0.2)) == {b"words"}
+
+
+def test_who_is_heard_speaks_the_protocol() -> None:
+    strange = answers(b"+PONG\r\nwords\r\n")
+    match = "does not speak the Redis protocol"
+    with (
+        Impostor(strange) as impostor,
+        DiagnosticConnection(Node.from_url(impostor.url), 5.0) as talk,
+        pytest.raises(NoAnswer, match=match),
+    ):
+        list(talk.receive(5))

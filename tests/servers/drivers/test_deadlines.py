@@ -1,0 +1,46 @@
+"""The one timer that the deadlines of an event loop share."""
+
+import asyncio
+
+from quorlock._core.commands import Inspect
+from quorlock._core.effects import Flow, Receive, Send, Timeout
+from quorlock._core.time import NS_PER_S
+from quorlock._drivers.clock import now
+from quorlock.asyncio import Redlock
+from quorlock.testing.memory import MemoryNodes
+
+
+def ask(seconds: float) -> Flow[object]:
+    """Ask all nodes, and wait for a reply."""
+    yield Send(Inspect(b"key"))
+    return (yield Receive(now() + int(seconds * NS_PER_S)))
+
+
+def test_the_timer_is_set_for_the_earliest_deadline() -> None:
+    """A flow that waits for a moment only comes when the timer is set for a minute from now."""
+
+    async def main(nodes: MemoryNodes) -> None:
+        async with Redlock(nodes.urls, node_timeout=0.02, restart_guard=None) as redlock:
+            driver = redlock._session.driver
+            lease = await redlock.lock("a").acquire()
+            for node in nodes:
+                node.hang()
+            long = asyncio.create_task(driver.run(ask(60)))
+            await asyncio.sleep(0)
+            (loop_driver,) = driver._loop_drivers.values()
+            deadlines = loop_driver.deadlines
+            while deadlines._timer_at < now() + 30 * NS_PER_S:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            short = asyncio.create_task(driver.run(ask(0.05)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert deadlines._timer_at < now() + 30 * NS_PER_S
+            assert isinstance(await short, Timeout)
+            assert not long.done()
+            long.cancel()
+            for node in nodes:
+                node.go_on()
+            await lease.release()
+
+    with MemoryNodes(3) as nodes:
+        asyncio.run(main(nodes))

@@ -1,0 +1,133 @@
+"""Very many leases are released at once: by garbage collection, by close."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import quorlock
+import quorlock.asyncio as aio
+from quorlock._drivers.threads import BackgroundThread
+from quorlock.testing.servers import Servers
+
+if TYPE_CHECKING:
+    from quorlock._core.time import Instant
+
+MANY = 1_500
+
+
+def keys_left(nodes: Servers, seconds: float = 20.0) -> int:
+    """Return how many keys are on the nodes when no more disappear, or when the time is up."""
+    end = time.monotonic() + seconds
+    left = 1
+    while left and time.monotonic() < end:
+        time.sleep(0.01)
+        left = sum(len(node.keys()) for node in nodes)
+    return left
+
+
+def test_garbage_is_given_back_by_one_thread(nodes: Servers) -> None:
+    """A thread for each lease killed the connector of a node, and the node stayed disconnected."""
+    with quorlock.Redlock(nodes.urls, node_timeout=0.5, ttl=60, max_ttl=60) as redlock:
+        leases = [redlock.lock(f"r{index}").acquire(timeout=20) for index in range(MANY)]
+        most = threading.active_count()
+        for _ in range(MANY):
+            del leases[-1]
+            most = max(most, threading.active_count())
+        gc.collect()
+        assert keys_left(nodes) == 0
+        assert most <= threading.active_count() + 12, "a thread for each"
+        assert redlock.lock("after").acquire(timeout=5).release()
+
+
+def test_a_connector_that_fails_goes_on(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever goes wrong in its thread is logged, and the node is connected nevertheless."""
+    with quorlock.Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        connector = redlock._session.driver._connectors.all[0]
+        connect = connector._connect
+
+        def once() -> None:
+            monkeypatch.setattr(connector, "_connect", connect)
+            message = "a defect of ours"
+            raise RuntimeError(message)
+
+        monkeypatch.setattr(connector, "_connect", once)
+        end = time.monotonic() + 10
+        while not redlock.nodes[0].up and time.monotonic() < end:
+            assert redlock.lock("any").acquire(timeout=5).release()
+        assert redlock.nodes[0].up
+    assert "a defect of ours" in caplog.text
+
+
+def test_closing_with_much_unsent_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio: a connection that was still writing is notified of its end once."""
+    heard: list[str] = []
+
+    async def main(node: Servers) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: heard.append(str(what)))
+        redlock = aio.Redlock(node.urls, node_timeout=0.5, prefix="p" * 400, ttl=60, max_ttl=60)
+        leases = [await redlock.lock(f"r{index}").acquire() for index in range(MANY)]
+        node[0].stop()
+        closing = asyncio.create_task(redlock.close())
+        await asyncio.sleep(0.1)
+        node[0].cont()
+        await closing
+        assert not any(lease.held for lease in leases)
+
+    with Servers(1) as node:
+        asyncio.run(main(node))
+    assert not heard
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("where", ["renewal", "connector", "releases"])
+def test_a_redlock_is_collected_by_a_thread_of_its_own(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The Redlock closes within the thread's own work: nothing hangs, nothing is left."""
+    collected: list[str] = []
+    step = BackgroundThread._call_step
+
+    def collecting(thread: BackgroundThread) -> Instant | None:
+        if where in thread.name and not gc.isenabled():
+            collected.append(thread.name)
+            gc.collect()
+        return step(thread)
+
+    monkeypatch.setattr(BackgroundThread, "_call_step", collecting)
+    gc.disable()
+    try:
+        abandon(nodes, where)
+        assert keys_left(nodes) == 0
+        end = time.monotonic() + 10
+        while ours() and time.monotonic() < end:
+            time.sleep(0.005)
+    finally:
+        gc.enable()
+    assert collected
+    assert ours() == []
+
+
+def abandon(nodes: Servers, where: str) -> None:
+    """A Redlock and its leases that are garbage, and of which one of its threads learns."""
+    redlock = quorlock.Redlock(nodes.urls, node_timeout=0.25, ttl=20.0)
+    leases = [redlock.lock(name, renew=True).acquire() for name in "ab"]
+    cycle: list[object] = [redlock, leases]
+    cycle.append(cycle)
+    driver = redlock._session.driver
+    if where == "connector":
+        for connector in driver._connectors.all:
+            connector._wake()
+    elif where == "releases":
+        driver._background_thread.wake()
+
+
+def ours() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("quorlock")]

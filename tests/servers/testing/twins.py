@@ -1,0 +1,741 @@
+"""Random commands, what a real server answers to them, and whether the twin would have as well.
+
+A sequence is made from its name alone (`plain:17`: a kind and a seed), played on a real server and
+written down: every command between two readings of the server's own TIME, so that its millisecond
+is known, or, rarely, one of two or more.  A transcript can then be judged against any twin, and so
+against broken ones.  Leaves to the tests which servers, how many sequences and what must be found.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, count, pairwise
+from random import Random
+from typing import Any, NamedTuple
+
+from quorlock import scripts
+from quorlock._protocol.encoding import COUNTER, MARKER
+from quorlock.testing.fake_commands import ClientSession, Text
+from quorlock.testing.fake_node import Entry, Error, FakeNode, Reply, Status
+from quorlock.testing.servers import Server
+
+Words = tuple[bytes, ...]
+
+
+class Ask(NamedTuple):
+    """One command; those that follow one another go out in one packet."""
+
+    words: Words
+
+
+class Wait(NamedTuple):
+    """Nothing for so long."""
+
+    seconds: float
+
+
+class Watch(NamedTuple):
+    """One command, repeated for a while and alone, to find the exact ms of a change."""
+
+    words: Words
+    seconds: float
+
+
+class Turn(NamedTuple):
+    """The node becomes a replica, a master, full, or gets room again.
+
+    In transcripts also: it saves, or comes up again with its memory kept, saved or lost.
+    """
+
+    into: str
+
+
+Step = Ask | Wait | Watch | Turn
+
+
+class Heard(NamedTuple):
+    """A command with the real reply, carried out at one of these ms of the server's clock."""
+
+    words: Words
+    first: int
+    last: int
+    reply: Any
+
+
+Transcript = list[Heard | Turn]
+
+
+# --- making sequences -----------------------------------------------------------------------------
+
+KINDS = ("plain", "replica", "full")
+KEYS = (b"a", b"lock:b", b"\x00\xff\r\n", b"[a*]")
+TOKENS = (b"0123456789abcdef", b"fedcba9876543210", b"\x00\x80\r\n'", b"17", b"")
+SHORT = tuple(b"%d" % ms for ms in (1, 2, 3, 4, 6, 9))
+# No longer than Lua's numbers can count exactly: beyond 2^53 ms a script sees rounded ones.
+LONG = (b"40", b"1000", b"9999", b"60000", b"315360000000")
+ODD = (
+    *(b"0", b"-1", b"-5", b"x", b"", b"1.5", b"1e3", b" 7", b"7 ", b"+7", b"07", b"0x10", b"inf"),
+    *(b"nan", b"-inf", b"2\x003", b"9223372036854775807", b"-9223372036854775808"),
+    *(b"9223372036854775808", b"99999999999999999999"),
+)
+JUNK = (*ODD, b"NX", b"xx", b"PX", b"ex", b"GT", b"lt", b"KEEPTTL", b"GET", b"FOO", b"it's\r\nso")
+PATTERNS = (
+    *(b"*", b"a*", b"?", b"*b", b"lock:?", b"[a-c]", b"[^a]", rb"\[a\**", b"", b"*:*", b"[c-a]*"),
+    *(
+        b"[a-]",
+        b"[^]",
+        b"[]",
+        rb"[\a-c]",
+        b"[xa",
+        b"[",
+        b"[^",
+        b"a\\",
+        b"[a\\",
+        b"[b-]]*",
+        b"[^a-z]*",
+    ),
+)
+
+
+def sequence(name: str) -> list[Step]:
+    """The steps that this name stands for, the same on every machine."""
+    rng = Random(name)
+    steps: list[Step] = [Ask((b"HELLO", rng.choice((b"2", b"3"))))]
+    for part in _parts(name.partition(":")[0]):
+        if part:
+            # What has expired is found by SCAN, so that both count the same keys afterwards.
+            held = [(b"SET", key, token) for key, token in zip(KEYS, TOKENS[:2], strict=False)]
+            steps += [*map(Ask, held), Ask(SCAN_ALL), Turn(part)]
+        for _ in range(rng.randint(5, 25)):
+            steps += _step(rng)
+        steps += content()
+    return steps
+
+
+def _parts(kind: str) -> tuple[str, ...]:
+    return {
+        "plain": ("",),
+        "replica": ("", "replica", "master"),
+        "full": ("", "full", "roomy"),
+    }[kind]
+
+
+SCAN_ALL: Words = (b"SCAN", b"0", b"COUNT", b"1000")
+
+
+def content() -> list[Step]:
+    """All that a node holds, with its type, value and remaining life."""
+    asked = [(name, key) for key in (*KEYS, b"") for name in (b"TYPE", b"GET", b"PTTL")]
+    sides = [(name, COUNTER + key) for key in KEYS for name in (b"GET", b"PTTL")]
+    return [Ask(words) for words in (SCAN_ALL, (b"DBSIZE",), *asked, *sides, (b"TYPE", MARKER))]
+
+
+def _step(rng: Random) -> list[Step]:
+    entropy = rng.random()
+    if entropy < 0.10:
+        return [Wait(rng.uniform(0.0002, 0.006))]
+    if entropy < 0.13:
+        key = rng.choice(KEYS)
+        born = Ask((b"SET", key, rng.choice(TOKENS), b"PX", rng.choice(SHORT[:4])))
+        return [born, Watch(_watched(rng, key), 0.005)]
+    return [Ask(words) for words in _commands(rng)]
+
+
+def _watched(rng: Random, key: bytes) -> Words:
+    plain: list[Words] = [(name, key) for name in (b"GET", b"PTTL", b"EXISTS", b"TYPE")]
+    acquire = (b"SET", key, rng.choice(TOKENS), b"NX", b"PX", rng.choice(SHORT))
+    scripted = (*(_script(rng, s, key) for s in SCRIPTS), _fencing(rng, key))
+    return rng.choice([*plain, acquire, *scripted])
+
+
+NAMES = ("ACQUIRE", "RAISE", "RELEASE", "EXTEND", "INSPECT", "PROBE")
+SCRIPTS = (scripts.RELEASE, scripts.EXTEND, scripts.INSPECT)
+GUARD = scripts.GUARD
+MARKERS = (b"r1:0", b"r1:5", b"r2:5", b"r1:99999999999999", b"r1:", b":5", b"r1", b"r-1:5", b"")
+WORTH = (b"nothing", b"the same", b"all")
+
+
+def _guard(rng: Random, key: bytes) -> Words:
+    run_id = rng.choice((b"r1", b"r2"))
+    return (b"EVAL", GUARD.text, b"1", key, run_id, rng.choice(WORTH))
+
+
+def _script(rng: Random, script: scripts.Script, key: bytes) -> Words:
+    arguments: Words = ()
+    if script not in (scripts.INSPECT, scripts.PROBE):
+        arguments = (rng.choice(TOKENS[:2]),)
+    if script is scripts.EXTEND:
+        arguments += (_ttl(rng),)
+    if rng.random() < 0.5:
+        return (b"EVAL", script.text, b"1", key, *arguments)
+    return (b"EVALSHA", script.sha, b"1", key, *arguments)
+
+
+FENCING = (scripts.ACQUIRE, scripts.RAISE)
+# Small enough for any clock, unlike those that nodes begin with, which depend on theirs.
+FENCES = (b"5", b"6", b"7", b"1000", b"1001", b"9007199254740991")
+
+
+def _fencing(rng: Random, key: bytes) -> Words:
+    """Send it as quorlock does: the fake node accepts these scripts in no other form."""
+    script, token = rng.choice(FENCING), rng.choice(TOKENS[:2])
+    keys: Words = (key, COUNTER + key)
+    if script is scripts.RAISE:
+        numbers: Words = (rng.choice(FENCES), rng.choice((b"1", b"15000")))
+    else:
+        keys = (*keys, MARKER)
+        grid, marker = rng.choice((b"0", b"1", b"7", b"1000")), rng.choice((b"0", b"0", *SHORT))
+        numbers = (rng.choice((*SHORT, *LONG)), grid, marker)
+    said = (b"%d" % len(keys), *keys, token, *numbers)
+    if rng.random() < 0.5:
+        return (b"EVAL", script.text, *said)
+    return (b"EVALSHA", script.sha, *said)
+
+
+def _side_keys(rng: Random, key: bytes) -> Words:
+    """Draw changes of a counter and the marker; the value of the marker itself is not tested."""
+    side = rng.choice((COUNTER + key, MARKER))
+    number = rng.choice((*FENCES, *ODD))
+    return rng.choice(
+        (
+            (b"SET", side, number if side != MARKER else b"run:" + number),
+            (b"SET", side, rng.choice(FENCES) if side != MARKER else b"run:1000"),
+            (b"DEL", side),
+            (b"PTTL", side),
+            (b"PEXPIRE", side, rng.choice(SHORT)),
+            (b"GET", COUNTER + key),
+            (b"RPUSH", side, b"x"),
+        )
+    )
+
+
+def _ttl(rng: Random) -> bytes:
+    return rng.choice(rng.choices((SHORT, LONG, ODD), (8, 4, 1))[0])
+
+
+def _commands(rng: Random) -> list[Words]:
+    """One command, or two that belong together."""
+    (make,) = rng.choices(MAKERS, WEIGHTS)
+    made = make(rng, rng.choice(KEYS))
+    others = [(s.text,) for s in (*FENCING, GUARD)] + [(s.sha,) for s in FENCING]
+    if rng.random() < 0.08 and made[0] not in UNMANGLED and made[1:2] not in others:
+        made = _mangled(rng, made)
+    return [SCAN_ALL, made] if made[0].upper() == b"DBSIZE" else [made]
+
+
+def _mangled(rng: Random, words: Words) -> Words:
+    """Another number of words, another word, or another case."""
+    # The script's text and the cursor stay: of other scripts the twin knows nothing, and servers
+    # differ in the odd cursors that they take.
+    fixed = 2 if words[0] in (b"EVAL", b"SCAN") else 1
+    place = rng.randrange(fixed, max(len(words), fixed + 1))
+    # Valkey takes names with zero bytes in them, Redis 7 does not.
+    junk = [word for word in JUNK if words[0] != b"CLIENT" or b"\0" not in word]
+    return rng.choice(
+        (
+            words[:-1] or words,
+            (*words, rng.choice(junk)),
+            (*words[:place], rng.choice(junk), *words[place + 1 :]),
+            (words[0].lower(), *words[1:]),
+        )
+    )
+
+
+# Before 7.2 HELLO keeps the name even if it fails; of other scripts the twin knows nothing; and of
+# INFO's sections it has three.
+UNMANGLED = (b"HELLO", b"SCRIPT", b"INFO")
+
+
+def _set(rng: Random, key: bytes) -> Words:
+    options: list[bytes] = []
+    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+        option = rng.choice((b"NX", b"XX", b"PX", b"PX", b"EX", b"KEEPTTL", b"GET", b"px", b"nx"))
+        options.append(option)
+        if option.upper() in (b"PX", b"EX"):
+            options.append(_ttl(rng) if option != b"EX" else rng.choice((b"1", b"100", *ODD)))
+    return (b"SET", key, rng.choice(TOKENS), *options)
+
+
+def _expire(rng: Random, key: bytes) -> Words:
+    conditions = rng.choices((b"NX", b"XX", b"GT", b"LT", b"gt"), k=rng.choice((0, 0, 1, 1, 2)))
+    if rng.random() < 0.7:
+        return (b"PEXPIRE", key, _ttl(rng), *conditions)
+    return (b"EXPIRE", key, rng.choice((b"1", b"2", b"100", *ODD)), *conditions)
+
+
+def _many(rng: Random, key: bytes) -> Words:
+    return (rng.choice((b"DEL", b"EXISTS")), *rng.choices(KEYS, k=rng.choice((1, 1, 2, 3))))
+
+
+def _other_type(rng: Random, key: bytes) -> Words:
+    name = rng.choice((b"LPUSH", b"RPUSH", b"SADD"))
+    return (name, key, *rng.choices(TOKENS, k=rng.randint(1, 3)))
+
+
+def _about_scripts(rng: Random, key: bytes) -> Words:
+    shas = [rng.choice((s.sha, s.sha.upper())) for s in SCRIPTS]
+    return rng.choice(
+        (
+            (b"SCRIPT", b"LOAD", rng.choice(SCRIPTS).text),
+            (b"SCRIPT", b"EXISTS", *rng.choices((*shas, b"x", b"f" * 40), k=2)),
+            (b"SCRIPT", b"FLUSH", *rng.choice(((), (b"SYNC",), (b"async",), (b"FOO",)))),
+            (b"SCRIPT", rng.choice((b"FOO", b"LOAD", b"EXISTS"))),
+            (
+                b"EVALSHA",
+                rng.choice(shas),
+                *rng.choice(((b"0",), (b"1", key), (b"2", key), (b"-1",))),
+            ),
+            (b"EVAL", rng.choice(SCRIPTS).text, rng.choice((b"0", b"x", b"9", b"-1")), key),
+        )
+    )
+
+
+def _about_all(rng: Random, key: bytes) -> Words:
+    pattern = rng.choice(PATTERNS)
+    return rng.choice(
+        (
+            (b"DBSIZE",),
+            (b"KEYS", pattern),
+            (*SCAN_ALL, b"MATCH", pattern),
+            (b"SCAN", b"0", rng.choice((b"COUNT", b"FOO", b"MATCH")), rng.choice((b"0", b"x"))),
+            (b"FLUSHALL",),
+            (b"FLUSHDB", rng.choice((b"SYNC", b"async", b"FOO"))),
+        )
+    )
+
+
+def _about_us(rng: Random, key: bytes) -> Words:
+    return rng.choice(
+        (
+            (b"PING",),
+            (b"PING", key),
+            (b"ECHO", key),
+            (b"TIME",),
+            (b"SELECT", rng.choice((b"0", b"1", *ODD))),
+            (b"CLIENT", b"SETNAME", rng.choice((b"q", b"", b"a b", b"\xff"))),
+            (b"CLIENT", b"GETNAME"),
+            (b"CLIENT", rng.choice((b"FOO", b"getname", b"ID\r\n", b"SETNAME")), *(key,) * 2),
+            (b"AUTH", *rng.choice(((b"pw",), (b"default", b"pw"), (b"eve", b"pw"), (b"a",) * 3))),
+            (b"HELLO", *rng.choice(HELLOS)),
+            (b"INFO", b"replication"),
+            (
+                rng.choice((b"FOO", b"", b"script|load", b"NO\r\nSUCH", b"x" * 130)),
+                *rng.choices(JUNK, k=2),
+                b"y" * 200,
+            ),
+            (b"FOO", b"\xc3\xa4" * 63, b"\xc3\xa4\x00z"),
+        )
+    )
+
+
+HELLOS: tuple[Words, ...] = (
+    *((), (b"2",), (b"3",), (b"4",), (b"x",)),
+    *((b"3", b"AUTH", b"default", b"pw"), (b"2", b"auth", b"eve", b"pw"), (b"2", b"AUTH", b"eve")),
+    *((b"3", b"SETNAME", b"me"), (b"3", b"SETNAME", b"a b"), (b"3", b"SETNAME"), (b"2", b"FOO")),
+    (b"3", b"AUTH", b"default", b"pw", b"SETNAME", b"you"),
+)
+
+Maker = Callable[[Random, bytes], Words]
+WEIGHED: tuple[tuple[int, Maker], ...] = (
+    (20, lambda rng, key: (b"SET", key, rng.choice(TOKENS), b"NX", b"PX", _ttl(rng))),
+    (12, lambda rng, key: _script(rng, scripts.RELEASE, key)),
+    (14, lambda rng, key: _script(rng, scripts.EXTEND, key)),
+    (8, lambda rng, key: _script(rng, scripts.INSPECT, key)),
+    (3, lambda rng, key: _script(rng, scripts.PROBE, key)),
+    (3, lambda rng, key: (b"SET", key, rng.choice(MARKERS))),
+    (6, _guard),
+    (16, _fencing),
+    (8, _side_keys),
+    (8, _set),
+    (12, _expire),
+    (5, lambda rng, key: (b"GET", key)),
+    (5, lambda rng, key: (b"PTTL", key)),
+    (3, lambda rng, key: (b"TTL", key)),
+    (2, lambda rng, key: (b"TYPE", key)),
+    (4, lambda rng, key: (b"PERSIST", key)),
+    (3, lambda rng, key: (b"PEXPIRE", key, rng.choice((b"0", b"-1", b"-9999")))),
+    (6, _many),
+    (3, _other_type),
+    (4, _about_scripts),
+    (4, _about_all),
+    (4, _about_us),
+)
+WEIGHTS, MAKERS = [weight for weight, _ in WEIGHED], [make for _, make in WEIGHED]
+
+
+# --- playing them on a real server ----------------------------------------------------------------
+
+
+class Real:
+    """One connection to a real server, on which sequences are played and written down."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(10)
+        self.socket.connect(server.path)
+        self.file = self.socket.makefile("rb")
+        self.talk((b"DEBUG", b"SET-ACTIVE-EXPIRE", b"0"))  # keys go when a command finds them
+        told = self.talk((b"INFO", b"server"))[0].decode()
+        self.info = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+        valkey = self.info.get("valkey_version")
+        self.version = f"Valkey {valkey}" if valkey else f"Redis {self.info['redis_version']}"
+        self.old = "valkey_version" not in self.info and self.info["redis_version"] < "7.2"
+
+    def close(self) -> None:
+        self.file.close()
+        self.socket.close()
+
+    def talk(self, *packet: Words) -> list[Any]:
+        """Send commands together and await their replies."""
+        self.socket.sendall(b"".join(packed(words) for words in packet))
+        return [read(self.file) for _ in packet]
+
+    def play(self, steps: Sequence[Step]) -> Transcript:
+        """Play a sequence from the state of a new node."""
+        # A replica for a moment: whatever it was before, it has followed another from now on.
+        self.talk(TURNS["replica"], TURNS["master"], (b"CONFIG", b"SET", b"maxmemory", b"0"))
+        self.talk((b"HELLO", b"2"), (b"CLIENT", b"SETNAME", b""), (b"FLUSHALL",))
+        self.talk((b"SCRIPT", b"FLUSH"))
+        written: Transcript = []
+        packet: list[Words] = []
+        for step in steps:
+            if isinstance(step, Ask):
+                packet.append(step.words)
+                continue
+            written += self.asked(packet)
+            packet = []
+            written += self.done(step)
+        return written + self.asked(packet)
+
+    def done(self, step: Wait | Watch | Turn) -> Iterator[Heard | Turn]:
+        if isinstance(step, Wait):
+            time.sleep(step.seconds)
+        elif isinstance(step, Turn):
+            (reply,) = self.talk(TURNS[step.into])
+            assert reply == b"OK", reply
+            yield step
+        else:
+            until = time.monotonic() + step.seconds
+            while time.monotonic() < until:
+                yield from self.asked([step.words])
+
+    def asked(self, packet: Sequence[Words]) -> list[Heard | Turn]:
+        if not packet:
+            return []
+        bracketed = [word for words in packet for word in ((b"TIME",), words)]
+        replies = self.talk(*bracketed, (b"TIME",))
+        instants = [int(s) * 1000 + int(us) // 1000 for s, us in replies[::2]]
+        # Sorted: the machine's clock may be set back in between.
+        between = [sorted(pair) for pair in pairwise(instants)]
+        heard = zip(packet, between, replies[1::2], strict=True)
+        return [Heard(words, first, last, reply) for words, (first, last), reply in heard]
+
+
+TURNS: dict[str, Words] = {
+    "replica": (b"REPLICAOF", b"127.0.0.1", b"1"),  # where no master is
+    "master": (b"REPLICAOF", b"NO", b"ONE"),
+    "full": (b"CONFIG", b"SET", b"maxmemory", b"1"),
+    "roomy": (b"CONFIG", b"SET", b"maxmemory", b"0"),
+}
+
+
+def packed(words: Words) -> bytes:
+    parts = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+    return b"*%d\r\n" % len(words) + parts
+
+
+def read(file: Any) -> Any:
+    """One reply, with the server's own difference between texts, statuses and strings."""
+    line: bytes = file.readline()
+    kind, body = line[:1], line[1:-2]
+    if kind == b"_" or (body == b"-1" and kind in b"$*"):
+        return None
+    return _READERS[kind](body, file)
+
+
+def _data(size: bytes, file: Any) -> bytes:
+    data: bytes = file.read(int(size) + 2)
+    return data[:-2]
+
+
+# What RESP2 and RESP3 have; with another reply we do not know what to do.
+_READERS: dict[bytes, Callable[[bytes, Any], Any]] = {
+    b"+": lambda text, _: Status(text),
+    b"-": lambda text, _: Error(text.decode("utf-8", "surrogateescape")),
+    b":": lambda number, _: int(number),
+    b"$": _data,
+    b"=": lambda size, file: Text(_data(size, file).removeprefix(b"txt:")),
+    b"*": lambda count, file: [read(file) for _ in range(int(count))],
+    b"%": lambda count, file: {read(file): read(file) for _ in range(int(count))},
+}
+
+
+# --- judging the twin -----------------------------------------------------------------------------
+
+
+# Replication ids as no server has them; `comparable` takes the server's for these.
+_FOLLOWED = (b".%040x" % number for number in count(1))
+_ANY_ID = re.compile(rb"\.[0-9a-f]{40}:")
+
+
+class Twin(FakeNode):
+    """The node itself; it only counts what it meets."""
+
+    def __init__(self, run_id: str = "", started: int = 0) -> None:
+        super().__init__(run_id, started)
+        self.followed = next(_FOLLOWED)
+
+    seen: Counter[str]
+    late: tuple[int, ...] = (0,)  # ms by which a script's expiries are set after its begin, each
+
+    def alive(self, key: bytes, at: int) -> Entry | None:
+        entry = self.keys.get(key)
+        found = super().alive(key, at)
+        if entry is not None and entry.until is not None:
+            self.seen["expired"] += found is None
+            self.seen["a ms later"] += at == entry.until + 1
+            self.seen["at their last ms"] += at == entry.until
+        return found
+
+    def expire_at(self, key: bytes, entry: Entry, until: int, at: int) -> None:
+        late, self.late = self.late[0], self.late[1:] or self.late
+        super().expire_at(key, entry, until + late, at)
+
+    def guard(self, key: bytes, run_id: bytes, worth: bytes, at: int) -> Reply:
+        # Before 7.2 TIME advances within a script, expiry does not.
+        found = self.alive(key, at)
+        if found is not None:
+            self.keys[key] = found._replace(until=None)
+        reply = super().guard(key, run_id, worth, at + self.late[0])
+        if found is not None and self.keys[key].value == found.value:
+            self.keys[key] = found
+        return reply
+
+
+@dataclass
+class Course:
+    """One possible course: a fake node, and the last instant that it was given."""
+
+    session: ClientSession
+    at: int = 0
+
+    def copy(self) -> Course:
+        old, node = self.session, type(self.session.node)()
+        node.keys, node.known = dict(old.node.keys), set(old.node.known)
+        node.read_only, node.full = old.node.read_only, old.node.full
+        node._saved, node.followed = old.node._saved, old.node.followed
+        if isinstance(node, Twin) and isinstance(old.node, Twin):
+            node.seen = old.node.seen
+        session = type(old)(node)
+        session.resp, session.name = old.resp, old.name
+        return Course(session, self.at)
+
+    def turn(self, into: str) -> None:
+        node = self.session.node
+        if into in {"replica", "master"}:
+            if node.read_only and into == "master":
+                node.followed = next(_FOLLOWED)
+            node.read_only = into == "replica"
+        elif into in {"full", "roomy"}:
+            node.full = into == "full"
+        elif into == "save":
+            node.save()
+        else:
+            node.restart("another", memory=into)
+            self.session = type(self.session)(node)
+
+    def facts(self) -> object:
+        node = self.session.node
+        return (
+            frozenset(node.keys.items()),
+            frozenset(node.known),
+            node.followed,
+            self.session.resp,
+            self.session.name,
+            self.at,
+        )
+
+
+class Disagreement(NamedTuple):
+    """The server's reply, and the possible ones of the fake node, by the ms."""
+
+    place: int
+    heard: Heard
+    twin: dict[int, Any]
+
+    def __str__(self) -> str:
+        said = [f"    twin at {at}: {reply!r}" for at, reply in self.twin.items()]
+        words = shown(self.heard.words)
+        return "\n".join([f"  {words}", f"    real:  {self.heard.reply!r}", *said])
+
+
+def judge(
+    transcript: Transcript, first: ClientSession, *, old: bool = False
+) -> Disagreement | None:
+    """Return the first reply that the fake node would not have given, whichever ms it was.
+
+    old: a server before 7.2, whose clock may advance to the next ms within one command, also
+    between the two expiries that an acquire with a fence sets.
+    """
+    courses = [Course(first)]
+    for place, heard in enumerate(transcript):
+        if isinstance(heard, Turn):
+            for course in courses:
+                course.turn(heard.into)
+            continue
+        real = comparable(heard.words, heard.reply)
+        following: dict[object, Course] = {}
+        said: dict[int, Any] = {}
+        for course, at, late in instants(courses, heard, old=old):
+            stored = len(course.session.node.keys)
+            reply = answer(course, heard.words, at, late)
+            said[at] = reply
+            if same(reply, real) or (is_count(heard.words) and reply <= real <= stored):
+                following[course.facts() if heard.first < heard.last else id(course)] = course
+        if not following:
+            return Disagreement(place, heard, said)
+        courses = list(following.values())
+    return None
+
+
+def is_count(words: Words) -> bool:
+    """DBSIZE: a server counts keys that have expired until something finds them, the twin does not.
+
+    `sequence` lets SCAN find them first; so this matters where one expires in between.
+    """
+    return words == (b"DBSIZE",)
+
+
+def instants(
+    courses: list[Course], heard: Heard, *, old: bool
+) -> Iterator[tuple[Course, int, tuple[int, ...]]]:
+    """Yield every course with every ms to which it may advance, and the delay of its second
+    expiry.
+    """
+    if heard.first == heard.last:
+        yield from ((course, heard.last, (0,)) for course in courses)
+        return
+    for course in courses:
+        for at in range(max(course.at, heard.first), heard.last + 1):
+            lates = range(heard.last - at + 1) if old else (0,)
+            for late in combinations_with_replacement(lates, 2):
+                yield course.copy(), at, late
+
+
+def answer(course: Course, words: Words, at: int, late: tuple[int, ...]) -> Any:
+    """The twin's reply as it would come off the wire."""
+    course.at = at
+    node = course.session.node
+    if isinstance(node, Twin):
+        node.late = late
+    reply = course.session.execute(words, at)
+    return comparable(words, reply if course.session.resp == 3 else flat(reply))
+
+
+def flat(reply: Reply) -> Any:
+    """Flatten a reply as in RESP2."""
+    if isinstance(reply, dict):
+        return [part for item in reply.items() for part in item]
+    return bytes(reply) if isinstance(reply, Text) else reply
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, and of the same types."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+# Redis 7.0 in the words of Valkey 9.
+TONGUE = {
+    **{
+        f" script: {s.sha.decode()}, on @": " script: on @"
+        for s in (*SCRIPTS, GUARD, scripts.PROBE, *FENCING)
+    },
+    "No matching script. Please use EVAL.": "No matching script.",
+    "Lua redis lib command arguments must": "Command arguments must",
+}
+
+
+def comparable(words: Words, reply: Any) -> Any:
+    """The reply without what may differ: order, who is who, and the servers' tongues."""
+    reply = without_ids(reply)
+    if isinstance(reply, Error):
+        return in_valkeys_words(reply)
+    if words[0].upper() in (b"EVAL", b"EVALSHA") and isinstance(reply, list) and len(reply) == 3:
+        return [reply[0], reply[2]]  # its clock may be of the ms before, on servers before 7.2
+    essence = _ESSENCES.get(words[0].upper())
+    return essence(reply) if essence else reply
+
+
+def without_ids(reply: Any) -> Any:
+    if isinstance(reply, list):
+        return [without_ids(part) for part in reply]
+    return _ANY_ID.sub(b".id:", reply) if type(reply) is bytes else reply
+
+
+def in_valkeys_words(error: Error) -> Error:
+    text = str(error)
+    for redis, valkey in TONGUE.items():
+        text = text.replace(redis, valkey)
+    return Error(text)
+
+
+def _server_info(reply: Any) -> Any:
+    parts = [part for item in reply.items() for part in item] if type(reply) is dict else reply
+    told = dict(zip(parts[::2], parts[1::2], strict=True))
+    ours = (b"proto", b"mode", b"role")
+    return type(reply), {key: told[key] if key in ours else None for key in told}
+
+
+_ESSENCES: dict[bytes, Callable[[Any], Any]] = {
+    b"TIME": lambda reply: int(reply[0]) * 1000 + int(reply[1]) // 1000,
+    b"KEYS": sorted,
+    b"SCAN": lambda reply: [reply[0], sorted(reply[1])],
+    b"INFO": lambda reply: (type(reply), [x for x in reply.splitlines() if x[:5] == b"role:"]),
+    b"HELLO": _server_info,
+}
+
+
+# --- making them short ----------------------------------------------------------------------------
+
+
+def shrunk(steps: list[Step], fails: Callable[[list[Step]], bool]) -> list[Step]:
+    """Remove every step, or run of steps, without which it still fails."""
+    size = len(steps) // 2
+    while size:
+        start = 0
+        while start < len(steps):
+            without = steps[:start] + steps[start + size :]
+            if fails(without):
+                steps = without
+            else:
+                start += size
+        size //= 2
+    return steps
+
+
+def shown(step: Step | Words) -> str:
+    """One line for people."""
+    if isinstance(step, Ask):
+        return shown(step.words)
+    if isinstance(step, Wait):
+        return f"({step.seconds * 1000:.1f} ms)"
+    if isinstance(step, Watch):
+        return f"for {step.seconds * 1000:.1f} ms: {shown(step.words)}"
+    if isinstance(step, Turn):
+        return f"({step.into})"
+    return " ".join(_shown_word(word) for word in step)
+
+
+def _shown_word(word: bytes) -> str:
+    names = {getattr(scripts, name).text: name.lower() for name in NAMES}
+    return f"<{names[word]}.lua>" if word in names else repr(word)[1:]

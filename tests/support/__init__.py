@@ -1,1 +1,0 @@
-"""What several tests need and users do not: nodes that misbehave."""

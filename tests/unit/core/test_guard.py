@@ -1,0 +1,173 @@
+"""The restart guard's reckoning: how long a node keeps out, whatever its clock says."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorlock._core.config import RestartGuard
+from quorlock._core.restart_guard import Guard, Quarantine, quarantine_answer, quarantine_by_uptime
+from quorlock._core.time import NS_PER_MS, NS_PER_S, drift
+from quorlock._core.votes import Vote
+from quorlock.errors import VoteCode
+from tests.harness.support.script import policy_of
+
+NOW = 1_000 * NS_PER_S
+MAX_TTL = 30 * NS_PER_S
+WHOLE = MAX_TTL + drift(MAX_TTL, 0.01)  # 30.302 s
+
+
+def until(uptime_s: int | None, *, factor: float = 0.01) -> float | None:
+    """Seconds from now on."""
+    kept = quarantine_by_uptime(uptime_s, NOW, MAX_TTL, factor)
+    return None if kept is None else (kept.until - NOW) / NS_PER_S
+
+
+@pytest.mark.parametrize(
+    ("uptime_s", "left"),
+    [(0, 30.302), (1, 30.302), (2, 29.302), (30, 1.302), (31, 0.302), (32, None), (10**6, None)],
+)
+def test_a_second_less_than_it_says_counts(uptime_s: int, left: float | None) -> None:
+    """Servers subtract whole seconds of the wall clock."""
+    assert until(uptime_s) == left
+
+
+@pytest.mark.parametrize("uptime_s", [-1, -3_600, None, 10 * 365 * 86_400, 56 * 365 * 86_400])
+def test_whoever_cannot_tell_may_have_come_up_just_now(uptime_s: int | None) -> None:
+    """A clock that was set back, or from 1970 on; a server that says nothing of it."""
+    assert until(uptime_s) == 30.302
+    kept = quarantine_by_uptime(uptime_s, NOW, MAX_TTL, 0.01)
+    assert kept is not None
+    assert kept.since is None
+    answer = quarantine_answer(kept, NOW)
+    assert answer is not None
+    assert answer.text.startswith("does not tell since when it is up, votes again in 31 s; ")
+
+
+def test_without_drift_the_resolution_of_expiry_remains() -> None:
+    assert until(0, factor=0.0) == 30.002
+
+
+@given(
+    born=st.integers(0, 10**12),
+    age=st.integers(0, 60 * NS_PER_S),
+    late=st.integers(0, NS_PER_S),
+    slow=st.floats(0.0, 0.05),
+    fast=st.floats(0.0, 0.05),
+)
+def test_never_before_the_last_lease_is_over(
+    born: int, age: int, late: int, slow: float, fast: float
+) -> None:
+    """Whatever the second in which the server came up, however late its answer, and with our clock
+    as fast against the nodes as the holder's is slow: the lease that was granted as it crashed is
+    over.
+    """
+    factor = max(slow, fast)
+    told = (born + age) // NS_PER_S - born // NS_PER_S
+    kept = quarantine_by_uptime(told, NOW, MAX_TTL, factor)
+    # True time, from when the process came up: the crash was before that.
+    votes = age + late + (0 if kept is None else int((kept.until - NOW) / (1 + fast)))
+    lease_over = (MAX_TTL - drift(MAX_TTL, factor)) / (1 - slow)
+    assert votes >= lease_over - 1
+
+
+def test_the_words() -> None:
+    kept = quarantine_by_uptime(3, NOW, MAX_TTL, 0.01)
+    assert kept is not None
+    answer = quarantine_answer(kept, NOW)
+    assert answer is not None
+    assert (answer.vote, answer.code) == (Vote.UNKNOWN, VoteCode.QUARANTINED)
+    assert answer.reason == (
+        "restarted 3 s ago, votes again in 29 s;"
+        " restart_guard=None where nodes are born empty (tests, CI)"
+    )
+    kinds = (answer.is_lock_answer, answer.is_fault, answer.is_lasting, answer.is_done)
+    assert kinds == (False,) * 4
+    later = quarantine_answer(kept, NOW + 5 * NS_PER_S)
+    assert later is not None
+    assert later.text.startswith("restarted 8 s ago, votes again in 24 s; ")
+
+
+def test_it_ends_at_the_instant() -> None:
+    kept = Quarantine(NOW, NOW + 5)
+    assert quarantine_answer(kept, NOW + 4) is not None
+    assert quarantine_answer(kept, NOW + 5) is None
+    last = quarantine_answer(kept, NOW + 5 - NS_PER_MS)
+    assert last is not None
+    assert "votes again in 1 s" in last.text
+
+
+# --- the processes behind one address ----------------------------------------------------------
+
+
+def guard(restart_guard: RestartGuard = "uptime") -> Guard:
+    return Guard(policy_of(1, restart_guard=restart_guard))
+
+
+LATER = NOW + 100 * NS_PER_S
+GUARDS: list[RestartGuard] = ["uptime", "marker", None]
+
+
+@pytest.mark.parametrize("restart_guard", GUARDS)
+def test_an_address_that_moves_to_an_older_process_keeps_out(restart_guard: RestartGuard) -> None:
+    """The process was up while the previous one still replied: no restart, but another server."""
+    known = guard(restart_guard)
+    known.on_connect("one", 1_000, NOW, marked_ms=10**6)
+    known.on_reply("one", LATER - 50 * NS_PER_S)
+    kept = known.on_connect("other", 60, LATER, marked_ms=10**6, exempt=True)
+    assert kept is not None
+    assert kept.is_lasting
+    assert kept.until == LATER + WHOLE
+    told = quarantine_answer(kept, LATER)
+    assert told is not None
+    assert "leads to run_id other…, and led to one…" in told.reason
+
+
+def test_a_process_that_began_after_the_last_reply_is_a_restart() -> None:
+    known = guard()
+    known.on_connect("one", 1_000, NOW)
+    known.on_reply("one", LATER - 50 * NS_PER_S)
+    assert known.on_connect("two", 49, LATER) is None
+
+
+def test_only_replies_of_the_present_process_count() -> None:
+    known = guard()
+    known.on_connect("one", 1_000, NOW)
+    known.on_reply("another", LATER)
+    assert known.on_connect("two", 60, LATER) is None
+
+
+@pytest.mark.parametrize("restart_guard", GUARDS)
+def test_open_connections_to_another_process_keep_it_out(restart_guard: RestartGuard) -> None:
+    """Also one that has come up just now, or was born empty: the other may be alive."""
+    known = guard(restart_guard)
+    known.on_connect("one", None, NOW, marked_ms=10**6, exempt=True)
+    kept = known.on_connect("two", None, LATER, marked_ms=10**6, exempt=True, open_rivals=True)
+    assert kept is not None
+    assert kept.until == LATER + WHOLE
+
+
+def test_a_process_that_comes_back_has_lived_beside_its_successor() -> None:
+    known = guard(None)
+    assert known.on_connect("one", 0, NOW) is None
+    assert known.on_connect("two", 0, NOW + 1) is None
+    kept = known.on_connect("one", 0, NOW + 2)
+    assert kept is not None
+    assert kept.is_lasting
+    again = known.on_connect("two", 0, LATER)
+    assert again is not None
+    assert again.until == LATER + WHOLE, "as long as they take turns, none votes"
+
+
+@pytest.mark.parametrize("restart_guard", GUARDS)
+def test_a_restart_does_not_end_the_quarantine_of_a_move(restart_guard: RestartGuard) -> None:
+    """The keys of the previous server are still at risk; another connection does not end it
+    either.
+    """
+    known = guard(restart_guard)
+    known.on_connect("one", 1_000, NOW, marked_ms=10**6)
+    moved = known.on_connect("other", 1_000, NOW, open_rivals=True)
+    assert known.on_connect("other", 1_000, NOW + 1, marked_ms=10**6) == moved
+    assert known.on_connect("restarted", 1_000, NOW + 2, marked_ms=10**6, exempt=True) == moved
+    assert known.on_connect("restarted", 1_000, LATER, marked_ms=10**6, exempt=True) is None

@@ -1,0 +1,154 @@
+"""A report asks all nodes, waits for all of them, and says what a quorum of them says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import pytest
+
+from quorlock._api.inspection import Inspection, digest, inspection
+from quorlock._core.commands import Inspect
+from quorlock._core.redlock import inspect, raise_no_quorum, time_until_free_ms
+from quorlock._core.tally import quorum
+from quorlock._core.votes import Answer, Vote
+from quorlock.errors import NodeError, QuorumUnreachable, VoteCode
+from tests.harness.support.script import (
+    DOWN,
+    NEVER,
+    NO_ACL,
+    START,
+    Round,
+    Say,
+    Script,
+    absent,
+    ms,
+    policy_of,
+    request_of,
+    says,
+)
+
+
+def holds(token: bytes, left: int, after: float = 1) -> Say:
+    return Say(Answer(Vote.REFUSED, VoteCode.HELD, "", left, token), ms(after))
+
+
+def report(script: Script) -> Inspection:
+    """Make a report like both APIs."""
+    policy = policy_of(script.n)
+    answers = script.run(inspect(b"r", policy))
+    assert script.commands == [Inspect(b"r")]
+    return inspection("r", policy.addresses, answers, time_until_free_ms(answers, policy.quorum))
+
+
+A, B, FREE = holds(b"A", 1_000), holds(b"B", 2_000), absent()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_every_combination_of_holders(n: int) -> None:
+    """held: one token on a quorum; free: no key on a quorum; unreachable: fewer than a quorum
+    could say; split: none of them. Its end is when a quorum of nodes is free.
+    """
+    for plan in product([A, B, FREE, DOWN, NO_ACL], repeat=n):
+        made = report(Script([plan]))
+        count = Counter(plan)
+        told = count[A] + count[B] + count[FREE]
+        if told < quorum(n):
+            expected = "unreachable"
+        elif count[FREE] >= quorum(n):
+            expected = "free"
+        else:
+            expected = "held" if max(count[A], count[B]) >= quorum(n) else "split"
+        assert made.verdict == expected, plan
+        ends = sorted([1.0] * count[A] + [2.0] * count[B] + [0.0] * count[FREE])
+        free_at = ends[quorum(n) - 1] if told >= quorum(n) else None
+        assert made.ttl_left == (free_at or None), plan
+
+
+def test_it_waits_for_all_nodes_until_their_time_is_up() -> None:
+    """A report is no vote: a majority does not end it, the deadline does."""
+    script = Script([[A, A, A, holds(b"A", 7, after=49), NEVER]])
+    made = report(script)
+    assert script.now == START + ms(50)
+    assert [view.holder for view in made.nodes] == [digest(b"A")] * 4 + [None]
+    assert [view.error for view in made.nodes] == ["", "", "", "", "no answer in time"]
+    quick = Script([[A, B, FREE]])
+    report(quick)
+    assert quick.now == START + ms(1)
+
+
+def test_every_node_is_shown_with_what_it_said() -> None:
+    """Digests instead of tokens, seconds instead of ms, errors in words."""
+    plan: Round = [A, holds(b"B", -1), FREE, NO_ACL, says(VoteCode.WRONG_TYPE)]
+    made = report(Script([plan]))
+    assert (made.resource, made.verdict, made.ttl_left) == ("r", "split", None)
+    assert [(v.node, v.holder, v.ttl_left, v.error) for v in made.nodes] == [
+        ("a", digest(b"A"), 1.0, ""),
+        ("b", digest(b"B"), None, ""),
+        ("c", None, None, ""),
+        ("d", None, None, "NOPERM no"),
+        ("e", None, None, "the key holds another type of data"),
+    ]
+    assert "A" not in digest(b"A")
+    assert digest(b"A") != digest(b"B")
+
+
+def test_a_holder_without_ttl_is_never_free_by_itself() -> None:
+    """The lock is held, without an end to report."""
+    made = report(Script([[holds(b"A", -1)] * 3]))
+    assert (made.verdict, made.ttl_left) == ("held", None)
+
+
+@pytest.mark.parametrize(
+    ("causes", "error"),
+    [
+        (
+            (
+                VoteCode.HELD,
+                VoteCode.HELD,
+                VoteCode.WRONG_TYPE,
+                VoteCode.NOT_CONNECTED,
+                VoteCode.NOT_CONNECTED,
+            ),
+            NodeError,
+        ),
+        (
+            (
+                VoteCode.TRANSIENT_ERROR,
+                VoteCode.TRANSIENT_ERROR,
+                VoteCode.TRANSIENT_ERROR,
+                VoteCode.HELD,
+                VoteCode.HELD,
+            ),
+            NodeError,
+        ),
+        (
+            (
+                VoteCode.HELD,
+                VoteCode.TRANSIENT_ERROR,
+                VoteCode.NOT_CONNECTED,
+                VoteCode.NOT_CONNECTED,
+                VoteCode.NOT_CONNECTED,
+            ),
+            QuorumUnreachable,
+        ),
+        (
+            (
+                VoteCode.NOT_CONNECTED,
+                VoteCode.NOT_CONNECTED,
+                VoteCode.NOT_CONNECTED,
+                VoteCode.HELD,
+                VoteCode.HELD,
+            ),
+            QuorumUnreachable,
+        ),
+    ],
+)
+def test_whose_fault_it_is_that_nothing_can_be_said(
+    causes: tuple[VoteCode, ...], error: type[Exception]
+) -> None:
+    """The unfit node is named where it would have made the quorum, as an acquire does."""
+    policy = policy_of(5)
+    answers = tuple(Answer(Vote.UNKNOWN, cause) for cause in causes)
+    with pytest.raises(error):
+        raise_no_quorum(answers, START, request_of(policy), policy)

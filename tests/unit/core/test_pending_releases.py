@@ -1,0 +1,372 @@
+"""Pending releases are sent at once, then at doubling pauses, until confirmed or pointless (rule
+3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from quorlock._core.commands import Acquire, Extend, Release, ScriptedAcquire
+from quorlock._core.effects import Send
+from quorlock._core.pending_releases import FIRST_PAUSE, REFUSED_MAX, PendingReleases
+from quorlock._core.releases_in_doubt import ReleaseCopy
+from quorlock._core.rounds import Target
+from quorlock._core.time import FOR_EVER, NS_PER_MS
+
+MAX_TTL = 30_000 * NS_PER_MS
+RUN = "run"
+
+
+def nowhere(token: bytes) -> bool:
+    """No connection has an unanswered acquire of this token."""
+    return False
+
+
+TOKENS = st.sampled_from([b"t1", b"t2", b"t3", b"t4"])
+RUN_IDS = st.sampled_from(["one", "two", ""])
+
+
+@dataclass
+class Expected:
+    """A simple model of a pending release: when and by which connection it was added, and when it
+    was sent.
+    """
+
+    since: int
+    run_id: str
+    payments: list[int]
+
+    @property
+    def over(self) -> bool:
+        """Return whether it was sent when no old bytes could arrive any more."""
+        return bool(self.payments) and self.payments[-1] >= self.since + MAX_TTL
+
+    @property
+    def due(self) -> int:
+        """Return the next time: at once; then 100, 200, 400, ... ms after the previous one; and at
+        the end.
+        """
+        if not self.payments:
+            return self.since
+        due = self.payments[-1] + (FIRST_PAUSE << len(self.payments) - 1)
+        return due if self.over else min(due, self.since + MAX_TTL)
+
+
+class DebtsMachine(RuleBasedStateMachine):
+    """Add, send and confirm in any order; a plain list of expectations is the reference."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pending_releases = PendingReleases(MAX_TTL)
+        self.expected: dict[bytes, Expected] = {}
+        self.now = 1_000 * NS_PER_MS
+
+    def forget_the_old(self) -> None:
+        """Remove an entry one pause after its last send."""
+        for token, pending_release in list(self.expected.items()):
+            if pending_release.over and pending_release.due <= self.now:
+                del self.expected[token]
+
+    @rule(token=TOKENS, run_id=RUN_IDS)
+    def owe(self, token: bytes, run_id: str) -> None:
+        self.pending_releases.add(b"key of " + token, token, run_id, self.now)
+        self.expected.setdefault(token, Expected(self.now, run_id, []))
+
+    @rule(step=st.sampled_from([0, 1, FIRST_PAUSE - 1, FIRST_PAUSE, 3 * FIRST_PAUSE, MAX_TTL // 2]))
+    def wait(self, step: int) -> None:
+        self.now += step
+
+    @rule()
+    def wait_for_the_next(self) -> None:
+        self.now = max(self.now, self.pending_releases.next_due() or 0)
+
+    @rule()
+    def pay(self) -> None:
+        self.forget_the_old()
+        due = [
+            token
+            for token, pending_release in self.expected.items()
+            if pending_release.due <= self.now
+        ]
+        copies = self.pending_releases.due(self.now, "one")
+        assert sorted(copies, key=lambda copy: copy.release.token) == [
+            ReleaseCopy(Release(b"key of " + token, token), "one") for token in sorted(due)
+        ]
+        for token in due:
+            self.expected[token].payments.append(self.now)
+        assert self.pending_releases.due(self.now, "one") == [], (
+            "once paid it is not due at the same instant"
+        )
+
+    @rule(token=TOKENS, run_id=RUN_IDS, deleted=st.booleans())
+    def answered(self, token: bytes, run_id: str, deleted: bool) -> None:
+        self.pending_releases.confirm(token, run_id, deleted=deleted)
+        pending_release = self.expected.get(token)
+        if pending_release is not None and (deleted or pending_release.run_id != run_id):
+            del self.expected[token]
+
+    @invariant()
+    def next_due_is_the_earliest(self) -> None:
+        assert len(self.pending_releases) == len(self.expected)
+        dues = [pending_release.due for pending_release in self.expected.values()]
+        assert self.pending_releases.next_due() == min(dues, default=None)
+
+
+TestDebts = DebtsMachine.TestCase
+TestDebts.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+def test_the_life_of_a_pending_release() -> None:
+    """Due at once, after 100 ms, 200 ms, 400 ms, ..., and when max_ttl has passed; then gone."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"t", "run", 5)
+    assert (len(pending_releases), pending_releases.next_due()) == (1, 5)
+    paid = []
+    while pending_releases.next_due() is not None:
+        now = pending_releases.next_due()
+        assert now is not None
+        paid += [now] * len(pending_releases.due(now, RUN))
+    pauses = [round((b - a) / NS_PER_MS) for a, b in pairwise(paid)]
+    assert pauses == [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 4_500]
+    assert len(pending_releases) == 0
+
+
+def test_the_last_payment_counts_as_owed_until_it_has_arrived() -> None:
+    """A node whose key we are about to delete must not count for an extension."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"t", "run", 0)
+    assert len(pending_releases.due(MAX_TTL, RUN)) == 1
+    assert b"t" in pending_releases
+    assert pending_releases.due(MAX_TTL + FIRST_PAUSE, RUN) == []
+    assert b"t" not in pending_releases
+
+
+def test_a_node_that_deleted_the_key_may_get_another_copy_of_the_release() -> None:
+    """Sent before, over a connection that broke or is slow: until max_ttl after the last one ended
+    the node gets no top-up and does not count, or a key that was counted would be deleted.
+    """
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"t", "run", 0)
+    for now in (0, FIRST_PAUSE):
+        for copy in pending_releases.due(now, "run"):
+            pending_releases.on_connection_lost(copy, now + 1)
+    pending_releases.confirm(b"t", "run", deleted=True)
+    assert b"t" not in pending_releases
+    assert pending_releases.may_still_release(b"t", FIRST_PAUSE + MAX_TTL)
+    assert not pending_releases.may_still_release(b"t", FIRST_PAUSE + MAX_TTL + 1)
+
+
+# --- hand-over ----------------------------------------------------------------------------------
+
+
+def test_a_release_that_was_pending_is_not_sent_after_a_hand_over() -> None:
+    """The adopter may count the key.  And that the node never confirmed it goes along."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"t", "run", 5)
+    assert pending_releases.suppress(b"t", 7, nowhere) == {"run": 7 + MAX_TTL}
+    assert (
+        pending_releases.due(10**18, RUN),
+        pending_releases.next_due(),
+        len(pending_releases),
+    ) == ([], None, 0)
+    pending_releases.add(b"k", b"t", "run", 8)
+    pending_releases.add_refused(b"k", b"t", "run", 8)
+    assert (
+        pending_releases.due(10**18, RUN),
+        pending_releases.has_unconfirmed(),
+        len(pending_releases),
+    ) == ([], False, 0)
+
+
+def test_nothing_is_in_doubt_of_a_lease_without_pending_releases() -> None:
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"other", "run", 0)
+    pending_releases.due(0, "run")
+    assert pending_releases.suppress(b"t", 1, nowhere) == {}
+
+
+def test_a_release_that_is_under_way_is_in_doubt_without_an_end() -> None:
+    """The process that handed the lease over cannot recall the copy, nor know when it is
+    answered.
+    """
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"t", "run", 0)
+    pending_releases.due(0, "run")
+    assert pending_releases.suppress(b"t", 10 * MAX_TTL, nowhere) == {"run": FOR_EVER}
+
+
+def test_the_time_of_a_doubt_begins_when_the_copy_ends() -> None:
+    """The thread that took the copy may have been delayed before sending it."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"t", "run", 0)
+    (copy,) = pending_releases.due(0, "run")
+    late = 3 * MAX_TTL
+    pending_releases.on_connection_lost(copy, late)
+    pending_releases.confirm(b"t", "run", deleted=True)
+    assert pending_releases.may_still_release(b"t", late + MAX_TTL - 1)
+    assert not pending_releases.may_still_release(b"t", late + MAX_TTL)
+    assert pending_releases.suppress(b"t", late + 1, nowhere) == {"run": late + MAX_TTL}
+
+
+def test_a_doubt_names_the_process_that_each_copy_was_sent_to() -> None:
+    """One copy to the server before its restart, over a connection that broke; one to the next."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"t", "before", 0)
+    (copy,) = pending_releases.due(1, "after")
+    pending_releases.on_connection_lost(copy, 2)
+    pending_releases.confirm(b"t", "after", deleted=False)
+    assert pending_releases.suppress(b"t", 3, nowhere) == {"before": MAX_TTL, "after": 2 + MAX_TTL}
+
+
+def test_a_hand_over_between_the_taking_and_the_sending() -> None:
+    """A release that is taken after the hand-over is not sent; one taken before is in the
+    ticket.
+    """
+
+    class Interrupted(PendingReleases):
+        def hand_over_meanwhile(self, copy: ReleaseCopy, now: int) -> None:
+            told.update(self.suppress(copy.release.token, now, nowhere))
+
+    told: dict[str, int] = {}
+    pending_releases = Interrupted(MAX_TTL)
+    pending_releases.add(b"k", b"t", "run", 0)
+    sent = pending_releases._doubts.sent
+
+    def sent_and_handed_over(copy: ReleaseCopy, now: int) -> None:
+        sent(copy, now)
+        pending_releases.hand_over_meanwhile(copy, now)
+
+    pending_releases._doubts.sent = sent_and_handed_over  # type: ignore[method-assign]
+    assert pending_releases.due(0, "run") == []
+    assert told == {"run": FOR_EVER}, "nobody can know, at that instant"
+    assert not pending_releases._doubts.is_under_way(b"t")
+
+
+def test_a_suppression_lasts_as_long_as_anything_is_carried() -> None:
+    """A connection may lose an unanswered acquire long after max_ttl, and only then leave a release
+    pending.
+    """
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.suppress(b"t", 0, nowhere)
+    hung = {b"t"}
+    for turn in range(1, 5):
+        pending_releases.suppress(b"another %d" % turn, turn * 2 * MAX_TTL, hung.__contains__)
+    pending_releases.add(b"k", b"t", "run", 8 * MAX_TTL)
+    assert pending_releases.due(10**18, RUN) == []
+    hung.clear()
+    pending_releases.suppress(b"last but one", 10 * MAX_TTL, hung.__contains__)
+    pending_releases.suppress(b"last", 12 * MAX_TTL, hung.__contains__)
+    assert list(pending_releases._suppressed) == [b"last"], "and what is over is forgotten"
+
+
+def test_a_suppression_lasts_as_long_as_a_release_is_under_way() -> None:
+    """If that connection is lost, no new release becomes pending: these copies would be unknown."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"t", "run", 0)
+    (copy,) = pending_releases.due(0, "run")
+    pending_releases.suppress(b"t", 1, nowhere)
+    pending_releases.suppress(b"another", 5 * MAX_TTL, nowhere)
+    pending_releases.add(b"k", b"t", "run", 5 * MAX_TTL)
+    pending_releases.on_connection_lost(copy, 5 * MAX_TTL)
+    assert pending_releases.due(10**18, RUN) == []
+
+
+def test_a_lease_that_has_come_back_is_released_again() -> None:
+    """But nothing that was carried when it went is: it may have been counted since."""
+    pending_releases = PendingReleases(MAX_TTL)
+    for carried, releases in ((nowhere, 1), ({b"t"}.__contains__, 0)):
+        pending_releases.suppress(b"t", 0, nowhere)
+        pending_releases.unsuppress(b"t", carried)
+        pending_releases.add(b"k", b"t", "run", 1)
+        assert len(pending_releases.due(1, RUN)) == releases
+        pending_releases.confirm(b"t", "run", deleted=True)
+
+
+# --- what relies on a key -----------------------------------------------------------------------
+
+LACKING = Target(0b100, None)
+
+
+def test_what_relies_on_a_key_that_may_be_deleted_is_forbidden() -> None:
+    """Extensions and top-ups, by an own release or by one of whom the lease came from; no more."""
+    pending_releases = PendingReleases(MAX_TTL)
+    extend, release = Extend(b"k", b"t", 1), Release(b"k", b"t")
+    acquires = (Acquire(b"k", b"t", 1), ScriptedAcquire(b"k", b"t", 1))
+    theirs = {"run": 100, "hung": FOR_EVER}
+    for send in (Send(extend), *(Send(a, LACKING) for a in acquires)):
+        assert not pending_releases.forbid(send, "run", 0)
+        told = send._replace(in_doubt=theirs)
+        assert pending_releases.forbid(told, "run", 99)
+        assert pending_releases.forbid(told, "hung", 10**18)
+        assert not pending_releases.forbid(told, "run", 100)
+        assert not pending_releases.forbid(told, "another", 0)
+        assert not pending_releases.forbid(told, "", 0)
+    for send in (Send(release, in_doubt=theirs), *(Send(a, in_doubt=theirs) for a in acquires)):
+        assert not pending_releases.forbid(send, "run", 0)
+    pending_releases.add(b"k", b"t", "run", 0)
+    assert pending_releases.forbid(Send(extend), "run", 0)
+    assert all(pending_releases.forbid(Send(a, LACKING), "whichever", 0) for a in acquires)
+    assert not pending_releases.forbid(Send(release), "run", 0)
+    assert not pending_releases.forbid(Send(Extend(b"k", b"other", 1)), "run", 0)
+
+
+def test_a_refused_release_is_tried_again_after_a_pause() -> None:
+    """Closing does not wait for it, existing pending releases stay, and their number is bounded."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add_refused(b"k", b"t", "run", 0)
+    assert (
+        pending_releases.due(0, RUN),
+        pending_releases.next_due(),
+        pending_releases.has_unconfirmed(),
+    ) == ([], FIRST_PAUSE, False)
+    assert pending_releases.due(FIRST_PAUSE, RUN) == [ReleaseCopy(Release(b"k", b"t"), RUN)]
+    pending_releases.add(b"k", b"owed", "run", 0)
+    pending_releases.add_refused(b"k", b"owed", "run", 0)
+    assert pending_releases.has_unconfirmed(), "never carried out, whatever a later error says"
+    pending_releases.suppress(b"gone", 0, nowhere)
+    pending_releases.add_refused(b"k", b"gone", "run", 0)
+    assert not pending_releases.may_still_release(b"gone", FIRST_PAUSE)
+    for number in range(2 * REFUSED_MAX):
+        pending_releases.add_refused(b"k", b"%d" % number, "run", 0)
+    assert len(pending_releases) == REFUSED_MAX
+
+
+def test_a_pending_release_ends_when_the_node_deleted_the_key() -> None:
+    """ "Absent" does not end it: the SET may still be in flight to the same process."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"t", "run", 0)
+    pending_releases.confirm(b"other", "run", deleted=True)
+    pending_releases.confirm(b"t", "run", deleted=False)
+    assert len(pending_releases) == 1
+    pending_releases.confirm(b"t", "run", deleted=True)
+    assert (
+        len(pending_releases),
+        pending_releases.next_due(),
+        pending_releases.due(10**18, RUN),
+    ) == (0, None, [])
+
+
+def test_a_pending_release_ends_when_the_node_is_another_process() -> None:
+    """Nothing that was sent to the old process can reach the new one."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"t", "run", 0)
+    pending_releases.confirm(b"t", "another run", deleted=False)
+    assert len(pending_releases) == 0
+
+
+def test_owing_twice_is_one_pending_release() -> None:
+    """The existing entry stays, with its back-off and its end."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(b"k", b"t", "run", 0)
+    assert len(pending_releases.due(0, RUN)) == 1
+    pending_releases.add(b"k", b"t", "", 1)
+    assert (len(pending_releases), pending_releases.due(1, RUN), pending_releases.next_due()) == (
+        1,
+        [],
+        FIRST_PAUSE,
+    )

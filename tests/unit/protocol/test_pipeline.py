@@ -1,0 +1,621 @@
+"""One connection's questions and answers: in order, however the bytes come, never invented."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
+from quorlock._core.rounds import NodeReply
+from quorlock._core.votes import ABSENT, GRANTED, HELD, Answer, Vote
+from quorlock._drivers.aio.batching import SharedPipeline
+from quorlock._drivers.aio.connection import AsyncConnection
+from quorlock._drivers.node_state import NodeState
+from quorlock._nodes.node import Node
+from quorlock._protocol.encoding import encode, encode_command, encode_eval
+from quorlock._protocol.pipeline import (
+    PENDING_MAX,
+    PendingRequest,
+    RequestPipeline,
+)
+from quorlock._protocol.reader import REPLY_BYTES_MAX, ProtocolError
+from quorlock.errors import VoteCode
+from tests.harness.support.script import policy_of
+
+PASSWORD = "canary-Pa55"
+PATIENCE = 100
+
+
+@dataclass
+class Asker:
+    over: bool = False
+    round: int = 0
+
+    def deliver(self, reply: NodeReply) -> None: ...
+
+
+@dataclass
+class Talk:
+    """A conversation, with what a test does to it."""
+
+    pipeline: RequestPipeline = field(default_factory=lambda: RequestPipeline(PASSWORD, PATIENCE))
+    rounds: int = 0
+
+    def ask(self, command: Command, *, over: bool = False, at: int = 0) -> int:
+        self.rounds += 1
+        self.pipeline.append(PendingRequest(command, Asker(over), self.rounds, at), encode(command))
+        return self.rounds
+
+    @classmethod
+    def that_released(cls) -> Talk:
+        """Return a pipeline after its first release and extension, which go in full."""
+        talk = cls()
+        talk.ask(release(b"first"))
+        talk.ask(extend(b"first"))
+        talk.deliver(b":-2\r\n:-1\r\n")
+        talk.rounds = 0
+        return talk
+
+    def deliver(self, *parts: bytes) -> list[tuple[int, Answer]]:
+        """The rounds that got their answers, with them."""
+        heard = []
+        for part in parts:
+            self.pipeline.feed(bytearray(part), len(part))
+            heard += [(request.round, answer) for request, answer in self.pipeline.parse_replies()]
+            if self.pipeline.protocol_error:
+                raise self.pipeline.protocol_error
+        return heard
+
+
+def acquire(token: bytes = b"t") -> Acquire:
+    return Acquire(b"k", token, 1_000)
+
+
+def extend(token: bytes = b"t") -> Extend:
+    return Extend(b"k", token, 1_000)
+
+
+def release(token: bytes = b"t") -> Release:
+    return Release(b"k", token)
+
+
+INSPECT = Inspect(b"k")
+
+# Every kind of reply that a node gives to us, RESP2 and RESP3.
+EXCHANGES: list[tuple[Command, bytes, Answer]] = [
+    (acquire(), b"+OK\r\n", GRANTED),
+    (acquire(), b"$-1\r\n", HELD),
+    (acquire(), b"_\r\n", HELD),
+    (acquire(), b"-LOADING x\r\n", Answer(Vote.REFUSED, VoteCode.TRANSIENT_ERROR, "LOADING x")),
+    (extend(), b":1\r\n", GRANTED),
+    (extend(), b":-1\r\n", ABSENT),
+    (release(), b":-3\r\n", GRANTED),
+    (release(), b":77\r\n", Answer(Vote.REFUSED, VoteCode.HELD, "", 77)),
+    (INSPECT, b"*2\r\n$3\r\n\r\n*\r\n:5\r\n", Answer(Vote.REFUSED, VoteCode.HELD, "", 5, b"\r\n*")),
+    (Inspect(b"k"), b"*2\r\n_\r\n:-2\r\n", ABSENT),
+    (Inspect(b"k"), b"*2\r\n$-1\r\n:-2\r\n", ABSENT),
+]
+PUSHES = [b">2\r\n+invalidate\r\n*1\r\n+k\r\n", b">1\r\n_\r\n", b">3\r\n+m\r\n:1\r\n#f\r\n"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, len(EXCHANGES) - 1), min_size=1, max_size=8), st.data())
+def test_answers_come_in_the_order_of_the_requests(chosen: list[int], data: st.DataObject) -> None:
+    """Each reply belongs to the oldest question that waits, however the bytes are cut and
+    whatever is pushed between them.
+    """
+    talk = Talk()
+    expected = [(talk.ask(EXCHANGES[i][0]), EXCHANGES[i][2]) for i in chosen]
+    pushes = [b"".join(data.draw(st.lists(st.sampled_from(PUSHES), max_size=2))) for _ in chosen]
+    stream = b"".join(push + EXCHANGES[i][1] for push, i in zip(pushes, chosen, strict=True))
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(stream)), max_size=6)))
+    parts = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert talk.deliver(*parts) == expected
+    assert not talk.pipeline.pending
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES, ids=range(len(EXCHANGES)))
+def test_a_reply_split_at_every_byte(exchange: tuple[Command, bytes, Answer]) -> None:
+    """Two parts, at every boundary, and byte by byte: the same answer, not a byte too early."""
+    command, reply, answer = exchange
+    for cut in range(1, len(reply)):
+        talk = Talk()
+        talk.ask(command)
+        assert talk.deliver(reply[:cut]) == []
+        assert talk.deliver(reply[cut:]) == [(1, answer)]
+    talk = Talk()
+    talk.ask(command)
+    assert talk.deliver(*(reply[i : i + 1] for i in range(len(reply)))) == [(1, answer)]
+
+
+# What a command may be answered with, also by what looks like another's whole answer inside.
+REPLIES: dict[type[Command], tuple[bytes, ...]] = {
+    Acquire: (b"+OK\r\n", b"_\r\n", b"$-1\r\n", b"-ERR +OK\r\n", b"$2\r\nOK\r\n"),
+    Extend: (b":1\r\n", b":0\r\n", b":-1\r\n", b"-BUSY :1\r\n"),
+    Release: (b":-3\r\n", b":-2\r\n", b":1234\r\n", b"-ERR :-3\r\n"),
+    Inspect: (b"*2\r\n$5\r\n+OK\r\n\r\n:7\r\n", b"*2\r\n$-1\r\n:-2\r\n"),
+}
+PUSH = b">2\r\n+OK\r\n+OK\r\n"
+PLAIN: tuple[Command, ...] = (
+    Acquire(b"k", b"t", 1_000),
+    Extend(b"k", b"t", 1_000),
+    Release(b"k", b"t"),
+    Inspect(b"k"),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_reading_whole_answers_at_once_changes_nothing(data: st.DataObject) -> None:
+    """However the bytes come: `at_once` where it can, the parser else, or the parser alone."""
+    commands = data.draw(st.lists(st.sampled_from(PLAIN), min_size=1, max_size=6))
+    quick, slow = Talk.that_released(), Talk.that_released()
+    stream: list[bytes] = []
+    for command in commands:
+        quick.ask(command)
+        slow.ask(command)
+        if data.draw(st.booleans()):
+            stream.append(PUSH)
+        stream.append(data.draw(st.sampled_from(REPLIES[type(command)])))
+    whole = b"".join(stream)
+    ends = {sum(map(len, stream[: i + 1])) for i in range(len(stream))}
+    cuts = data.draw(st.sets(st.sampled_from([*ends, *range(1, len(whole) + 1)])))
+    at, heard = 0, []
+    for cut in sorted({*cuts, len(whole)}):
+        part, at = whole[at:cut], cut
+        one = quick.pipeline.match_common_reply(part)
+        if one is None:
+            heard += quick.deliver(part)
+        else:
+            heard.append((one[0].round, one[1]))
+    assert heard == slow.deliver(whole)
+    assert not quick.pipeline.pending
+
+
+def test_only_the_filled_part_of_a_buffer_counts() -> None:
+    """A driver's buffer holds old bytes behind the new ones."""
+    talk = Talk()
+    talk.ask(acquire())
+    talk.pipeline.feed(bytearray(b"+OK\r\n+OK\r\n"), 5)
+    assert [answer for _, answer in talk.pipeline.parse_replies()] == [GRANTED]
+
+
+def test_a_request_nobody_waits_for_keeps_its_place() -> None:
+    """A timed-out question stays in the queue, and its late answer is not the next one's."""
+    talk = Talk()
+    first = talk.ask(acquire(b"1"), over=True)
+    second = talk.ask(acquire(b"2"))
+    assert talk.deliver(b"+OK\r\n") == [(first, GRANTED)]
+    assert talk.deliver(b"$-1\r\n") == [(second, HELD)]
+
+
+# --- nonsense --------------------------------------------------------------------------------
+
+
+def test_an_answer_that_nobody_asked_for() -> None:
+    """After it no reply can be matched with its request."""
+    talk = Talk()
+    with pytest.raises(ProtocolError, match="replies without a request"):
+        talk.deliver(b"+OK\r\n")
+    talk = Talk()
+    talk.ask(acquire())
+    with pytest.raises(ProtocolError, match="replies without a request"):
+        talk.deliver(b"+OK\r\n+OK\r\n")
+
+
+def test_pushes_are_no_answers() -> None:
+    """Out-of-band messages are skipped, also when nothing was asked, also thousands of them."""
+    talk = Talk()
+    assert talk.deliver(*PUSHES) == []
+    talk.ask(acquire())
+    assert talk.deliver(b"".join(PUSHES) * 5_000 + b"+OK\r\n") == [(1, GRANTED)]
+
+
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [
+        (acquire(), b":1\r\n"),
+        (acquire(), b"#f\r\n"),
+        (acquire(), b"+QUEUED\r\n"),
+        (extend(), b"#t\r\n"),
+        (extend(), b":2\r\n"),
+        (extend(), b"+OK\r\n"),
+        (release(), b"$-1\r\n"),
+        (release(), b",-3\r\n"),
+        (release(), b"*1\r\n:-3\r\n"),
+        (Inspect(b"k"), b"#f\r\n"),
+        (Inspect(b"k"), b"*2\r\n#f\r\n:-2\r\n"),
+        (Inspect(b"k"), b"%1\r\n$1\r\nt\r\n:5\r\n"),
+    ],
+)
+def test_another_shape_is_nonsense_and_stays_owed(command: Command, reply: bytes) -> None:
+    """The request counts as unanswered: its key may be there, so its release is pending. RESP3's
+    false is a reply like any other, not "nothing yet".
+    """
+    talk = Talk()
+    talk.ask(command)
+    name = type(command).__name__
+    with pytest.raises(ProtocolError, match=f"^unexpected reply to {name}$"):
+        talk.deliver(reply)
+    assert [request.command for request in talk.pipeline.pending] == [command]
+
+
+GARBAGE = [
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    b"SSH-2.0-OpenSSH_9.2\r\n",
+    b"\x16\x03\x01\x02\x00",
+    b"\r\n\r\n",
+    b"!5\r\nERR x\r\n",
+    b",abc\r\n",
+    b"*99999999999999999999\r\n",
+    b"%1\r\n*0\r\n:1\r\n",
+    b"%1\r\n%0\r\n:1\r\n",
+]
+
+
+@pytest.mark.parametrize("data", GARBAGE, ids=range(len(GARBAGE)))
+def test_what_is_no_resp_is_nonsense(data: bytes) -> None:
+    """Another protocol, or a reply that the parser chokes on: one kind of error for all."""
+    talk = Talk()
+    talk.ask(acquire())
+    with pytest.raises(ProtocolError, match="does not speak the Redis protocol"):
+        talk.deliver(data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=4))
+def test_arbitrary_bytes_never_grant_and_never_crash(parts: list[bytes]) -> None:
+    """Any bytes give answers or Nonsense; nothing is granted but by +OK."""
+    talk = Talk()
+    for _ in range(3):
+        talk.ask(acquire())
+    try:
+        heard = talk.deliver(*parts)
+    except ProtocolError:
+        return
+    assert b"OK" in b"".join(parts) or all(answer is not GRANTED for _, answer in heard)
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"$999999999\r\n", b"x" * 10_000),
+        (b"+", b"x" * 10_000),
+        (b"*1000000\r\n", b":1\r\n" * 2_500),
+        (b"*1000000\r\n", b"*2\r\n:1\r\n:1\r\n" * 1_000),
+        (b">1000000\r\n", b":1\r\n" * 2_500),
+        (b"%1000000\r\n", b":1\r\n" * 2_500),
+    ],
+)
+def test_a_reply_without_an_end(start: bytes, more: bytes) -> None:
+    """The size of one reply is limited, whether it is one long string or many elements."""
+    talk = Talk()
+    talk.ask(Inspect(b"k"))
+    before = (REPLY_BYTES_MAX - len(start)) // len(more)
+    assert talk.deliver(start, *[more] * before) == []
+    with pytest.raises(ProtocolError, match="sends a reply without an end"):
+        talk.deliver(more)
+
+
+def test_many_small_replies_are_not_one_without_an_end() -> None:
+    """The bound is for one reply: a busy connection may carry any number of bytes."""
+    talk = Talk()
+    part = b"*2\r\n$9000\r\n" + b"x" * 9_000 + b"\r\n:5\r\n"
+    for _ in range(2 * REPLY_BYTES_MAX // len(part)):
+        talk.ask(Inspect(b"k"))
+        assert len(talk.deliver(part[:5_000], part[5_000:])) == 1
+
+
+# --- a server's words ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        f"-ERR you said {PASSWORD}",
+        f"-{PASSWORD}",
+        "-ERR " + "x" * 150 + PASSWORD,
+        f"-ERR {PASSWORD}{PASSWORD}",
+    ],
+)
+def test_a_server_that_plays_our_password_back(reply: str) -> None:
+    """Its message is kept, without the password or a part of it, also if it is truncated."""
+    talk = Talk()
+    talk.ask(acquire())
+    ((_, answer),) = talk.deliver(reply.encode() + b"\r\n")
+    assert answer.code is VoteCode.TRANSIENT_ERROR
+    assert "***" in answer.text or answer.text.endswith("…")
+    assert not any(PASSWORD[: i + 1] in answer.text for i in range(2, len(PASSWORD)))
+
+
+def test_an_echo_shows_nothing() -> None:
+    """Our own bytes coming back are nonsense, with a fixed text and no quotation of them."""
+    talk = Talk()
+    command = Acquire(b"key", PASSWORD.encode(), 1)
+    talk.ask(command)
+    with pytest.raises(ProtocolError) as caught:
+        talk.deliver(encode(command))
+    assert str(caught.value) == "unexpected reply to Acquire"
+    assert PASSWORD not in str(caught.value.__cause__)
+
+
+def test_bytes_that_are_no_text() -> None:
+    """An error text that is not UTF-8 is still an error text."""
+    talk = Talk()
+    talk.ask(acquire())
+    ((_, answer),) = talk.deliver(b"-ERR \xff\xfe\x1b[31m\r\n")
+    assert answer.code is VoteCode.TRANSIENT_ERROR
+    assert answer.text.isprintable()
+
+
+# --- pushes ----------------------------------------------------------------------------------
+
+TRACKING = encode_command(b"CLIENT", b"TRACKING", b"ON", b"NOLOOP")
+OF_A_KEY = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n"
+OF_ALL = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
+
+
+def watched() -> tuple[Talk, list[Any]]:
+    """A conversation that tracks, and the hints that it gave."""
+    talk, hints = Talk(), list[Any]()
+    talk.pipeline.on_invalidation(hints.append)
+    return talk, hints
+
+
+def test_hints_are_asked_for_once_before_the_first_extension() -> None:
+    """Also if an extension was sent before tracking was enabled; the reply is ignored."""
+    pipeline, hints = RequestPipeline(None, PATIENCE), list[Any]()
+    ask = PendingRequest(extend(), Asker(), 1, 0)
+    plain, full = encode(extend()), encode_eval(extend())
+    assert [pipeline.append(ask, plain) for _ in range(2)] == [full, plain]
+    pipeline.on_invalidation(hints.append)
+    pipeline.on_invalidation(hints.append)
+    assert [pipeline.append(ask, plain) for _ in range(2)] == [TRACKING + full, plain]
+    pipeline.on_invalidation(hints.append)
+    assert pipeline.append(ask, plain) == plain
+    assert len(pipeline.pending) == 6
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        b"+OK\r\n",
+        b"-NOPERM User default has no permissions to run the 'client|tracking' command\r\n",
+        b"-ERR unknown command 'CLIENT'\r\n",
+        b"-ERR Client tracking can be enabled only in RESP3 mode\r\n",
+        b"$-1\r\n",
+        b"*0\r\n",
+    ],
+)
+def test_whatever_a_server_says_to_it_is_for_nobody(refusal: bytes) -> None:
+    """The extension behind it gets its own answer, and the node is in no trouble."""
+    talk, hints = watched()
+    talk.ask(extend())
+    heard = talk.deliver(refusal, b":1\r\n")
+    assert heard[-1] == (1, GRANTED)
+    assert all(answer is GRANTED for _, answer in heard)
+    assert not hints
+    assert not talk.pipeline.pending
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 3), st.lists(st.integers(1, 40), max_size=6))
+def test_hints_are_no_answers_however_they_come(place: int, cuts: list[int]) -> None:
+    """Between answers, before, behind, in pieces: each is a hint, and every answer its own."""
+    talk, hints = watched()
+    rounds = [talk.ask(command) for command in (extend(), acquire(), extend())]
+    parts = [b"+OK\r\n", b":1\r\n", b"_\r\n", b":0\r\n"]
+    parts.insert(place + 1, OF_A_KEY + OF_ALL)
+    stream, pieces = b"".join(parts), []
+    for cut in cuts:
+        pieces.append(stream[:cut])
+        stream = stream[cut:]
+    heard = [told for told in talk.deliver(*filter(None, [*pieces, stream])) if told[0]]
+    assert heard == list(zip(rounds, [GRANTED, HELD, HELD], strict=True))
+    assert hints == [[b"k"], None]
+    talk.ask(release())
+    assert talk.pipeline.match_common_reply(b":-3\r\n") is not None, "it is at no answer's middle"
+
+
+@pytest.mark.parametrize(
+    "push",
+    [
+        b">2\r\n$10\r\ninvalidate\r\n*2\r\n:1\r\n*1\r\n$1\r\nk\r\n",
+        b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nk\r\n",
+        b">2\r\n$4\r\nelse\r\n*1\r\n$1\r\nk\r\n",
+    ],
+)
+def test_other_pushes_name_no_key(push: bytes) -> None:
+    """Pushes of any other shape are ignored, and the pipeline continues."""
+    talk, hints = watched()
+    talk.ask(extend())
+    assert talk.deliver(b"+OK\r\n", push, b":1\r\n")[-1] == (1, GRANTED)
+    assert hints in ([], [[]])
+
+
+# --- a node that has forgotten a script ------------------------------------------------------
+
+NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
+
+
+def test_the_first_release_and_the_first_extension_go_in_full() -> None:
+    """The node then has the script, also if no flow waits for NOSCRIPT or has time for another
+    round trip; everything else is sent as encoded.
+    """
+    pipeline = RequestPipeline(None, PATIENCE)
+    first: list[Command] = [extend(b"1"), release(b"1")]
+    asked: list[Command] = [acquire(), first[0], INSPECT, first[1], release(b"2"), extend(b"2")]
+    sent = [pipeline.append(PendingRequest(c, Asker(), 1, 0), encode(c)) for c in asked]
+    assert sent == [encode_eval(c) if c in first else encode(c) for c in asked]
+    assert [request.command for request in pipeline.pending] == asked
+
+
+def test_a_release_is_always_sent_again_in_full() -> None:
+    """Even if nothing waits for it: otherwise a key stays (rule 3)."""
+    for over in (False, True):
+        talk = Talk.that_released()
+        first = talk.ask(release(b"1"), over=over)
+        second = talk.ask(acquire(b"2"))
+        assert talk.deliver(NOSCRIPT) == []
+        assert talk.pipeline.outgoing == encode_eval(release(b"1"))
+        assert talk.deliver(b"+OK\r\n:-3\r\n") == [(second, GRANTED), (first, GRANTED)]
+
+
+def test_an_extension_is_sent_again_only_while_its_receiver_waits() -> None:
+    """An extension after its round would be unknown to its holder."""
+    for command in (extend(), Inspect(b"k")):
+        waited, over = Talk.that_released(), Talk.that_released()
+        waited.ask(command)
+        assert waited.deliver(NOSCRIPT) == []
+        assert waited.pipeline.outgoing == encode_eval(command)
+        over.ask(command, over=True)
+        ((_, answer),) = over.deliver(NOSCRIPT)
+        assert answer.code is VoteCode.TRANSIENT_ERROR
+        assert over.pipeline.outgoing == b""
+        assert not over.pipeline.pending
+
+
+def test_what_is_sent_again_keeps_its_order() -> None:
+    """Bytes and questions stand in the same order, so answers still find their questions."""
+    talk = Talk.that_released()
+    commands: list[Command] = [extend(b"1"), release(b"2"), extend(b"3")]
+    rounds = [talk.ask(command) for command in commands]
+    assert talk.deliver(NOSCRIPT * 3) == []
+    assert talk.pipeline.outgoing == b"".join(encode_eval(command) for command in commands)
+    answers = [GRANTED, GRANTED, ABSENT]
+    assert talk.deliver(b":1\r\n:-3\r\n:-1\r\n") == list(zip(rounds, answers, strict=True))
+
+
+def test_a_node_that_knows_no_script_is_asked_twice_at_most() -> None:
+    """NOSCRIPT in answer to the script's own text would go round for ever."""
+    for command in (release(), extend()):
+        talk = Talk.that_released()
+        talk.ask(command)
+        assert talk.deliver(NOSCRIPT) == []
+        talk.pipeline.outgoing = b""
+        ((_, answer),) = talk.deliver(NOSCRIPT)
+        assert answer == Answer(Vote.REFUSED, VoteCode.TRANSIENT_ERROR, NOSCRIPT[1:-2].decode())
+        assert talk.pipeline.outgoing == b""
+
+
+def test_an_acquire_is_never_sent_again() -> None:
+    """The command needs no script; a server that claims otherwise gets no second one."""
+    for over in (False, True):
+        talk = Talk()
+        talk.ask(acquire(), over=over)
+        ((_, answer),) = talk.deliver(NOSCRIPT)
+        assert answer.code is VoteCode.TRANSIENT_ERROR
+        assert talk.pipeline.outgoing == b""
+
+
+class Recorder(asyncio.Transport):
+    """Keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def abort(self) -> None:
+        self.written += b"aborted"
+
+
+class Sender:
+    """A flow that sends as soon as it gets a reply, like a lost attempt."""
+
+    over = False
+    round = 0
+
+    def __init__(self, link: AsyncConnection, then: Command | None = None) -> None:
+        self.link = link
+        self.then = then
+        self.heard: list[Answer] = []
+
+    def deliver(self, reply: NodeReply) -> None:
+        self.heard.append(reply.answer)
+        if self.then is not None:
+            self.link.send(encode(self.then), PendingRequest(self.then, Sender(self.link), 2, 0))
+            self.then = None
+
+
+def test_a_link_keeps_the_order_of_a_resent_script() -> None:
+    """asyncio: when one read brings NOSCRIPT and then an answer whose flow sends at once, the
+    bytes go out in the order in which the answers are expected.
+    """
+
+    async def scene() -> tuple[bytes, list[Command]]:
+        node_state = NodeState(0, Node(), policy_of(1))
+        shared_pipeline = SharedPipeline(1, lambda: None)
+        owner: Any = None
+        link = AsyncConnection(node_state, None, None, owner, shared_pipeline)
+        transport = Recorder()
+        link.connection_made(transport)
+        for first in (release(b"0"), extend(b"0")):  # which go in full
+            link.send(encode(first), PendingRequest(first, Sender(link), 1, 0))
+        for command, receiver in (
+            (extend(b"1"), Sender(link)),
+            (acquire(b"2"), Sender(link, then=release(b"2"))),
+        ):
+            link.send(encode(command), PendingRequest(command, receiver, 1, 0))
+        transport.written = b""
+        data = b":-3\r\n:1\r\n" + NOSCRIPT + b"$-1\r\n"
+        link.get_buffer(-1)[: len(data)] = data
+        link.buffer_updated(len(data))
+        return transport.written, [q.command for q in link.pipeline.pending]
+
+    written, waiting = asyncio.run(scene())
+    sent = {encode_eval(extend(b"1")): extend(b"1"), encode(release(b"2")): release(b"2")}
+    assert waiting in ([extend(b"1"), release(b"2")], [release(b"2"), extend(b"1")])
+    by_command = {command: data for data, command in sent.items()}
+    assert written == b"".join(by_command[command] for command in waiting)
+
+
+# --- pending releases ------------------------------------------------------------------------
+
+
+def test_unanswered_acquires_and_releases_leave_pending_releases() -> None:
+    """Commands that may have set a key, or may not have removed one; in order, until answered."""
+    talk = Talk()
+    for command in (acquire(b"1"), extend(b"1"), release(b"1"), Inspect(b"k"), acquire(b"2")):
+        talk.ask(command)
+    owed = [acquire(b"1"), release(b"1"), acquire(b"2")]
+    assert list(talk.pipeline.keys_in_doubt()) == owed
+    assert talk.pipeline.has_pending_acquire(b"1")
+    talk.deliver(b"+OK\r\n:1\r\n")
+    assert list(talk.pipeline.keys_in_doubt()) == owed[1:]
+    assert not talk.pipeline.has_pending_acquire(b"1")
+    assert talk.pipeline.has_pending_acquire(b"2")
+    assert not talk.pipeline.has_pending_acquire(b"k")
+
+
+def test_a_backlog_needs_many_answers_owed_and_silence() -> None:
+    """64 unanswered questions and a silence longer than its patience; one word ends it."""
+    talk = Talk()
+    for i in range(PENDING_MAX):
+        assert not talk.pipeline.is_backlogged(10**9)
+        talk.ask(acquire(), at=1_000 + i)
+    assert not talk.pipeline.is_backlogged(1_000 + PATIENCE)
+    assert talk.pipeline.is_backlogged(1_001 + PATIENCE), "counted from the first question"
+    talk.pipeline.replied_at = 2_000
+    assert not talk.pipeline.is_backlogged(2_000 + PATIENCE)
+    assert talk.pipeline.is_backlogged(2_001 + PATIENCE)
+    talk.deliver(b"$-1\r\n")
+    assert not talk.pipeline.is_backlogged(10**9), "63 are no backlog"
+
+
+def test_silence_counts_from_the_first_request_after_a_pause() -> None:
+    """A connection that had nothing to answer was not silent."""
+    talk = Talk()
+    talk.ask(acquire(), at=0)
+    talk.deliver(b"$-1\r\n")
+    for _ in range(PENDING_MAX):
+        talk.ask(acquire(), at=10_000)
+    assert not talk.pipeline.is_backlogged(10_000 + PATIENCE)
+    assert talk.pipeline.is_backlogged(10_001 + PATIENCE)
