@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from quorlock.testing.servers import Server, Servers
+from tests.harness.guards import Present
 from tests.harness.support.impostors import (
     Behaviour,
     Impostor,
@@ -380,7 +380,7 @@ def test_frames_are_told_apart() -> None:
 def test_nothing_is_left(kind: str, server: Server) -> None:
     """Callers are connected and bytes in flight: closing leaves no thread, descriptor or file."""
     gc.collect()
-    before = (descriptors(), threading.active_count())
+    before = Present.now()
     listeners: dict[str, AbstractContextManager[Listener]] = {
         "silent": Impostor(silent),
         "deaf": Impostor(deaf),
@@ -400,12 +400,8 @@ def test_nothing_is_left(kind: str, server: Server) -> None:
     for caller in callers:
         caller.close()
     listener.close()  # twice does no harm
-    assert (descriptors(), threading.active_count()) == before
+    assert Present.now().beyond(before) == []
     assert not Path(folder).exists()
-
-
-def descriptors() -> set[str]:
-    return {path.name for path in Path("/dev/fd").iterdir()}
 
 
 def read_frames(caller: socket.socket, count: int) -> list[bytes]:

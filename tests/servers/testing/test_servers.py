@@ -23,6 +23,7 @@ import pytest
 
 from quorlock.testing import servers as module
 from quorlock.testing.servers import Server, ServerReplyError, Servers, ServersUnavailable
+from tests.harness.guards import Present
 
 SRC = str(Path(module.__file__).parents[2])
 
@@ -57,10 +58,6 @@ def children() -> set[int]:
     ) as ps:
         pairs = [line.split() for line in ps.communicate()[0].splitlines()]
     return {int(pid) for pid, parent in pairs if int(parent) == os.getpid()} - {ps.pid}
-
-
-def descriptors() -> set[str]:
-    return {path.name for path in Path("/dev/fd").iterdir()}
 
 
 class Parent:
@@ -527,14 +524,14 @@ def test_close_leaves_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     after the block.
     """
     gc.collect()
-    before = (children(), descriptors(), threading.active_count())
+    before = Present.now()
     with Servers(4, tcp=True) as servers:
         pids, folder = [server.pid for server in servers], servers.folder
         servers[0].stop()
         servers[1].kill()
         servers[2].restart()
         pids.append(servers[2].pid)
-    assert (children(), descriptors(), threading.active_count()) == before
+    assert Present.now().beyond(before) == []
     assert all(map(is_gone, pids))
     assert not Path(folder).exists()
     assert capfd.readouterr() == ("", "")
