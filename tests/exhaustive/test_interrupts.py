@@ -515,7 +515,7 @@ def renewal_has_ended() -> None:
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_what_tells_a_loss(nodes: Servers, granularity: str) -> None:
+def test_what_reports_a_loss(nodes: Servers, granularity: str) -> None:
     """The event that renewal sets, and that looks at the clock."""
     every_point(ask_for_the_loss, Scene(nodes, list(nodes), maker(nodes)), granularity, stride=29)
 

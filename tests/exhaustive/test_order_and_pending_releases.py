@@ -239,7 +239,7 @@ def test_cut_with_acquires_in_flight(
             redlock.close()
 
 
-def test_cut_while_nobody_calls(nodes: Servers, face: Callable[..., Face]) -> None:
+def test_cut_between_calls(nodes: Servers, face: Callable[..., Face]) -> None:
     """The release is sent in the background, independently of the next caller."""
     with ExitStack() as stack:
         urls, (proxy,) = in_front(nodes, stack, 4)
@@ -275,7 +275,7 @@ def test_cut_and_no_way_back_for_a_while(nodes: Servers, face: Callable[..., Fac
         all_up(redlock)
 
 
-def test_cut_again_while_a_payment_is_due_much_later(
+def test_cut_again_while_a_pending_release_is_due_much_later(
     nodes: Servers, face: Callable[..., Face], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pending release that is due much later must not delay the reconnect of a lost

@@ -286,7 +286,7 @@ async def one_cycle(redlock: aio.Redlock) -> None:
 
 @pytest.mark.parametrize("error", [SoftLimit, KeyboardInterrupt])
 @pytest.mark.parametrize("act", [one_cycle, three_cycles])
-def test_asyncio_goes_on(
+def test_asyncio_continues(
     nodes: Servers,
     act: Callable[[aio.Redlock], Coroutine[Any, Any, None]],
     error: type[BaseException],

@@ -84,7 +84,7 @@ TABLE = {
     "tooling/project/test_signals.py": "slow",
     "tooling/project/test_sleeps.py": "slow",
     "unit/core/test_acquire.py"
-    "::test_every_combination_of_answers_is_told_apart_and_given_back": "slow",
+    "::test_every_combination_of_replies_is_classified_and_released": "slow",
     "unit/core/test_extend.py::test_every_combination_of_answers": "slow",
     "unit/core/test_inspect.py::test_every_combination_of_holders": "slow",
     "unit/core/test_pending_releases.py::TestDebts": "slow",

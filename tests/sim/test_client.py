@@ -53,7 +53,7 @@ class Stage:
 # --- requests and replies -----------------------------------------------------------------------
 
 
-def test_a_round_asks_all_nodes_at_once_and_hears_each() -> None:
+def test_a_round_asks_all_nodes_at_once_and_receives_each_reply() -> None:
     seen: list[Any] = []
 
     def flow() -> Any:
@@ -113,7 +113,7 @@ def test_a_deadline_in_the_past_elapses_at_once_but_not_before_what_came() -> No
     assert order == ["NodeReply", "NodeReply", "NodeReply", "Timeout"]
 
 
-def test_a_sleep_hears_nothing_and_ends_in_time() -> None:
+def test_a_sleep_receives_nothing_and_ends_in_time() -> None:
     def flow() -> Any:
         yield Send(ACQUIRE)
         woke = yield Sleep(33 * MS)
@@ -225,7 +225,7 @@ def test_who_was_not_asked_for_the_key_is_not_asked_to_release_it() -> None:
 # --- pending releases ---------------------------------------------------------------------------
 
 
-def test_a_release_that_cannot_be_sent_is_owed_and_paid() -> None:
+def test_a_release_that_cannot_be_sent_becomes_pending_and_is_sent_later() -> None:
     seen = see(plan([job(hold=5 * MS)], faults=[fault("break", 2 * MS, client=0, node=1)]))
     released = seen.all("execute", node=1, token="c0.1", command="release")
     assert [line["vote"] for line in released] == ["granted"]
@@ -234,7 +234,7 @@ def test_a_release_that_cannot_be_sent_is_owed_and_paid() -> None:
     assert sent["round"] == 0, "which says that it is a debt"
 
 
-def test_nobody_extends_by_a_node_to_which_a_release_is_owed() -> None:
+def test_no_extension_counts_a_node_with_a_pending_release() -> None:
     """The key there may count, and then be deleted by ourselves."""
     answers: list[Any] = []
 
@@ -261,7 +261,7 @@ def test_a_cancelled_caller_leaves_nothing() -> None:
         assert left == [{}, {}, {}], f"cancelled at {struck.at} ns"
 
 
-def test_who_is_paused_hears_the_replies_before_the_deadlines() -> None:
+def test_a_paused_client_reads_the_replies_before_the_deadlines() -> None:
     """Like a process that was stopped: what came is in its buffers, and is read first."""
     pause = fault("pause", TRIP, client=0, lasts=200 * MS)
     seen = see(plan([job(), job(after=MS)], faults=[pause], lasts=400 * MS))
@@ -278,7 +278,7 @@ def test_a_pause_beyond_the_validity_wins_nothing() -> None:
     assert seen.rules == set()
 
 
-def test_two_pauses_are_counted_for_the_judge() -> None:
+def test_two_pauses_are_counted_for_the_oracle() -> None:
     world = World(plan([]))
     process = world.processes[0]
     for since, until in ((10, 30), (50, 60)):

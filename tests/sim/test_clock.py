@@ -161,7 +161,7 @@ def test_the_past_reads_as_it_was_read_then(
 
 
 @given(changes=SMALL_CHANGES, reading=st.integers(-20, 60), since=st.integers(0, 60))
-def test_the_judge_finds_the_first_instant_of_a_reading(
+def test_the_oracle_finds_the_first_instant_of_a_reading(
     changes: list[tuple[int, tuple[str, int]]], reading: int, since: int
 ) -> None:
     """Against looking at every instant, one after the other."""
@@ -173,7 +173,7 @@ def test_the_judge_finds_the_first_instant_of_a_reading(
 
 
 @pytest.mark.parametrize("pace", [990_000, 1_009_999, 333_333])
-def test_the_judge_counts_from_the_clocks_own_beginning(pace: int) -> None:
+def test_the_oracle_counts_from_the_clocks_own_beginning(pace: int) -> None:
     """The oracle does not count from an instant between two ticks of the clock, which would be a ns
     late.
     """

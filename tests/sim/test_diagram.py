@@ -45,7 +45,7 @@ def test_a_plain_round_is_one_line() -> None:
     assert told[0].endswith("c1 acquire c1.0: n0 refused, n1 n2 granted")
 
 
-def test_rounds_that_overtake_each_other_are_told_in_full() -> None:
+def test_rounds_that_overtake_each_other_are_shown_in_full() -> None:
     """c0 was first at n0 and n1, c1 at n2: the order of the executions is the story."""
     told = "\n".join(rows(sketches.good()))
     order = ["n0 does acquire c0.0: granted", "n0 does acquire c1.0: refused"]
@@ -104,7 +104,7 @@ def test_a_reply_after_the_deadline_is_said_to_be_late() -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_line_fits_and_every_turn_of_events_is_told(scenario: str) -> None:
+def test_every_line_fits_and_every_event_is_shown(scenario: str) -> None:
     for seed in range(6):
         trace = lived(scenario, seed)
         drawn = diagram(trace)

@@ -437,7 +437,7 @@ def test_a_fault_on_everybody_strikes_everybody() -> None:
     assert [line["client"] for line in seen.all("disconnect")] == [0, 0, 1, 1]
 
 
-def test_everything_is_mended_when_the_world_heals() -> None:
+def test_every_fault_ends_when_the_world_heals() -> None:
     """Whatever lasts beyond that instant ends there."""
     late = HEAL - MS
     everything = [

@@ -73,7 +73,7 @@ def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> typ
     return Told
 
 
-def test_no_hint_breaks_a_promise(told: type[Told]) -> None:
+def test_no_invalidation_breaks_a_promise(told: type[Told]) -> None:
     """Renewal keeps its guarantees: no overlap, nothing left behind, nothing sent for a lease that
     is over, every loss reported in time.
     """
@@ -83,7 +83,7 @@ def test_no_hint_breaks_a_promise(told: type[Told]) -> None:
     assert told.heard > 10 * WORLDS
 
 
-def test_no_false_hint_loses_a_lease(told: type[Told]) -> None:
+def test_no_false_invalidation_loses_a_lease(told: type[Told]) -> None:
     """A world without faults loses no lease, however many invalidations it gets."""
     renewed = 0
     for seed in range(100):
@@ -97,7 +97,7 @@ def test_no_false_hint_loses_a_lease(told: type[Told]) -> None:
     assert told.looked > renewed
 
 
-def test_hints_are_of_use(told: type[Told], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalidations_cause_checks(told: type[Told], monkeypatch: pytest.MonkeyPatch) -> None:
     """They make renewal check, and at a bounded rate: HINTED times in a ttl."""
     looks: dict[type, list[int]] = {}
     for kind in (Told, Silent):

@@ -158,7 +158,7 @@ def test_its_world_shows_it_with_the_code_of_then(defect: Kept) -> None:
     assert see(defect.plan).rules == set()
 
 
-def test_an_extension_by_token_does_not_tell_that_nobody_held_in_between() -> None:
+def test_an_extension_by_token_does_not_exclude_a_holder_in_between() -> None:
     """A documented limit: after the True no other client is inside, but one may have been
     before.
     """

@@ -429,7 +429,7 @@ def test_deadlines_on_a_clock_that_jumped_are_not_judged() -> None:
 # --- liveness ---------------------------------------------------------------------------------
 
 
-def test_somebody_must_win_the_last_contest() -> None:
+def test_the_last_contest_must_have_a_winner() -> None:
     world = nothing_happened()
     world.history.calls.append(call("contest", outcome="AcquireTimeout"))
     world.history.calls.append(call("contest", client=1, outcome="QuorumUnreachable"))
@@ -440,14 +440,14 @@ def test_somebody_must_win_the_last_contest() -> None:
     assert judge(world).violations == ()
 
 
-def test_a_contest_that_nobody_entered_says_nothing() -> None:
+def test_a_contest_without_clients_shows_nothing() -> None:
     """All of them had crashed."""
     world = nothing_happened()
     world.history.calls.append(call("acquire", outcome="AcquireTimeout"))
     assert judge(world).violations == ()
 
 
-def test_a_lock_that_nobody_can_get_is_found_dead() -> None:
+def test_a_lock_that_no_client_can_get_is_found_dead() -> None:
     """A majority has a key without a ttl, which quorlock would never set."""
     world = nothing_happened(clients=2)
     for server in world.servers[:2]:
@@ -517,7 +517,7 @@ def test_verdict_a_lock_of_another_token_than_was_set() -> None:
     assert "verdict" in said(flow, "granted")
 
 
-def test_verdict_a_lock_that_was_won_is_given_back() -> None:
+def test_verdict_a_lock_that_was_won_is_released() -> None:
     """A round that a majority granted in time, and then another round."""
 
     def flow(votes: int) -> Callable[[World], Flow[Any]]:
@@ -573,7 +573,7 @@ def test_resurrection_a_lease_that_was_over_comes_back() -> None:
     assert [violation.rule for violation in world.history.found] == ["resurrection"]
 
 
-def test_endless_somebody_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_a_client_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world_module, "EVENTS_MAX", 500)
     assert judged(nothing_happened()).violations == ()
     world = nothing_happened()
@@ -585,7 +585,7 @@ def test_endless_somebody_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch)
     assert [violation.rule for violation in judged(world).violations] == ["endless"]
 
 
-def test_exception_something_comes_out_that_nobody_expects() -> None:
+def test_exception_an_unexpected_error_comes_out() -> None:
     """An internal error in a world is a violation of that world, with its seed, and does not end
     the run.
     """
@@ -627,7 +627,7 @@ def test_a_key_of_a_client_that_crashed_may_stay_for_its_ttl() -> None:
     assert judged(world).violations == ()
 
 
-def test_a_key_that_was_handed_over_or_is_not_owed_may_stay() -> None:
+def test_a_key_that_was_handed_over_or_has_no_pending_release_may_stay() -> None:
     world = left(b"c1.4")
     world.handed_over.add(b"c1.4")
     assert judged(world).violations == ()
@@ -649,7 +649,7 @@ def test_a_lease_that_is_left_to_run_out_may_stay(why: str, fine: bool) -> None:
     assert (judged(world).violations == ()) is fine
 
 
-def test_a_key_that_is_owed_is_deleted_by_then() -> None:
+def test_a_key_with_a_pending_release_is_deleted_by_then() -> None:
     world = left(b"c1.4")
     world.schedule(
         10 * MS,
@@ -660,7 +660,7 @@ def test_a_key_that_is_owed_is_deleted_by_then() -> None:
     assert world.servers[1].node.keys == {}
 
 
-def test_a_pending_release_whose_next_payment_is_to_come_may_still_be_open() -> None:
+def test_a_pending_release_with_an_attempt_left_may_still_be_open() -> None:
     """Old bytes may arrive until max_ttl has passed, and the release is sent once more then."""
     release = Release(b"r0", b"c1.4")
 
@@ -674,7 +674,7 @@ def test_a_pending_release_whose_next_payment_is_to_come_may_still_be_open() -> 
 
 
 @pytest.mark.parametrize("another", [True, False], ids=["another is owed", "nothing else is owed"])
-def test_a_pending_release_that_was_paid_for_the_last_time_excuses_nothing(another: bool) -> None:
+def test_a_pending_release_after_its_last_attempt_excuses_nothing(another: bool) -> None:
     """The entry is kept for a while; other pending releases of the node do not matter."""
     world = nothing_happened(clients=2)
     process, server = world.processes[1], world.servers[1]
@@ -708,7 +708,7 @@ def test_what_came_late_is_excused_by_a_clock_that_jumped_ahead(
 
 @pytest.mark.parametrize("renewed", [True, False])
 @pytest.mark.parametrize("deleted", [True, False])
-def test_a_renewed_lease_that_was_just_lost_is_given_back_a_little_later(
+def test_a_renewed_lease_that_was_just_lost_is_released_a_little_later(
     renewed: bool, deleted: bool
 ) -> None:
     """Renewal releases it at its next check, so the oracle checks later, too."""
@@ -723,7 +723,7 @@ def test_a_renewed_lease_that_was_just_lost_is_given_back_a_little_later(
 
 
 @pytest.mark.parametrize(("why", "told"), [("", True), ("abandoned", False)])
-def test_who_let_go_of_a_lease_is_not_told_of_its_loss(why: str, told: bool) -> None:
+def test_the_loss_of_a_released_lease_is_not_reported(why: str, told: bool) -> None:
     """A pass that was under way for it ends later, and finds that it is over."""
     world = nothing_happened()
     one = lease(world, 0, 0, 100)

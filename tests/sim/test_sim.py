@@ -54,7 +54,7 @@ def test_no_promise_is_broken_in_all_these_worlds(
     assert re.search(rf"worlds +{count:,} ", told.out)
 
 
-def test_nor_in_some_that_nobody_has_seen_yet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nor_in_some_worlds_never_run_before(capsys: pytest.CaptureFixture[str]) -> None:
     seed = secrets.randbelow(10**9)
     status = sim.main(["--seed", str(seed), "--runs", str(ANEW), "--jobs", str(PROCESSES)])
     text = capsys.readouterr().out
@@ -157,7 +157,7 @@ def broken() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("broken")
-def test_a_violation_is_told_cut_down_and_can_be_replayed(
+def test_a_violation_is_reported_minimised_and_can_be_replayed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     seed = SEEDS["quorum of N/2"]
@@ -178,7 +178,7 @@ def test_a_violation_is_told_cut_down_and_can_be_replayed(
 
 
 @pytest.mark.usefixtures("broken")
-def test_a_violation_in_one_world_is_told_beside_its_page(
+def test_a_violation_in_one_world_is_reported_beside_its_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "out.html"

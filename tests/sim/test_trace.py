@@ -92,7 +92,7 @@ def test_a_trace_begins_with_its_world_and_ends_with_the_judgement() -> None:
 # --- sense ------------------------------------------------------------------------------------
 
 
-def test_what_is_carried_out_was_sent_and_what_is_heard_was_carried_out() -> None:
+def test_what_is_executed_was_sent_and_what_is_received_was_executed() -> None:
     for text in texts():
         sent: dict[int, Line] = {}
         executed: set[int] = set()
@@ -146,7 +146,7 @@ def test_a_lease_that_ran_out_says_so() -> None:
     assert line["until"] == seen.all("outcome", outcome="granted")[0]["valid_until"]
 
 
-def test_valid_until_is_told_in_true_time() -> None:
+def test_valid_until_is_shown_in_true_time() -> None:
     """A client whose clock is 1 % slow trusts its lease for 1 % longer."""
     seen = see(plan([job()], client_paces=(990_000,)))
     valid_until = seen.all("outcome", outcome="granted")[0]["valid_until"]
@@ -162,7 +162,7 @@ def test_violations_are_the_last_lines() -> None:
     assert set(last) == {"violation", "end_of_world"}
 
 
-def test_without_the_judge_there_is_no_end() -> None:
+def test_without_the_oracle_there_is_no_end() -> None:
     assert Trace().text() == ""
 
 

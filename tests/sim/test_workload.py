@@ -58,7 +58,7 @@ def test_who_waits_gets_it_when_it_is_free() -> None:
     assert seen.judgement.intervals[1].since > 30 * MS
 
 
-def test_who_waits_in_vain_is_told_in_time() -> None:
+def test_a_client_that_waits_in_vain_learns_it_in_time() -> None:
     seen = see(plan([job(hold=90 * MS)], [job(after=MS, timeout=30 * MS)]))
     (call,) = [call for call in seen.world.history.calls if call.client == 1][:1]
     assert call.outcome == "AcquireTimeout"
@@ -66,7 +66,7 @@ def test_who_waits_in_vain_is_told_in_time() -> None:
     assert 30 * MS <= call.ended - call.began <= 30 * MS + 40 * MS
 
 
-def test_other_resources_are_in_nobodys_way() -> None:
+def test_other_resources_block_no_client() -> None:
     seen = see(plan([job(hold=50 * MS)], [job(after=MS, resource=1, hold=50 * MS)], resources=2))
     assert seen.judgement.winners == 2
     first, second = seen.judgement.intervals[:2]
@@ -106,7 +106,7 @@ def test_an_extension_that_comes_too_late_is_not_even_asked_for() -> None:
     assert "extend" not in [what for what, _ in calls(seen)]
 
 
-def test_a_lease_that_is_lost_ends_and_is_given_back() -> None:
+def test_a_lease_that_is_lost_ends_and_is_released() -> None:
     """A majority has forgotten it, and says so."""
     flushes = [fault("flush", 5 * MS, node=node) for node in (0, 1)]
     work = job(hold=50 * MS, extensions=((10 * MS, 1000),))
@@ -122,7 +122,7 @@ def test_a_lease_that_is_lost_ends_and_is_given_back() -> None:
     assert [server.node.keys for server in seen.world.servers] == [{}, {}, {}]
 
 
-def test_the_keys_of_a_lost_lease_stay_while_what_was_told_binds() -> None:
+def test_the_keys_of_a_lost_lease_stay_while_its_promised_validity_lasts() -> None:
     """The keys are released afterwards, without an action of the holder."""
     flushes = [fault("flush", 5 * MS, node=node) for node in (0, 1)]
     work = job(hold=1_500 * MS, extensions=((10 * MS, 1000),))
@@ -173,7 +173,7 @@ def test_a_token_that_has_run_out_is_not_brought_back() -> None:
     assert len(seen.all("lease", token="c0.1")) == 1
 
 
-def test_a_lease_that_is_handed_over_goes_on_in_another_process() -> None:
+def test_a_lease_that_is_handed_over_continues_in_another_process() -> None:
     seen = see(plan([job(hold=5 * MS, ending="hand_over")], []))
     assert calls(seen) == [("acquire", "granted")]
     assert calls(seen, 1) == [("adopt", "extended"), ("release", "released")]
@@ -250,7 +250,7 @@ def test_what_a_client_is_about_that_does_not_get_the_lock(at: int, phase: str) 
     assert seen.world.history.phases == {("client_wall_step", phase): 1}
 
 
-def test_giving_back_is_a_phase_and_owing_is_one() -> None:
+def test_releasing_is_a_phase_and_a_pending_release_is_one() -> None:
     back = fault("client_wall_step", MS + 3 * TRIP, client=1, amount=MS)
     seen = see(plan([job(hold=50 * MS)], [job(after=MS)], faults=[back]))
     assert seen.world.history.phases == {("client_wall_step", "cleaning up"): 1}
@@ -279,7 +279,7 @@ def test_a_contest_takes_no_more_attempts_than_it_may() -> None:
             assert call.ended - call.began <= patience + 2 * policy.node_timeout
 
 
-def test_nobody_begins_anew_when_all_is_healed() -> None:
+def test_no_job_starts_when_all_is_healed() -> None:
     """A holder continues to its end, and no other job starts."""
     seen = see(plan([job(hold=150 * MS), job()], lasts=100 * MS))
     assert calls(seen) == [("acquire", "granted"), ("release", "released")]

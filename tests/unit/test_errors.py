@@ -247,14 +247,14 @@ def test_errors_that_last_are_errors() -> None:
     assert VoteCode.HELD not in errors_
 
 
-def test_a_key_without_ttl_is_told_of() -> None:
+def test_a_key_without_ttl_is_reported() -> None:
     """The code shows it; no lease ends there."""
     vote = said(A, "refused", WORDS[VoteCode.HELD_WITHOUT_TTL], VoteCode.HELD_WITHOUT_TTL)
     assert str(AcquireTimeout("r", [vote], 1, 1.0)).endswith("delete it if nobody needs it")
     assert "no ttl" not in str(AcquireTimeout("r", [vote], 1, 1.0, 2.0))
 
 
-def test_nodes_that_issue_other_fences_are_told_of() -> None:
+def test_nodes_that_issue_other_fences_are_reported() -> None:
     """A quorum granted, and no fence is the lease's."""
     vote = said(A, "refused", "another fence", VoteCode.FENCE_MISMATCH)
     assert "did not agree on a fence" in str(AcquireTimeout("r", [vote], 1, 1.0))

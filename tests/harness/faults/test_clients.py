@@ -101,7 +101,7 @@ def test_pause_and_resume(lively: subprocess.Popen[str]) -> None:
         clients.resume(lively)
 
 
-def test_a_pause_that_somebody_ended_is_no_proof(lively: subprocess.Popen[str]) -> None:
+def test_a_pause_that_another_process_ended_is_no_proof(lively: subprocess.Popen[str]) -> None:
     def interfere() -> None:
         await_that(lambda: clients.is_paused(lively.pid), "it is paused")
         time.sleep(0.3)

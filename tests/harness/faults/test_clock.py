@@ -49,7 +49,7 @@ def test_backward_keys_live_longer(site: Site) -> None:
 
 
 @needs_compiler
-def test_elapsed_time_goes_on_as_before(site: Site) -> None:
+def test_elapsed_time_continues_as_before(site: Site) -> None:
     """A key that was set after the jump lives for its ttl, by any clock."""
     fault = ClockJump(+1000)
     try:

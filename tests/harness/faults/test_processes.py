@@ -12,7 +12,7 @@ from tests.harness.faults.processes import Kill, RestartEmpty, RestartFromAof, S
 from tests.harness.faults.talk import Talk
 
 
-def test_a_stopped_server_serves_what_it_was_sent_when_it_goes_on(site: Site) -> None:
+def test_a_stopped_server_serves_what_it_was_sent_when_it_resumes(site: Site) -> None:
     fault = Sigstop()
     with Talk(site.proxy.path) as talk:
         assert talk.ask("PING") == b"PONG"

@@ -214,7 +214,7 @@ def test_a_stream_that_lost_a_reply_is_cut_when_the_mode_ends(proxy: Proxy) -> N
         assert is_over(talk)
 
 
-def test_a_stalled_reply_goes_on_when_the_mode_ends(proxy: Proxy) -> None:
+def test_a_stalled_reply_continues_when_the_mode_ends(proxy: Proxy) -> None:
     with Talk(proxy.path) as talk, Talk(proxy.path) as other:
         assert talk.ask("PING") == other.ask("PING") == b"PONG"
         proxy.stall_reply(3)
@@ -389,7 +389,7 @@ def test_one_relay_serves_all(site: Site) -> None:
             assert hears_nothing(slow)
 
 
-def test_what_goes_wrong_in_the_relay_is_told_to_the_caller() -> None:
+def test_errors_of_the_relay_are_raised_in_the_caller() -> None:
     def wrong() -> None:
         raise KeyError("wrong")
 

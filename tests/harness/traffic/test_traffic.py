@@ -88,7 +88,7 @@ def test_records_survive_kill_9(nodes: Servers, tmp_path: Path) -> None:
     assert not [wrong for wrong in judgement.wrongs if str(murdered.pid) in wrong]
 
 
-def test_a_process_that_does_not_begin_is_told(tmp_path: Path) -> None:
+def test_a_process_that_does_not_begin_is_reported(tmp_path: Path) -> None:
     """The error has its output; the crew does not wait for the other process."""
     broken = Settings(("nonsense://",), str(tmp_path), BLOCKING, 1, 1)
     with pytest.raises(RuntimeError, match="ConfigError"), Crew([broken]):

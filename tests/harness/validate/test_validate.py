@@ -87,7 +87,7 @@ def told(tmp_path: Path, *, how: str, gives_up_at: int | None, other_at: int) ->
     return [word for word in judge(history, over=False).wrongs if "was told" in word]
 
 
-def test_what_a_holder_was_told_binds_though_it_has_lost_its_lease(tmp_path: Path) -> None:
+def test_a_promised_validity_binds_after_the_lease_is_lost(tmp_path: Path) -> None:
     (wrong,) = told(tmp_path, how="lost", gives_up_at=None, other_at=60 * MS)
     assert wrong.startswith("granted 40.000 ms before the end of what another was told")
 
@@ -102,7 +102,7 @@ def test_who_gives_its_lease_up_relies_on_nothing(tmp_path: Path, how: str) -> N
     assert told(tmp_path, how=how, gives_up_at=55 * MS, other_at=60 * MS) == []
 
 
-def test_what_was_told_before_a_sleep_ends_with_it(tmp_path: Path) -> None:
+def test_a_validity_promised_before_a_sleep_ends_with_the_sleep(tmp_path: Path) -> None:
     """The duration of a sleep is unknown; instants that were given afterwards are binding."""
     holder, other = Book(tmp_path), Book(tmp_path, 2)
     holder.begin(1, 0, 100 * MS)
@@ -118,7 +118,7 @@ def test_what_was_told_before_a_sleep_ends_with_it(tmp_path: Path) -> None:
     assert overlaps(history.stays.values()) == []
 
 
-def test_an_overlap_is_told_once(tmp_path: Path) -> None:
+def test_an_overlap_is_reported_once(tmp_path: Path) -> None:
     one, other = Book(tmp_path), Book(tmp_path, 2)
     one.begin(1, 0, 80 * MS)
     other.begin(1, 20 * MS, 90 * MS)
@@ -303,7 +303,7 @@ def test_a_killed_process_is_excused_and_no_other(book: Book) -> None:
         ('{"what": "defect", "at": 1, "pid": 1, "who": "x", "text": "boom"}\n', "boom"),
     ],
 )
-def test_lines_that_say_nothing_and_defects_are_told(book: Book, line: str, word: str) -> None:
+def test_unreadable_lines_and_defects_are_reported(book: Book, line: str, word: str) -> None:
     with book.path.open("a") as file:
         file.write(line)
     book.note("bye", 70)
@@ -348,7 +348,7 @@ def test_a_token_may_serve_again_only_after_a_hand_over(book: Book) -> None:
     assert "used again" in book.wrongs(over=False)[0]
 
 
-def test_somebody_elses_work_is_found_whatever_the_clocks_say(book: Book) -> None:
+def test_the_work_of_another_holder_is_found_whatever_the_clocks_show(book: Book) -> None:
     other = Book(book.folder, pid=2)
     book.begin(1, 10, until=50)
     other.begin(7, 60, until=90)
@@ -362,7 +362,7 @@ def test_somebody_elses_work_is_found_whatever_the_clocks_say(book: Book) -> Non
     assert "it found 'rubbish'" in book.wrongs(over=False)[1]
 
 
-def test_late_calls_are_told_with_their_lateness(book: Book) -> None:
+def test_late_calls_are_reported_with_their_lateness(book: Book) -> None:
     book.call(1, 0, due=100, told=100)
     book.call(2, 0, due=None, told=10**12)
     book.call(3, 0, due=100, told=15 * MS + 100, stalled=5 * MS)
@@ -433,7 +433,7 @@ def test_only_keys_of_the_killed_and_the_handed_over_may_be_left(book: Book) -> 
     assert "of nobody who ever held it" in left
 
 
-def test_a_node_that_answers_with_an_error_is_told(
+def test_a_node_that_replies_with_an_error_is_reported(
     nodes_of_ours: Servers,
 ) -> None:
     nodes_of_ours[0].execute("RPUSH", "a", "x")
@@ -444,7 +444,7 @@ def test_a_node_that_answers_with_an_error_is_told(
 # --- independence ----------------------------------------------------------------------------
 
 
-def test_the_judge_knows_nothing_of_what_it_judges() -> None:
+def test_the_validator_is_independent_of_the_library() -> None:
     """The validator imports only itself and the standard library."""
     for path in HERE.glob("*.py"):
         if path.name.startswith("test_"):

@@ -117,7 +117,7 @@ async def test_the_line_is_enough(guard: str, guarded: Servers, face: Face) -> N
 
 
 @pytest.mark.parametrize("tells", [False, True])
-async def test_hints_need_a_word_more_and_renewal_does_not(
+async def test_tracking_needs_one_more_right_and_renewal_does_not(
     tells: bool, guarded: Servers, face: Face
 ) -> None:
     """Renewal works without it, and no error mentions the refusal; with it, a deleted key is
@@ -213,9 +213,7 @@ FORBIDDEN = [
 
 
 @pytest.mark.parametrize("command", FORBIDDEN, ids=" ".join)
-def test_whoever_has_the_password_can_do_no_more(
-    command: tuple[str, ...], guarded: Servers
-) -> None:
+def test_the_password_gives_no_other_rights(command: tuple[str, ...], guarded: Servers) -> None:
     server = guarded[0]
     server.execute("SET", "other", "theirs")
     # DEBUG is refused by another rule, before it comes to ours.

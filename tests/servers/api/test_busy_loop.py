@@ -37,7 +37,7 @@ async def test_time_to_answer_begins_when_the_bytes_are_sent(nodes: Servers) -> 
         assert (first, second, third) == (True, True, True)
 
 
-async def test_what_has_come_is_heard_before_time_is_up(nodes: Servers) -> None:
+async def test_replies_that_have_arrived_are_read_before_the_timeout(nodes: Servers) -> None:
     """The deadline fires in a tick that was busy first; replies that have arrived are read before
     the timeout is reported.
     """

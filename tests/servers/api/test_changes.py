@@ -201,7 +201,7 @@ def test_who_comes_with_the_longer_list_of_another_node(nodes: Servers) -> None:
     assert kept([other]) == [""], "nobody writes on an empty node meanwhile"
 
 
-def test_a_change_that_was_interrupted_goes_on(nodes: Servers) -> None:
+def test_an_interrupted_change_is_continued(nodes: Servers) -> None:
     three = nodes[:3]
     names = nodes_of(three)
     with quorlock.Redlock([server.url for server in three], **BRIEF) as redlock:

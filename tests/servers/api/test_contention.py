@@ -161,7 +161,7 @@ async def test_a_timeout_is_kept_under_contention(face: Face, nodes: Servers) ->
         assert min(late) >= 0
 
 
-def test_the_witness_sees_overlaps() -> None:
+def test_the_check_finds_overlaps() -> None:
     """The check would notice: touching turns pass, overlapping ones do not."""
     assert overlaps([[(1.0, 2.0), (3.0, 4.0)], [(2.0, 3.0)]]) == []
     assert overlaps([[(1.0, 2.0)], [(1.5, 3.0)]]) == [((1.0, 2.0), (1.5, 3.0))]

@@ -191,7 +191,7 @@ async def test_the_bodys_exception_comes_out(
 
 
 @pytest.mark.parametrize("happening", BY_NAME)
-async def test_a_clean_block_tells_of_a_loss_and_of_nothing_else(
+async def test_a_clean_block_reports_a_loss_and_nothing_else(
     face: Face, mortal_nodes: Servers, happening: str
 ) -> None:
     """LeaseLost if the lease was lost in the body; no error if it was given up, or if the loss is
@@ -247,7 +247,7 @@ async def test_asyncios_cancelled_body_may_raise_its_own(
         assert task.cancelling() == 0
 
 
-async def test_a_cancelled_body_gives_back_on_its_way_out(nodes: Servers) -> None:
+async def test_a_cancelled_body_releases_on_its_way_out(nodes: Servers) -> None:
     """asyncio: the cancellation comes out, not an error of the release, and the keys are gone."""
     async with aio.Redlock(nodes.urls, **SETTINGS) as redlock:
         inside = asyncio.Event()

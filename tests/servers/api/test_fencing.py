@@ -263,7 +263,7 @@ async def test_one_poisoned_counter_does_not_spread(
     assert holders(nodes, "a") == [None] * 5
 
 
-async def test_another_type_of_data_at_the_counter_is_told(face: Face, nodes: Servers) -> None:
+async def test_another_type_of_data_at_the_counter_is_reported(face: Face, nodes: Servers) -> None:
     async with face.redlock(nodes.urls) as redlock:
         for node in nodes[:3]:
             node.execute("RPUSH", COUNTER + "a", "x")

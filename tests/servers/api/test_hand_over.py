@@ -198,7 +198,7 @@ async def test_what_is_not_held_cannot_be_handed_over(face: Face, nodes: Servers
             await raises(LeaseLost, lease.hand_over())
 
 
-async def test_closing_does_not_give_back_what_was_handed_over(face: Face, nodes: Servers) -> None:
+async def test_closing_does_not_release_what_was_handed_over(face: Face, nodes: Servers) -> None:
     """The giver's end is not the lease's: it lives on until it is adopted or runs out."""
     async with face.redlock(nodes.urls) as giver:
         lease = await giver.lock("a").acquire()

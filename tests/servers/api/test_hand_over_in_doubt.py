@@ -117,7 +117,7 @@ async def see_no_release_after_a_cut(given: Giver, token: str) -> None:
 # --- A1: a release is under way -----------------------------------------------------------------
 
 
-async def test_a_release_under_way_is_told_and_its_node_left_alone(
+async def test_a_release_under_way_is_in_the_ticket_and_its_node_is_left_alone(
     face: Face, nodes: Servers
 ) -> None:
     """The adopter neither counts that node nor sets its key there; the release then hits nothing.
@@ -186,7 +186,7 @@ async def test_a_lease_without_trouble_has_no_doubts(face: Face, nodes: Servers)
         assert await given.redlock.release("x", ticket.token)
 
 
-async def test_a_doubt_about_another_server_keeps_nobody_out(face: Face, nodes: Servers) -> None:
+async def test_a_doubt_about_another_server_excludes_no_node(face: Face, nodes: Servers) -> None:
     """A node that was restarted gets nothing that was sent to the process before it."""
     async with giver(face, nodes) as given:
         ticket = await (await given.redlock.lock("x").acquire()).hand_over()
@@ -228,7 +228,9 @@ async def test_an_adoption_that_fails_leaves_the_suppression(face: Face, nodes: 
         await see_no_release_after_a_cut(given, ticket.token)
 
 
-async def test_closing_owes_nothing_to_a_lease_that_moved_away(face: Face, nodes: Servers) -> None:
+async def test_closing_sends_no_release_for_a_lease_that_moved_away(
+    face: Face, nodes: Servers
+) -> None:
     """Nor does the collection of its handle: both close or drop what carried its acquire."""
     async with giver(face, nodes) as given:
         lease = await unanswered(face, given)
@@ -242,7 +244,7 @@ async def test_closing_owes_nothing_to_a_lease_that_moved_away(face: Face, nodes
 # --- top-ups and extensions beside pending releases ---------------------------------------------
 
 
-async def test_no_top_up_goes_to_a_node_that_a_release_is_owed_to(
+async def test_no_key_is_restored_on_a_node_with_a_pending_release(
     face: Face, nodes: Servers
 ) -> None:
     """The lease stays here: its key would be set, counted, and then deleted by us."""

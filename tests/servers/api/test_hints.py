@@ -101,7 +101,7 @@ def evict(nodes: list[Server]) -> None:
     ("happens", "reason"),
     [(flush, "evicted"), (delete, "evicted"), (take, "taken"), (evict, "evicted")],
 )
-async def test_the_loss_of_a_majority_is_told_at_once(
+async def test_the_loss_of_a_majority_is_reported_at_once(
     face: Face, telling: Servers, happens: Callable[[list[Server]], None], reason: str
 ) -> None:
     """The loss is reported before the next renewal would have been due."""
@@ -116,7 +116,7 @@ async def test_the_loss_of_a_majority_is_told_at_once(
 
 
 @pytest.mark.parametrize("happens", [flush, delete, evict])
-async def test_what_a_minority_forgets_is_mended_at_once(
+async def test_keys_lost_by_a_minority_are_restored_at_once(
     face: Face, telling: Servers, happens: Callable[[list[Server]], None]
 ) -> None:
     """It is not a loss: the lease is extended, and the key restored."""
@@ -131,7 +131,7 @@ async def test_what_a_minority_forgets_is_mended_at_once(
         assert await lease.release() is True
 
 
-async def test_our_own_extensions_are_no_hints(face: Face, telling: Servers) -> None:
+async def test_our_own_extensions_cause_no_invalidations(face: Face, telling: Servers) -> None:
     """Two leases of one engine, both extended: no node is asked again before the next is due."""
     async with face.redlock(telling.urls, **SETTINGS) as redlock:
         leases = [await watched(redlock, name) for name in "ab"]
@@ -142,7 +142,7 @@ async def test_our_own_extensions_are_no_hints(face: Face, telling: Servers) -> 
         assert quorlock.now() < next_due(leases[0])
 
 
-async def test_others_keys_are_no_hints(face: Face, telling: Servers) -> None:
+async def test_keys_of_other_clients_cause_no_check(face: Face, telling: Servers) -> None:
     """Keys of released leases do not count either: only the one that is renewed."""
     async with face.redlock(telling.urls, **SETTINGS) as redlock:
         kept, given_back = await watched(redlock), await watched(redlock, "b")
@@ -162,7 +162,7 @@ async def test_others_keys_are_no_hints(face: Face, telling: Servers) -> None:
         assert [looks(node) for node in telling[:4]] == [calls + 1 for calls in asked[:4]]
 
 
-async def test_a_flood_of_hints_is_no_hot_loop(face: Face, telling: Servers) -> None:
+async def test_a_flood_of_invalidations_is_no_hot_loop(face: Face, telling: Servers) -> None:
     """The key changes all the time: the lease is checked at most every fiftieth of its ttl."""
     async with face.redlock(telling.urls, **SETTINGS) as redlock:
         lease = await watched(redlock)
@@ -178,7 +178,9 @@ async def test_a_flood_of_hints_is_no_hot_loop(face: Face, telling: Servers) -> 
         assert await lease.release() is True
 
 
-async def test_a_node_that_comes_back_gives_hints_again(face: Face, telling: Servers) -> None:
+async def test_a_node_that_comes_back_sends_invalidations_again(
+    face: Face, telling: Servers
+) -> None:
     """The new connection is tracked from the next extension on."""
     async with face.redlock(telling.urls, **SETTINGS) as redlock:
         lease = await watched(redlock)

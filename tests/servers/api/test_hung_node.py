@@ -37,7 +37,7 @@ async def test_one_of_five_hung(face: Face, mortal_nodes: Servers) -> None:
     assert left_over(mortal_nodes) == {}
 
 
-async def test_more_is_asked_of_a_hung_node_than_it_may_owe(
+async def test_a_hung_node_gets_more_requests_than_its_backlog_allows(
     face: Face, mortal_nodes: Servers
 ) -> None:
     """Far more rounds than a hung node's backlog allows: all succeed, and all locks are

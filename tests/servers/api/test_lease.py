@@ -56,7 +56,7 @@ def ttls(nodes: Servers, resource: str) -> list[int]:
 # --- held is a comparison of clocks --------------------------------------------------------------
 
 
-async def test_held_asks_nobody(face: Face, mortal_nodes: Servers) -> None:
+async def test_held_asks_no_node(face: Face, mortal_nodes: Servers) -> None:
     """With all servers stopped the lease is held up to its validity and not longer."""
     async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a", ttl=1.0).acquire()
@@ -102,7 +102,7 @@ async def test_a_second_release_says_false(face: Face, nodes: Servers) -> None:
             assert holders(nodes, "a").count(other.token.encode()) >= 3
 
 
-async def test_of_many_that_release_at_once_one_is_told_true(face: Face, nodes: Servers) -> None:
+async def test_of_many_that_release_at_once_one_gets_true(face: Face, nodes: Servers) -> None:
     """A lease that threads (tasks) share is released once."""
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("a").acquire()
@@ -128,7 +128,7 @@ async def test_ensure_wants_a_margin(face: Face, nodes: Servers) -> None:
             lease.ensure()
 
 
-async def test_a_forgotten_lease_is_given_back(face: Face, nodes: Servers) -> None:
+async def test_a_forgotten_lease_is_released(face: Face, nodes: Servers) -> None:
     """A lease that is garbage is released by the library on all nodes."""
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("a", ttl=30).acquire()
@@ -138,7 +138,7 @@ async def test_a_forgotten_lease_is_given_back(face: Face, nodes: Servers) -> No
         assert await until(lambda: left_over(nodes) == {})
 
 
-async def test_a_lease_forgotten_just_before_the_end_is_given_back(
+async def test_a_lease_forgotten_just_before_the_end_is_released(
     face: Face, nodes: Servers
 ) -> None:
     """Closing waits for releases that garbage collection has started."""
@@ -372,7 +372,7 @@ async def test_extend_gets_through_a_short_outage(face: Face, mortal_nodes: Serv
 # --- the event ------------------------------------------------------------------------------------
 
 
-async def test_lost_rings_when_the_validity_ends(face: Face, mortal_nodes: Servers) -> None:
+async def test_lost_is_set_when_the_validity_ends(face: Face, mortal_nodes: Servers) -> None:
     """The clock alone decides: with every server stopped it is set, and not before the validity is
     over.
     """
@@ -403,7 +403,7 @@ async def test_lost_follows_an_extension(face: Face, nodes: Servers) -> None:
         assert not lease.held
 
 
-async def test_lost_does_not_ring_after_a_release(face: Face, nodes: Servers) -> None:
+async def test_lost_is_not_set_after_a_release(face: Face, nodes: Servers) -> None:
     """A released or handed-over lease is not lost, whether it is checked before or after, or after
     the ttl.
     """
@@ -418,7 +418,7 @@ async def test_lost_does_not_ring_after_a_release(face: Face, nodes: Servers) ->
         assert not any(event.is_set() for event in (*events, first.lost, second.lost))
 
 
-async def test_lost_rings_at_once_when_extend_finds_out(face: Face, nodes: Servers) -> None:
+async def test_lost_is_set_at_once_when_extend_finds_out(face: Face, nodes: Servers) -> None:
     """The loss is reported long before the ttl ends, also to callers that get the event later."""
     async with face.redlock(nodes.urls) as redlock:
         early, late = [await redlock.lock(name, ttl=20).acquire() for name in ("a", "b")]
@@ -438,7 +438,7 @@ async def test_lost_is_set_for_who_asks_when_it_is_over(face: Face, nodes: Serve
         assert await face.rings(lease.lost, 5)
 
 
-def test_many_leases_ring_in_any_order(nodes: Servers) -> None:
+def test_many_losses_are_reported_in_any_order(nodes: Servers) -> None:
     """Blocking: each reports its own loss in time, without a thread."""
     with quorlock.Redlock(nodes.urls, **SETTINGS) as redlock:
         times = (0.6, 0.2, 0.4)
@@ -487,7 +487,7 @@ def test_waiting_for_a_loss_ends_by_its_timeout(nodes: Servers, timeout: float) 
 # --- the block: blocking --------------------------------------------------------------------------
 
 
-def test_a_lost_lease_is_told_at_the_end_of_a_clean_block(nodes: Servers) -> None:
+def test_a_lost_lease_is_reported_at_the_end_of_a_clean_block(nodes: Servers) -> None:
     """Blocking: a body that ran to its end too late gets LeaseLost, not silence."""
     with quorlock.Redlock(nodes.urls, **SETTINGS) as redlock:
         done = False
@@ -500,7 +500,7 @@ def test_a_lost_lease_is_told_at_the_end_of_a_clean_block(nodes: Servers) -> Non
 
 
 @pytest.mark.parametrize(("thief", "reason"), [(True, "taken"), (False, "evicted")])
-async def test_a_loss_seen_only_by_the_release_is_told(
+async def test_a_loss_seen_only_by_the_release_is_reported(
     face: Face, nodes: Servers, thief: bool, reason: str
 ) -> None:
     """The validity had not ended, but the keys were gone: the block says so, with the votes."""
@@ -561,7 +561,7 @@ async def test_a_loss_seen_by_extend_leaves_no_cancellation_behind(nodes: Server
                 await nobody_cancels_us()
 
 
-async def test_a_body_that_goes_on_after_a_loss_seen_by_extend_is_cancelled(
+async def test_a_body_that_continues_after_a_loss_seen_by_extend_is_cancelled(
     nodes: Servers,
 ) -> None:
     """asyncio: swallowing extend's LeaseLost does not keep the body running past its next await."""
@@ -626,7 +626,7 @@ async def test_an_outer_cancellation_wins_over_a_loss(nodes: Servers) -> None:
         assert task.cancelling() == 1
 
 
-async def test_of_nested_locks_the_lost_one_is_told(nodes: Servers) -> None:
+async def test_of_nested_locks_the_lost_one_is_reported(nodes: Servers) -> None:
     """asyncio: outer lost: the inner is released by the way, the outer's LeaseLost comes out.
     Inner lost: its LeaseLost comes out of it, and the outer is still held.
     """
@@ -717,7 +717,9 @@ async def sleeper(told: list[str]) -> None:
         raise
 
 
-async def test_a_body_that_swallows_its_cancellation_is_told_all_the_same(nodes: Servers) -> None:
+async def test_a_body_that_swallows_its_cancellation_gets_the_loss_nevertheless(
+    nodes: Servers,
+) -> None:
     """asyncio: it may end as it likes; LeaseLost comes out where no error does."""
     async with aio.Redlock(nodes.urls, **SETTINGS) as redlock:
         went_on = False

@@ -107,7 +107,7 @@ async def test_the_locks_own_timeout_holds_unless_another_is_given(
 
 
 @pytest.mark.parametrize("patience", [None, 30.0])
-async def test_a_waiter_gets_it_when_it_is_given_back(
+async def test_a_waiter_gets_the_lock_when_it_is_released(
     face: Face, nodes: Servers, patience: float | None
 ) -> None:
     """timeout=None waits for ever, a number as long: both get the lock soon after the release."""
@@ -137,7 +137,7 @@ async def test_a_waiter_gets_it_when_it_is_given_back(
         assert got > given_back > 0
 
 
-async def test_a_waiter_gets_what_runs_out(face: Face, nodes: Servers) -> None:
+async def test_a_waiter_gets_the_lock_when_it_expires(face: Face, nodes: Servers) -> None:
     """A holder that never releases (it died) blocks others no longer than the ttl."""
     steal(nodes, "a")
     for node in nodes:
@@ -148,7 +148,7 @@ async def test_a_waiter_gets_what_runs_out(face: Face, nodes: Servers) -> None:
         await lease.release()
 
 
-async def test_the_block_holds_and_gives_back(face: Face, nodes: Servers) -> None:
+async def test_the_block_holds_and_releases(face: Face, nodes: Servers) -> None:
     """Held inside; free outside, after an error too, which comes out as it is."""
     async with face.redlock(nodes.urls) as redlock:
         lock = redlock.lock("a")
@@ -221,7 +221,7 @@ async def test_nested_blocks_of_one_lock_leave_with_their_own_lease(
     assert left_over(nodes) == {}
 
 
-async def test_locked_tells_of_anybody(face: Face, nodes: Servers) -> None:
+async def test_locked_counts_every_client(face: Face, nodes: Servers) -> None:
     """True for our lease and for another's key on a quorum; False for a leftover minority."""
     async with face.redlock(nodes.urls) as redlock:
         lock = redlock.lock("a")
@@ -234,7 +234,7 @@ async def test_locked_tells_of_anybody(face: Face, nodes: Servers) -> None:
         assert await lock.locked() is True
 
 
-async def test_votes_tell_what_every_node_said(face: Face, nodes: Servers) -> None:
+async def test_votes_have_the_reply_of_every_node(face: Face, nodes: Servers) -> None:
     """A quorum granted; a node that has another's key refused or was not waited for."""
     steal(nodes[:1], "a")
     async with face.redlock(nodes.urls) as redlock, redlock.lock("a") as lease:
@@ -283,7 +283,7 @@ async def test_nothing_that_lives_is_pickled_or_copied(face: Face, nodes: Server
         assert lease.held
 
 
-async def test_a_wrong_timeout_is_told_at_once(face: Face, nodes: Servers) -> None:
+async def test_a_wrong_timeout_is_refused_at_once(face: Face, nodes: Servers) -> None:
     """`lock()` checks the lock's timeout, `acquire()` its argument; nothing is sent."""
     async with face.redlock(nodes.urls) as redlock:
         with pytest.raises(ConfigError, match="timeout=-1"):

@@ -64,7 +64,7 @@ async def test_a_missing_login_has_a_code(face: Face) -> None:
             assert {status.code for status in redlock.nodes} == {VoteCode.ACCESS_DENIED}
 
 
-async def test_it_asks_nobody(face: Face, mortal_nodes: Servers) -> None:
+async def test_it_asks_no_node(face: Face, mortal_nodes: Servers) -> None:
     """With every node stopped it returns at once with the last known state."""
     async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
         await redlock.inspect("a")

@@ -58,7 +58,7 @@ async def test_the_same_once_it_is_up_again(face: Face) -> None:
     assert [vote.cause for vote in error.votes if vote.node == dead.url] == [NOT_SET]
 
 
-async def test_a_release_by_token_that_nobody_can_decide(face: Face) -> None:
+async def test_a_release_by_token_that_stays_undecided(face: Face) -> None:
     """One deleted it, one is silent, one was never asked: one answer of three."""
     async with on_two_of_three(face) as (redlock, lease, dead, hung):
         hung.hang()

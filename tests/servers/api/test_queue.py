@@ -191,7 +191,7 @@ def test_threads_are_served_in_the_order_of_their_coming() -> None:
     assert not pool._owners
 
 
-def test_nobody_reads_for_who_waits() -> None:
+def test_no_thread_reads_for_a_waiting_one() -> None:
     """A read by another thread must wake the owner, which otherwise slept until node_timeout."""
     pool = a_pool(2)
     in_hand, idle = (cast("Any", pool.borrow(Caller())) for _ in range(2))

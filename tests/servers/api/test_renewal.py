@@ -127,7 +127,9 @@ async def test_max_hold_ends_it(face: Face, nodes: Servers) -> None:
         assert [real(warned[0])] == [real(lease)]
 
 
-async def test_nobody_gets_it_before_what_was_told_is_over(face: Face, nodes: Servers) -> None:
+async def test_no_client_gets_the_lock_before_the_promised_validity_ends(
+    face: Face, nodes: Servers
+) -> None:
     """`valid_until` and a margin that `ensure` has granted bind, also past the end of max_hold."""
     settings = SETTINGS | {"ttl": 0.4, "retry_delay": (0.001, 0.002)}
     async with face.redlock(nodes.urls, **settings) as redlock:
@@ -163,7 +165,9 @@ async def test_a_loss_that_is_seen_early_leaves_the_other_keys_until_then(
             assert quorlock.now() >= told_until
 
 
-async def test_a_lost_lease_that_is_left_is_given_back_at_once(face: Face, nodes: Servers) -> None:
+async def test_a_lost_lease_is_released_at_once_when_its_block_is_left(
+    face: Face, nodes: Servers
+) -> None:
     """A holder that leaves the block has stopped, so other clients need not wait for its
     `valid_until`.
     """
@@ -180,7 +184,7 @@ async def test_a_lost_lease_that_is_left_is_given_back_at_once(face: Face, nodes
         assert left_over(nodes) == {}
 
 
-def test_a_loss_is_told_also_where_no_thread_can_be_had(
+def test_a_loss_is_reported_also_without_a_thread(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the keys are not released later: they expire."""
@@ -297,7 +301,7 @@ async def test_all_nodes_hang(face: Face, mortal_nodes: Servers) -> None:
 
 
 @pytest.mark.parametrize(("thief", "reason"), [(True, "taken"), (False, "evicted")])
-async def test_keys_that_are_gone_are_told_at_the_next_renewal(
+async def test_keys_that_are_gone_are_reported_at_the_next_renewal(
     face: Face, nodes: Servers, thief: bool, reason: str
 ) -> None:
     """The loss is reported long before the ttl ends; nothing is written on any node; the other keys

@@ -97,7 +97,7 @@ async def test_a_node_that_keeps_out_does_not_count_for_extensions(face: Face) -
             assert "restarted" in str(error)
 
 
-async def test_what_it_still_has_is_given_back(face: Face) -> None:
+async def test_what_it_still_has_is_released(face: Face) -> None:
     """Release and inspect continue to work."""
     with MemoryNodes(3) as nodes:
         async with face.redlock(nodes.urls, **LONG) as redlock:
@@ -111,7 +111,7 @@ async def test_what_it_still_has_is_given_back(face: Face) -> None:
             assert await until(lambda: nodes[0].keys() == [])
 
 
-async def test_whoever_is_durable_votes_at_once(nodes: Servers, face: Face) -> None:
+async def test_a_durable_node_votes_at_once(nodes: Servers, face: Face) -> None:
     """The configuration decides this, for that node alone."""
     for server in nodes[:3]:
         server.restart()
@@ -124,7 +124,7 @@ async def test_whoever_is_durable_votes_at_once(nodes: Servers, face: Face) -> N
         assert "restarted" in status.why
 
 
-async def test_whoever_is_born_empty_votes_at_once_but_not_its_next_life(
+async def test_a_node_born_empty_votes_at_once_but_not_after_a_restart(
     nodes: Servers, face: Face
 ) -> None:
     nodes[0].restart()

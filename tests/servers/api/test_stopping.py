@@ -73,7 +73,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
         yield Scene(redlock, monkeypatch)
 
 
-def test_given_back_after_the_look(scene: Scene) -> None:
+def test_released_after_the_check(scene: Scene) -> None:
     """The lease was valid when checked, so a request is sent: the release waits for it."""
     scene.after = scene.give_back
     assert scene.renewal.mark_in_flight(now()) is not None
@@ -83,7 +83,7 @@ def test_given_back_after_the_look(scene: Scene) -> None:
     assert not scene.stopping.is_alive()
 
 
-def test_given_back_before_the_look(scene: Scene) -> None:
+def test_released_before_the_check(scene: Scene) -> None:
     """The lease is over when checked: nothing is sent, and the release does not wait."""
     scene.before = scene.give_back
     assert scene.renewal.mark_in_flight(now()) is None
@@ -91,7 +91,7 @@ def test_given_back_before_the_look(scene: Scene) -> None:
     assert not scene.stopping.is_alive()
 
 
-def test_given_back_before_it_begins(scene: Scene) -> None:
+def test_released_before_it_begins(scene: Scene) -> None:
     """No thread waits."""
     scene.give_back()
     scene.stopping.join(10)

@@ -186,7 +186,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_a_loss_is_told_soon_after_waking(
+def test_a_loss_is_reported_soon_after_waking(
     nodes: Servers, shim: Path, tmp_path: Path, program: str
 ) -> None:
     """The loss is reported and the body cancelled; a lease that is not lost is renewed; no timeout

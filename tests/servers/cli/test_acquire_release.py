@@ -41,7 +41,7 @@ def test_another_token_does_nothing(shell: Shell, nodes: Servers) -> None:
     assert at_last(nodes, "a", None)
 
 
-def test_it_waits_as_long_as_it_is_told(shell: Shell, nodes: Servers) -> None:
+def test_it_waits_for_the_time_of_w(shell: Shell, nodes: Servers) -> None:
     """The lock is released before the limit of -w."""
     with Redlock(nodes.urls) as redlock:
         lease = redlock.lock("a").acquire()
@@ -74,7 +74,7 @@ def test_the_token_as_json(shell: Shell) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full device is Linux's")
-def test_a_token_that_nobody_got_is_given_back(shell: Shell, nodes: Servers) -> None:
+def test_a_lock_whose_token_could_not_be_written_is_released(shell: Shell, nodes: Servers) -> None:
     """stdout is full, or closed: no lock stays whose token is unknown."""
     with Path("/dev/full").open("w") as full:
         done = shell.run("acquire", "a", capture_output=False, stdout=full, stderr=-1)
@@ -106,7 +106,7 @@ def test_wrong_usage(words: str, told: str, shell: Shell) -> None:
     assert told in shell.complaint(EX_USAGE, *words.split())
 
 
-def test_the_token_is_in_no_environment_or_command_that_was_not_told_it(shell: Shell) -> None:
+def test_the_token_is_in_no_other_environment_or_command(shell: Shell) -> None:
     """`--help` and errors do not show the value of QUORLOCK_TOKEN."""
     done = shell.run("release", "--help", given={"QUORLOCK_TOKEN": "canary"})
     assert "canary" not in done.stdout + done.stderr

@@ -85,7 +85,7 @@ def test_what_cannot_be_said_changes_nothing(
 
 
 @pytest.mark.parametrize("nowhere", [">&-", ">/dev/full"])
-def test_a_token_that_cannot_be_printed_is_given_back(
+def test_a_lock_whose_token_cannot_be_printed_is_released(
     nowhere: str, shell: Shell, nodes: Servers
 ) -> None:
     status, _, complained = sh(f"{QUORLOCK} acquire x {nowhere}", shell)
@@ -353,7 +353,7 @@ def may(words: list[str]) -> bool:
     return False
 
 
-def test_a_run_in_a_run_is_told_where_its_nodes_went(shell: Shell) -> None:
+def test_a_run_in_a_run_learns_where_its_nodes_went(shell: Shell) -> None:
     """QUORLOCK_NODES is not handed on; a file's name is."""
     inner = [*COMMAND, "run", "y", "--", "echo", "inner"]
     done = shell.run("run", "x", "--", *inner)

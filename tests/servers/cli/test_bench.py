@@ -202,7 +202,7 @@ def test_it_touches_no_keys_but_its_own(bare_shell: Shell, guarded: Servers) -> 
     assert emptied(guarded)
 
 
-def test_who_may_not_is_told_so(bare_shell: Shell, guarded: Servers) -> None:
+def test_refused_rights_are_reported(bare_shell: Shell, guarded: Servers) -> None:
     by_file(bare_shell, guarded, "idle")
     said = bare_shell.complaint(EX_NOPERM, "bench", *SHORT)
     assert "PASSWORD" not in said
@@ -219,7 +219,7 @@ def test_wrong_usage(words: str, shell: Shell) -> None:
     assert shell.complaint(EX_USAGE, "bench", *words.split()).startswith("Usage: quorlock bench")
 
 
-def test_a_slip_in_the_file_is_told_before_anything_else(bare_shell: Shell) -> None:
+def test_an_error_in_the_file_is_reported_before_anything_else(bare_shell: Shell) -> None:
     (bare_shell.home / "quorlock.toml").write_text("nodes = ['redis://a']\nttl = 'x'\n")
     assert "ttl" in bare_shell.complaint(78, "bench", *SHORT)
 

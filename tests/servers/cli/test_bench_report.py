@@ -45,7 +45,7 @@ FIVE = [node(name) for name in "abcde"]
 # --- plots -----------------------------------------------------------------------------------
 
 
-def test_the_longest_bar_fills_its_room() -> None:
+def test_the_longest_bar_fills_its_width() -> None:
     """And what is there at all is seen."""
     assert [bar(value, 1000, 20) for value in (0, 1, 500, 1000)] == ["", "#", "#" * 10, "#" * 20]
 
@@ -147,7 +147,7 @@ def test_many_callers_are_bound_by_python_or_not() -> None:
     assert "9,000 per s with 64 tasks. This process" in alone
 
 
-def test_what_went_wrong_is_told() -> None:
+def test_failures_are_reported() -> None:
     troubles = Troubles()
     troubles.failed(ValueError("not so"))
     troubles.failed(ValueError("nor so"))
@@ -185,7 +185,7 @@ class Held:
         self.held = held
 
 
-def test_two_in_the_room_are_an_overlap() -> None:
+def test_two_holders_at_once_are_an_overlap() -> None:
     """If the first one's lease was over by the clock, it is not an overlap."""
     for first_held, met in ((True, 1), (False, 0)):
         troubles = Troubles()

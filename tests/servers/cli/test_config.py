@@ -74,7 +74,7 @@ def test_each_place_goes_before_those_after_it(
     assert hosts(settings(Source("redis://g", option, None))) == ["g"]
 
 
-def test_nobody_makes_up_nodes() -> None:
+def test_no_node_is_made_up() -> None:
     """A lock that only seems shared is worse than none: the sentence shows every way."""
     said = refusal()
     for way in ("--nodes", "QUORLOCK_NODES", "--config", "QUORLOCK_CONFIG", "quorlock.toml"):
@@ -137,7 +137,7 @@ def test_the_keys_are_the_arguments_of_a_redlock() -> None:
         ("username = 3", "nodes[0]: username="),
     ],
 )
-def test_a_slip_in_the_file_is_told_with_its_place(line: str, words: str) -> None:
+def test_an_error_in_the_file_is_reported_with_its_place(line: str, words: str) -> None:
     write(Path("quorlock.toml"), line)
     said = refusal()
     assert said.startswith("quorlock.toml: ")
@@ -157,7 +157,7 @@ def test_a_slip_in_the_file_is_told_with_its_place(line: str, words: str) -> Non
         ("", "it names no nodes"),
     ],
 )
-def test_a_slip_in_the_nodes_is_told_with_its_place(nodes: str, words: str) -> None:
+def test_an_error_in_the_nodes_is_reported_with_its_place(nodes: str, words: str) -> None:
     write(Path("quorlock.toml"), nodes, nodes=None)
     assert words in refusal()
 

@@ -94,7 +94,7 @@ def test_a_number_that_bears_less(nodes: Servers, n: int, said: str) -> None:
     assert said in only(examine(nodes.urls[:n]), "warning", "count").found
 
 
-def test_nobody_there(two: list[str], tmp_path: Path) -> None:
+def test_no_node_there(two: list[str], tmp_path: Path) -> None:
     finding = only(examine([*two, f"unix://{tmp_path}/none"]), "error", "reach")
     assert (finding.node, finding.found) == (f"{tmp_path}/none", "No such file or directory")
 

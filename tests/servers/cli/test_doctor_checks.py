@@ -58,7 +58,7 @@ def test_what_is_sound_is_ok() -> None:
     assert worst(findings(CHECKS, Facts([ONE, TWO, node(3)]))) == "ok"
 
 
-def test_when_nobody_answers_only_that_is_said() -> None:
+def test_when_no_node_replies_only_that_is_reported() -> None:
     found = findings(CHECKS, Facts([n._replace(silent="gone") for n in (ONE, TWO, node(3))]))
     told = [(f.level, f.check) for f in found]
     assert told == [*[("error", "reach")] * 4, ("ok", "count")]
@@ -95,7 +95,7 @@ def test_the_last_line_is_the_verdict() -> None:
         assert ("\nok, of those that answer\n" in text(*nodes)) is (gone in nodes)
 
 
-def test_who_may_not_ask_says_so_and_blames_nobody() -> None:
+def test_missing_rights_are_reported_and_no_node_is_blamed() -> None:
     mute = node(3)._replace(info=None, readings=[], other_run_id="")
     found = bad(ONE, TWO, mute)
     assert {f.level for f in found} == {"unknown"}
@@ -103,7 +103,7 @@ def test_who_may_not_ask_says_so_and_blames_nobody() -> None:
     assert worst(found) == "ok"
 
 
-def test_when_nobody_may_be_asked_that_is_all_that_is_said() -> None:
+def test_when_no_node_may_be_asked_only_that_is_reported() -> None:
     """Then the uptime of a quorum is unknown, and no quarantine is reported."""
     mute = [n._replace(info=None, readings=[], other_run_id="") for n in (ONE, TWO, node(3))]
     assert {f.level for f in bad(*mute)} == {"unknown"}

@@ -56,7 +56,7 @@ def addresses(nodes: Servers) -> str:
     return ",".join(url.replace(f":{SECRET}@", "") for url in nodes.urls)
 
 
-def test_who_may_not_is_told_so(bare_shell: Shell, locked_up: Servers) -> None:
+def test_refused_rights_are_reported(bare_shell: Shell, locked_up: Servers) -> None:
     """No password, a wrong one, no rights: 77, and no password is quoted."""
     at = ("--nodes", addresses(locked_up))
     assert "NOAUTH" in bare_shell.complaint(exit_status.EX_NOPERM, "acquire", "a", *at)
@@ -92,7 +92,7 @@ def test_a_password_is_on_no_command_line(bare_shell: Shell, locked_up: Servers)
     assert done.stdout.endswith("  free\nthe rest")
 
 
-def test_what_is_to_be_mended_on_the_nodes(bare_shell: Shell, nodes: Servers) -> None:
+def test_what_is_to_be_fixed_on_the_nodes(bare_shell: Shell, nodes: Servers) -> None:
     """A key of another type is no question of rights: 78."""
     for node in nodes:
         node.execute("RPUSH", "a", "x")
@@ -118,7 +118,7 @@ def test_nothing_at_all_is_help(bare_shell: Shell) -> None:
     assert "No such command 'tea'.\n" in bare_shell.complaint(exit_status.EX_USAGE, "tea")
 
 
-def test_a_slip_in_a_command_is_told_with_the_nearest(bare_shell: Shell) -> None:
+def test_a_misspelt_command_is_reported_with_the_nearest(bare_shell: Shell) -> None:
     said = bare_shell.complaint(exit_status.EX_USAGE, "runn", "x")
     assert "No such command 'runn'. Did you mean 'run'?" in said
 

@@ -87,7 +87,7 @@ def test_they_go_on_until_down_and_leave_nothing(shell: Shell) -> None:
     assert shell.answer("local", "down") == "there are no local nodes"
 
 
-def test_nobody_else_reaches_them(shell: Shell) -> None:
+def test_no_other_user_reaches_them(shell: Shell) -> None:
     """No port listens, and folder and sockets are closed to others."""
     shell.answer("local", "up", "--nodes", "1")
     place = local_nodes.folder()

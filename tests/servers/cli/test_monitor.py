@@ -71,7 +71,7 @@ def test_another_node_is_asked_when_one_is_dead(bare_shell: Shell, remote: Serve
         remote[0].cont()
 
 
-def test_who_may_not_is_told_so(bare_shell: Shell, remote: Servers) -> None:
+def test_refused_rights_are_reported(bare_shell: Shell, remote: Servers) -> None:
     """Once: each refusal leaves a line in ACL LOG. The rest is shown."""
     at = ("--nodes", ",".join(enter(remote, "poor", "+scan")))
     remote[0].execute("ACL", "LOG", "RESET")

@@ -423,7 +423,7 @@ def assert_takes_turns(host: Host, words: list[str], **environment: str) -> None
 
 
 @pytest.mark.parametrize("title", ["yaml .gitlab-ci.yml", "yaml .github/workflows/deploy.yml"])
-def test_a_cancelled_pipeline_tells_the_deploy(title: str, host: Host, nodes: Servers) -> None:
+def test_a_cancelled_pipeline_signals_the_deploy(title: str, host: Host, nodes: Servers) -> None:
     """A signal to the shell that a runner starts for the line reaches the command."""
     found = re.search(r"^ *- (?:run: )?(exec quorlock .*)$", BLOCKS[title], re.MULTILINE)
     assert found is not None

@@ -225,7 +225,7 @@ def test_while_nodes_are_killed(shell: Shell, mortal_nodes: Servers) -> None:
     assert said.startswith("quorlock status: 3 of 5 nodes did not list their keys (")
 
 
-def test_nobody_waits_longer_than_the_deadlines(mortal_nodes: Servers) -> None:
+def test_no_wait_is_longer_than_the_deadlines(mortal_nodes: Servers) -> None:
     """All of them hang: they are waited for together, not one after the other."""
     for node in mortal_nodes:
         node.stop()
@@ -252,7 +252,7 @@ def enter(servers: Servers, name: str, *more: str) -> list[str]:
     return [url.replace("unix://", f"unix://{name}:pw@") for url in servers.urls]
 
 
-def test_who_may_not_scan_is_told_so(bare_shell: Shell, guarded: Servers) -> None:
+def test_a_missing_right_to_scan_is_reported(bare_shell: Shell, guarded: Servers) -> None:
     """77 and the word that is lacking; with it, it is enough."""
     at = ("--nodes", ",".join(enter(guarded, "poor")))
     for words in (["--match", "*"], ["--match", "*", "--watch"]):

@@ -141,7 +141,7 @@ def test_the_schema_can_refuse(change: dict[str, Any], words: str) -> None:
 # --- break -----------------------------------------------------------------------------------
 
 
-def test_it_shows_first_and_breaks_when_told(shell: Shell, nodes: Servers) -> None:
+def test_it_shows_first_and_breaks_with_yes(shell: Shell, nodes: Servers) -> None:
     """The holder is shown and stays without --yes; with it the lock is free."""
     token = shell.answer("acquire", "a")
     said = shell.complaint(EX_USAGE, "break", "a")
@@ -183,7 +183,7 @@ def test_without_a_quorum_it_says_so(shell: Shell, used_nodes: Servers) -> None:
     assert at_last(used_nodes[3:], "a", None)
 
 
-def test_what_nobody_answers_is_not_called_free(shell: Shell, used_nodes: Servers) -> None:
+def test_a_lock_without_replies_is_not_called_free(shell: Shell, used_nodes: Servers) -> None:
     """The output does not say "nothing to break" either, since that is unknown."""
     for node in used_nodes[:3]:
         node.kill()

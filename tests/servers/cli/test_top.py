@@ -152,7 +152,7 @@ def test_what_is_not_permitted_is_a_dash_and_a_word(bare_shell: Shell, guarded: 
     assert facts["notes"] == []
 
 
-def test_it_ends_when_nobody_reads(shell: Shell, nodes: Servers) -> None:
+def test_it_ends_when_its_reader_is_gone(shell: Shell, nodes: Servers) -> None:
     script = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
     done = subprocess.run(
         ["bash", "-c", script, "bash", *COMMAND, "top", "--json", "--interval", "1h"],

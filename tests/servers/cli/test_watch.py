@@ -27,7 +27,7 @@ from tests.servers.cli.test_status import SCHEMA
 OFTEN = ("--interval", "0.1s")
 
 
-def test_on_a_pipe_it_tells_what_changes(shell: Shell, mortal_nodes: Servers) -> None:
+def test_on_a_pipe_it_prints_changes(shell: Shell, mortal_nodes: Servers) -> None:
     """Once, with the time: held, nodes that die and come back, free; not that time passes."""
     first, second = mortal_nodes[:2]
     with (
@@ -117,7 +117,7 @@ def test_no_quorum_is_no_end_of_it(shell: Shell, used_nodes: Servers) -> None:
 @pytest.mark.parametrize(
     "watch", [["status", "--match", "*", "--watch"], ["status", "a", "--watch"]]
 )
-def test_it_ends_when_nobody_reads(watch: list[str], shell: Shell, nodes: Servers) -> None:
+def test_it_ends_when_its_reader_is_gone(watch: list[str], shell: Shell, nodes: Servers) -> None:
     """It ends as soon as the reader is gone, even without a change to print."""
     steal(nodes[:], "a")
     script = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
@@ -165,7 +165,7 @@ def test_a_low_terminal_has_a_line_for_each_that_fits(shell: Shell, nodes: Serve
         assert "'job:06'" not in shown
 
 
-def test_a_dumb_terminal_is_told_what_changes(shell: Shell, nodes: Servers) -> None:
+def test_on_a_dumb_terminal_it_prints_changes(shell: Shell, nodes: Servers) -> None:
     """Line by line, as a pipe is."""
     with Terminal(shell, "status", "a", "--watch", *OFTEN, TERM="dumb") as terminal:
         terminal.until("'a': free", "4.sock")
@@ -249,7 +249,7 @@ def test_no_signal_is_lost(number: signal.Signals, bare_shell: Shell) -> None:
     assert done.stdout == "not ended there\n"
 
 
-def test_a_writer_that_nobody_reads_can_be_ended(shell: Shell, nodes: Servers) -> None:
+def test_a_writer_without_a_reader_can_be_ended(shell: Shell, nodes: Servers) -> None:
     """The pipe is full, and the signal is handled nevertheless."""
     for number in range(100):
         steal(nodes[:1], f"{'x' * 70}{number}")  # a page of the pipe holds five lines

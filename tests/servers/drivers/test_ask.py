@@ -73,7 +73,7 @@ def test_an_answer_is_as_it_is(nodes: Servers) -> None:
 # --- what comes without being asked for --------------------------------------------------------
 
 
-def test_what_others_do_is_heard(mortal_nodes: Servers) -> None:
+def test_commands_of_other_clients_are_received(mortal_nodes: Servers) -> None:
     """Other clients' commands arrive after MONITOR; silence yields nothing, and the end of the
     connection is reported.
     """
@@ -97,7 +97,7 @@ async def babble(caller: Caller) -> None:
         await caller.write(b"+words\r\n" * 1000)
 
 
-def test_who_never_ends_is_heard_so_long() -> None:
+def test_a_node_that_never_ends_is_read_up_to_the_limit() -> None:
     """The limit holds however much can be read at once."""
     with (
         Impostor(babble) as impostor,
@@ -106,7 +106,7 @@ def test_who_never_ends_is_heard_so_long() -> None:
         assert set(talk.receive(0.2)) == {b"words"}
 
 
-def test_who_is_heard_speaks_the_protocol() -> None:
+def test_a_monitored_node_speaks_the_protocol() -> None:
     strange = answers(b"+PONG\r\nwords\r\n")
     match = "does not speak the Redis protocol"
     with (

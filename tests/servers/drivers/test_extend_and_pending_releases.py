@@ -45,7 +45,7 @@ def test_asyncio(nodes: Servers) -> None:
     asyncio.run(main())
 
 
-def test_a_vote_that_was_never_heard_is_no_vote_later(nodes: Servers) -> None:
+def test_a_vote_that_was_never_received_is_no_vote_later(nodes: Servers) -> None:
     """Cut off before its answer, the node gives the key back, and an extension has two of three.
 
     With a second node dead one is left, which is no quorum: whatever the first one has or had.

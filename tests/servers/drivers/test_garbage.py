@@ -31,7 +31,7 @@ def keys_left(nodes: Servers, seconds: float = 20.0) -> int:
     return left
 
 
-def test_garbage_is_given_back_by_one_thread(nodes: Servers) -> None:
+def test_garbage_is_released_by_one_thread(nodes: Servers) -> None:
     """A thread for each lease killed the connector of a node, and the node stayed disconnected."""
     with quorlock.Redlock(nodes.urls, node_timeout=0.5, ttl=60, max_ttl=60) as redlock:
         leases = [redlock.lock(f"r{index}").acquire(timeout=20) for index in range(MANY)]
@@ -45,7 +45,7 @@ def test_garbage_is_given_back_by_one_thread(nodes: Servers) -> None:
         assert redlock.lock("after").acquire(timeout=5).release()
 
 
-def test_a_connector_that_fails_goes_on(
+def test_a_connector_that_fails_continues(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever goes wrong in its thread is logged, and the node is connected nevertheless."""

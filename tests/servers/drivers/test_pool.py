@@ -84,7 +84,7 @@ def test_a_release_takes_the_connection_set_that_acquired() -> None:
     assert take(pool, urgent=True, path=third) is first, "its own is in hand: any that is free"
 
 
-def test_a_connection_set_that_is_gone_is_nobodys_path() -> None:
+def test_a_connection_set_that_is_gone_carries_no_command() -> None:
     """A lease may outlive the bundle that acquired it."""
     pool = a_pool(1)
     connection_set = take(pool)
@@ -166,7 +166,7 @@ def test_a_new_place_is_taken_at_once() -> None:
     assert len(pool._owners) == len(in_hand)
 
 
-def test_who_comes_while_a_connection_set_is_given_back_is_served(monkeypatch: Any) -> None:
+def test_a_caller_that_comes_while_a_connection_set_is_returned_is_served(monkeypatch: Any) -> None:
     """A caller that arrives between the giver's check of the queue and its record must not wait for
     the next check after 0.1 s.
     """

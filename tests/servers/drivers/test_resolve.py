@@ -295,7 +295,7 @@ def no_thread(*_: object) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_forked_child_looks_up_anew(dns: Dns) -> None:
+def test_a_forked_child_looks_up_again(dns: Dns) -> None:
     """The parent's lookup does not continue in the child."""
     dns.names["a.test"] = []
     resolve.lookup("a.test")

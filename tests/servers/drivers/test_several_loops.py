@@ -210,7 +210,7 @@ def test_renewal_ends_from_another_loop(scene: Scene) -> None:
         time.sleep(0.002)
 
 
-def test_a_loss_is_told_in_its_own_loop(scene: Scene) -> None:
+def test_a_loss_is_reported_in_its_own_loop(scene: Scene) -> None:
     """Released elsewhere it is no loss; the alarm's loop is called as asyncio wants it."""
     lease = scene.first.run(scene.redlock.lock("x").acquire())
     scene.first.run(_alarm(lease))

@@ -132,7 +132,7 @@ def test_work_that_comes_without_a_call_is_looked_for() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), SystemExit(1), KeyboardInterrupt()])
-def test_whatever_its_work_raises_is_logged_and_it_goes_on(
+def test_whatever_its_work_raises_is_logged_and_it_continues(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An exception is no end of the work of others."""
@@ -148,7 +148,7 @@ def test_whatever_its_work_raises_is_logged_and_it_goes_on(
     assert repr(error).partition("(")[0] in caplog.text
 
 
-def test_a_failed_start_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_is_raised_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller gets the error; the next call of anybody starts it, for all that was left."""
     worker = Worker()
     with monkeypatch.context() as patch:
@@ -176,7 +176,7 @@ def test_another_thread_of_ours_starts_what_could_not_be(monkeypatch: pytest.Mon
     sleeper.thread.close(now() + 10 * NS_PER_S)
 
 
-def test_without_room_for_a_second_thread_the_first_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_second_thread_the_first_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that was to start the named one does it, without a name."""
     worker = Worker()
     with monkeypatch.context() as patch:

@@ -303,7 +303,7 @@ class Knowing(Hiding):
         return self._real.in_transaction
 
 
-def test_a_driver_that_does_not_tell() -> None:
+def test_a_driver_that_does_not_show_its_transaction() -> None:
     """The claim is an error, unless the caller declares an open transaction."""
     fences = FenceTable(sqlite3.paramstyle)
     real = sqlite3.connect(":memory:")
@@ -318,7 +318,7 @@ def test_a_driver_that_does_not_tell() -> None:
     real.close()
 
 
-def test_a_style_is_needed_where_nobody_tells_it() -> None:
+def test_a_style_is_needed_where_the_driver_declares_none() -> None:
     """A driver's connection is not asked for its module: wrappers hide it."""
     real = sqlite3.connect(":memory:")
     FenceTable().create(real)

@@ -366,7 +366,7 @@ def test_a_key_names_one_row(key: dict[str, Any]) -> None:
         rows.seen_statement(key)
 
 
-def test_a_style_that_nobody_has_is_refused() -> None:
+def test_an_unknown_style_is_refused() -> None:
     """The drivers say theirs: `sqlite3.paramstyle`."""
     with pytest.raises(ConfigError, match="qmark"):
         FenceTable("dollar")

@@ -69,7 +69,7 @@ async def test_half_of_the_nodes_dead_is_decided(
     assert left_over(mortal_nodes[count // 2 : count]) == {}
 
 
-async def test_nobody_may_set_a_smaller_quorum(face: Face, nodes: Servers) -> None:
+async def test_no_setting_makes_the_quorum_smaller(face: Face, nodes: Servers) -> None:
     """There is no such setting, and one free node of three is no lock."""
     with pytest.raises(TypeError, match="quorum"):
         face.redlock(nodes.urls[:3], quorum=1)
@@ -129,7 +129,7 @@ async def test_our_own_keys_do_not_block_the_next_attempt(
     assert left_over(mortal_nodes[:2]) == {}
 
 
-async def test_a_failed_attempt_is_given_back_before_the_pause(face: Face, nodes: Servers) -> None:
+async def test_a_failed_attempt_is_released_before_the_pause(face: Face, nodes: Servers) -> None:
     """Its keys on a minority are free again while it waits for its next attempt."""
     steal(nodes[:2], "a")
     free = nodes[2]
@@ -162,9 +162,7 @@ def sets(node: Server) -> int:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_an_answer_that_never_came_is_given_back(
-    face: Face, nodes: Servers, count: int
-) -> None:
+async def test_a_set_without_a_reply_is_released(face: Face, nodes: Servers, count: int) -> None:
     """The SETs were done, the answers lost: nothing that was not acquired stays locked."""
     with ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(url)) for url in nodes.urls[:count]]
@@ -342,7 +340,7 @@ async def test_three_failures_are_three_errors(face: Face, mortal_nodes: Servers
         assert isinstance(error, LeaseLost) == (error is lost)
 
 
-async def test_the_wall_clock_is_nobodys_measure(
+async def test_the_wall_clock_does_not_matter(
     face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An hour forth or back, within an attempt or while a lease is held, changes nothing."""

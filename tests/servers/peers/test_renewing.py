@@ -50,7 +50,7 @@ async def test_renewal_outlives_a_blink_of_all_nodes(face: Face, mortal_nodes: S
         assert await lease.release() is True
 
 
-async def test_renewal_goes_on_over_new_connections(face: Face, nodes: Servers) -> None:
+async def test_renewal_continues_over_new_connections(face: Face, nodes: Servers) -> None:
     """Every connection to every node is cut repeatedly, also during extensions."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a", ttl=2, renew=True).acquire()

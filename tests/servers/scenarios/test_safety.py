@@ -26,7 +26,7 @@ def name_of(group: tuple[Fault, ...]) -> str:
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=name_of)
-def test_nobody_meets_and_work_goes_on(group: tuple[Fault, ...], tmp_path: Path, seed: int) -> None:
+def test_no_overlap_and_work_continues(group: tuple[Fault, ...], tmp_path: Path, seed: int) -> None:
     """Two faults at once hit two of five nodes, always other ones, under both APIs' traffic. Each
     fault is proved to be in force during calls, and both APIs get locks.
     """

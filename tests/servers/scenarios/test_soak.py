@@ -37,7 +37,7 @@ def test_ctrl_c_ends_it_cleanly_with_the_table_so_far(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "no file where it was started"
 
 
-def test_an_overlap_is_told_with_what_happened_around_it(tmp_path: Path) -> None:
+def test_an_overlap_is_reported_with_what_happened_around_it(tmp_path: Path) -> None:
     """Exit 1, the pair, and the records near it."""
     lines = [
         {"what": "hello", "at": 0, "pid": 1, "face": "blocking", "workers": 2},

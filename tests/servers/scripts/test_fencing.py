@@ -70,7 +70,7 @@ def counter(node: Server, key: bytes = KEY) -> int | None:
 # --- acquire.lua ------------------------------------------------------------------------------
 
 
-def test_acquire_sets_what_nobody_holds_and_issues_a_fence(node: Server) -> None:
+def test_acquire_sets_a_free_key_and_issues_a_fence(node: Server) -> None:
     """1 and the fence: above the clock, at a multiple of the grid; key and counter are there."""
     before = clock_us(node)
     what, fence = acquire(node, grid_ms=1_000)
@@ -184,7 +184,7 @@ def test_a_marker_that_is_old_enough_lets_it_vote(node: Server) -> None:
 
 
 @pytest.mark.parametrize("marker", ["nonsense", "run:", "run:x", ":", "run:99999999999999"])
-def test_a_marker_that_makes_no_sense_is_written_anew(node: Server, marker: str) -> None:
+def test_an_invalid_marker_is_overwritten(node: Server, marker: str) -> None:
     """Or one of the future: the clock was set back."""
     node.execute("SET", MARKER, marker)
     assert acquire(node, marker_ms=30_000) == (-1, 30_000)

@@ -120,7 +120,7 @@ def test_extend_by_the_longest_ttl(node: Server) -> None:
 # --- inspect.lua: {token, ttl}, {false, -2} when absent -----------------------------------------
 
 
-def test_inspect_tells_token_and_ttl(node: Server) -> None:
+def test_inspect_returns_token_and_ttl(node: Server) -> None:
     """Both in one reply; -1 for a key without end; nothing changes."""
     node.execute("SET", KEY, OTHER, "PX", 5_000)
     holder, left = run(node, scripts.INSPECT)

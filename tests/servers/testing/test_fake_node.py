@@ -195,7 +195,7 @@ def test_a_full_replica_says_that_it_is_a_replica() -> None:
     assert ClientSession(node).execute((b"SET", KEY, TOKEN), NOW) == READ_ONLY
 
 
-def test_roles_are_told_as_servers_tell_them(node: FakeNode) -> None:
+def test_roles_are_named_as_servers_name_them(node: FakeNode) -> None:
     """INFO and HELLO have two words for a replica."""
     session = ClientSession(node)
     for read_only, in_info, in_hello in (

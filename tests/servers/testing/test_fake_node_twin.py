@@ -623,7 +623,7 @@ def test_what_fails_is_made_short() -> None:
     assert shrunk(steps, lambda some: needed <= set(some)) == [steps[3], steps[17], steps[18]]
 
 
-def test_a_failure_tells_how_to_see_it_again(first_book: Book) -> None:
+def test_a_failure_says_how_to_reproduce_it(first_book: Book) -> None:
     """The name, the replies and the few steps that are left."""
     caught = first_caught(first_book, "ReleasesAnothers")
     assert caught
@@ -699,7 +699,7 @@ AFTER: list[Words] = [
 # ----------------------
 
 
-def test_they_tell_who_they_are(book: Book) -> None:
+def test_they_identify_themselves(book: Book) -> None:
     """Every line of the twin's INFO is one of the server's; texts are texts in RESP3 only."""
     session = ClientSession(FakeNode("f" * 40))
     own_names = {"server_name", *({"server_mode"} if book.real.old else ())}

@@ -177,7 +177,7 @@ def test_large_values_pass(server: Server, proxy: Proxy) -> None:
         assert read_frames(caller, 1) == [b"$3000000\r\n" + value + b"\r\n"]
 
 
-def test_half_closed_callers_still_hear_the_answer(proxy: Proxy) -> None:
+def test_half_closed_callers_still_get_the_reply(proxy: Proxy) -> None:
     """A caller that has said its last word still gets the replies that are due."""
     proxy.delay = 0.02
     with dial(proxy) as caller:
@@ -358,7 +358,7 @@ def test_tls_front_with_client_certificates(server: Server) -> None:
             assert ask(caller, PING) == b"+PONG\r\n"
 
 
-def test_frames_are_told_apart() -> None:
+def test_frames_are_separated() -> None:
     """Replies of RESP2 and RESP3 are cut at their ends; what is not complete stays."""
     frames = [
         b"+OK\r\n", b"-ERR no\r\n", b":1\r\n", b"$0\r\n\r\n", b"$-1\r\n", b"$4\r\n\r\n\r\n\r\n",

@@ -78,7 +78,7 @@ def serving() -> list[threading.Thread]:
 
 
 @both
-async def test_a_lock_is_taken_kept_and_given_back(face: Face, nodes: MemoryNodes) -> None:
+async def test_a_lock_is_acquired_extended_and_released(face: Face, nodes: MemoryNodes) -> None:
     """All nodes have its key with its token and its ttl, no other client gets it, an extension
     prolongs its life there, and nothing is left of it.
     """
@@ -307,7 +307,7 @@ async def test_a_hung_node_outlives_its_clients(face: Face, nodes: MemoryNodes) 
 
 
 @both
-async def test_what_is_owed_is_paid(face: Face, nodes: MemoryNodes) -> None:
+async def test_a_pending_release_is_sent(face: Face, nodes: MemoryNodes) -> None:
     """Released while a node with the key is unreachable: the pending release is sent when it is
     back.
     """
@@ -385,7 +385,7 @@ async def test_a_majority_that_forgets(face: Face, nodes: MemoryNodes) -> None:
 
 
 @both
-async def test_a_stranger_is_told_what_is_wrong(face: Face, nodes: MemoryNodes) -> None:
+async def test_an_error_names_what_is_wrong(face: Face, nodes: MemoryNodes) -> None:
     """A name that is used twice, whatever its spelling, is refused before anything is sent."""
     url = nodes[0].url
     for twice in ([url, url], [url, f"{url}/"], [url, url.replace("memory", "MEMORY")]):
@@ -526,7 +526,7 @@ def until_gone(node: MemoryNode) -> bool:
     return asyncio.run(until(lambda: node.keys() == []))
 
 
-def test_fresh_nodes_are_nobody_elses() -> None:
+def test_fresh_nodes_are_not_shared() -> None:
     with MemoryNodes(2) as first, MemoryNodes(5) as second:
         assert (len(first), len(second), len(MemoryNodes())) == (2, 5, 3)
         assert len({*first.urls, *second.urls}) == 7
@@ -605,7 +605,7 @@ def test_one_thread_serves_all_and_ends_with_the_last_connection(nodes: MemoryNo
 
 
 @both
-async def test_a_redlock_that_nobody_closed(face: Face, nodes: MemoryNodes) -> None:
+async def test_a_redlock_that_was_not_closed(face: Face, nodes: MemoryNodes) -> None:
     """The Redlock is garbage in a cycle with a lease: the lease is released and the connections are
     closed.
     """
@@ -621,7 +621,7 @@ async def test_a_redlock_that_nobody_closed(face: Face, nodes: MemoryNodes) -> N
     assert await until(lambda: serving() == [])
 
 
-def test_a_fault_of_the_thread_hangs_nobody(
+def test_a_fault_of_the_thread_hangs_no_client(
     nodes: MemoryNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were there a mistake in it, connections would be closed, and the next one served again."""
@@ -756,7 +756,7 @@ def test_what_a_hung_node_was_sent_waits(nodes: MemoryNodes) -> None:
     assert nodes[0].keys() == [b"a"]
 
 
-def test_what_nobody_has_read_yet_was_sent(nodes: MemoryNodes) -> None:
+def test_what_no_thread_has_read_yet_was_sent(nodes: MemoryNodes) -> None:
     """Done when go_on() returns, though the thread has had no chance to see it."""
     with Client(nodes[0]) as client, memory._house.lock:
         nodes[0].hang()

@@ -166,7 +166,7 @@ def test_an_asyncio_redlock(tmp_path: Path) -> None:
             asyncio.run(main())
         assert [node.keys() for node in quorlock_nodes] == [[], [], []]
 
-    def test_whoever_has_other_settings(quorlock_nodes, quorlock_held):
+    def test_other_settings_of_a_project(quorlock_nodes, quorlock_held):
         with quorlock_held("invoice:42"):
             settings = {"max_ttl": 20.0, "restart_guard": None}
             with quorlock.Redlock(quorlock_nodes.urls, **settings) as redlock:
@@ -289,7 +289,7 @@ FIXTURES = (
 )
 
 
-def test_its_fixtures_are_told_of(tmp_path: Path) -> None:
+def test_its_fixtures_are_listed(tmp_path: Path) -> None:
     """`pytest --fixtures` lists each with a sentence."""
     printed = run_pytest(tmp_path, "", "--fixtures").stdout
     for name in FIXTURES:

@@ -120,7 +120,7 @@ def test_a_search_that_left_something_out_is_no_answer() -> None:
         check.no_gap("error: max search depth too small\n errors: 0")
 
 
-def test_a_counterexample_is_told_in_words_with_the_nodes_own_names() -> None:
+def test_a_counterexample_is_described_with_the_names_of_the_nodes() -> None:
     steps = [
         "A: SET on node 1 -> granted",
         "          swap 1",

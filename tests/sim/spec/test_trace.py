@@ -309,7 +309,7 @@ def test_an_unknown_command_is_an_error(tmp_path: Any, capsys: pytest.CaptureFix
     assert "unknown: line 3" in capsys.readouterr().out
 
 
-def test_the_command_tells_the_line(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_names_the_line(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "world.jsonl"
     path.write_text("\n".join(json.dumps(line) for line in known_overlap()))
     assert trace.main([str(path)]) == 1

@@ -32,7 +32,7 @@ def read(text: str) -> dict[str, dict[str, list[str]]]:
 
 
 @needs_openssl
-def test_it_measures_everything_that_the_page_tells(
+def test_it_measures_everything_on_the_page(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The numbers are tiny. Bytes and system calls are exact; the rest exists and is > 0."""
@@ -87,7 +87,7 @@ def test_instructions_are_counted_where_they_are_executed(fleet: Fleet) -> None:
     assert first["_core/redlock.py"] == second["_core/redlock.py"]
 
 
-def test_a_crowd_notices_what_is_wrong(fleet: Fleet) -> None:
+def test_many_clients_detect_a_lock_that_was_not_granted(fleet: Fleet) -> None:
     """A key that is held is no granted lock."""
     with closing(capacity.Crowd(fleet.urls(1)[0])) as crowd:
         crowd.work(capacity.CONNECTIONS)

@@ -84,7 +84,7 @@ def test_a_child_that_cannot_exit_is_killed_and_named(monkeypatch: pytest.Monkey
     assert row == {"cycles": 7, "could_not_exit": True}
 
 
-def test_a_child_that_dies_tells_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_dies_is_reported_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     code(monkeypatch, "raise SystemExit('of thirst')")
     row = child.run_child("quorlock", "", {}, [], deadline=20.0)
     assert row == {"failed": "exit code 1 of thirst"}
@@ -104,7 +104,7 @@ def test_a_word_is_answered_when_it_was_acted_upon(monkeypatch: pytest.MonkeyPat
     assert (row, words) == ({"done": 1}, ["one", "two"])
 
 
-def test_every_case_can_be_told_apart_and_run() -> None:
+def test_every_case_has_its_own_name_and_can_be_run() -> None:
     """Names are unique, contestants exist, and parameters can be sent to a child."""
     cases = [case for module in works().values() for case in module.PLAN]
     assert len({case.name for case in cases}) == len(cases)
@@ -123,7 +123,7 @@ def test_rounds_are_interleaved() -> None:
 
 
 @pytest.mark.parametrize("argument", ["--only=nothing", "--contestants=nobody"])
-def test_a_name_that_nobody_has_is_told(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_reported(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         Options.read([argument])
     assert "unknown name" in capsys.readouterr().err

@@ -40,7 +40,7 @@ def test_it_frees_the_lock_on_every_node(
     assert all("cmdstat_evalsha" in told and "cmdstat_set" in told for told in calls)
 
 
-def test_all_notices_that_one_node_did_not_grant(fleet: Fleet) -> None:
+def test_all_detects_that_one_node_did_not_grant(fleet: Fleet) -> None:
     """The key is held already, on the last node only."""
     fleet.servers[4].execute("SET", "a", "another's")
     lock = limit.All(fleet.urls(), TTL)
@@ -49,7 +49,7 @@ def test_all_notices_that_one_node_did_not_grant(fleet: Fleet) -> None:
     lock.close()
 
 
-def test_all_notices_that_one_node_did_not_release(fleet: Fleet) -> None:
+def test_all_detects_that_one_node_did_not_release(fleet: Fleet) -> None:
     """The key is gone when it is to be released."""
     lock = limit.All(fleet.urls(), TTL)
     held = lock.acquire("a")
@@ -59,7 +59,7 @@ def test_all_notices_that_one_node_did_not_release(fleet: Fleet) -> None:
     lock.close()
 
 
-def test_quorum_notices_a_wrong_answer_that_comes_late(fleet: Fleet) -> None:
+def test_quorum_detects_a_wrong_reply_that_comes_late(fleet: Fleet) -> None:
     """One node of five refuses: noticed at the latest when the other replies are read."""
     fleet.servers[4].execute("SET", "a", "another's")
     with pytest.raises(limit.WrongAnswer, match=r"\$-1"):
@@ -100,7 +100,7 @@ def test_saturation_counts_whole_cycles_and_leaves_no_key(fleet: Fleet, in_fligh
         assert found["cycles"] <= sets <= found["cycles"] + in_flight
 
 
-def test_saturation_notices_a_wrong_answer(fleet: Fleet) -> None:
+def test_saturation_detects_a_wrong_reply(fleet: Fleet) -> None:
     fleet.servers[1].execute("SET", "saturate:3", "another's")
     with pytest.raises(limit.WrongAnswer, match=r"\$-1"):
         limit.saturate(fleet.urls(), 0.05, 10, TTL)

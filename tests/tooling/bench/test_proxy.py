@@ -48,7 +48,7 @@ def test_it_passes_on_what_is_said(proxy: Proxy, fleet: Fleet) -> None:
     assert [server.execute("GET", "where") for server in fleet.servers[:2]] == [b"0", b"1"]
 
 
-def test_answers_come_no_sooner_than_told(proxy: Proxy) -> None:
+def test_replies_come_no_sooner_than_configured(proxy: Proxy) -> None:
     with connected(proxy.urls[0]) as sock:
         ask(sock, b"PING", b"+PONG\r\n")
         proxy.delay(HELD_BACK)

@@ -9,7 +9,7 @@ from bench import renewal
 SMALL = ["--leases", "60", "--ttl", "0.9", "--seconds", "0.8", "--nodes", "3"]
 
 
-def test_it_tells_of_all_ways_in_both_faces(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_reports_all_methods_in_both_apis(capsys: pytest.CaptureFixture[str]) -> None:
     """A row for each; nothing is lost."""
     assert renewal.main(SMALL) == 0
     told = capsys.readouterr().out

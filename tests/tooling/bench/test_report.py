@@ -137,7 +137,7 @@ def test_what_is_saved_can_be_loaded(one_thread: Found, tmp_path: Path) -> None:
     assert loaded.cases["extended"].rows["quorlock"][0]["p50_us"] == pytest.approx(123.46)
 
 
-def test_a_table_tells_medians_ratios_and_failures(one_thread: Found) -> None:
+def test_a_table_has_medians_ratios_and_failures(one_thread: Found) -> None:
     columns = (*STANDARD, Column("time × limit", "p50_us", "{:.2f}", ratio_to="limit.all"))
     lines = case_table(one_thread, columns).splitlines()
     told = {line.split(" | ")[0].strip("| "): line for line in lines}

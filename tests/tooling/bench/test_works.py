@@ -107,7 +107,7 @@ def test_what_the_notes_of_waiters_come_to() -> None:
     assert row["again"] == pytest.approx(1 / 3)
 
 
-def test_nobody_got_the_lock() -> None:
+def test_no_contestant_got_the_lock() -> None:
     """A library may manage that; the row says so with zeros, not with an error."""
     row = contended.figures([], Meter(seconds=1.0), 2)
     assert (row["cycles"], row["per_s"], row["most"], row["p50_ms"]) == (0, 0.0, 0, None)
@@ -141,7 +141,7 @@ def test_names_are_as_long_as_they_say() -> None:
         assert {len(name) for name in some} == {length}
 
 
-def test_import_time_is_told_with_its_causes() -> None:
+def test_import_time_is_reported_with_its_causes() -> None:
     found = growth.import_time("import json", runs=1)
     assert {"json", "json.decoder"} <= set(found["imported"])
     assert found["pass_ms"] > 0

@@ -107,7 +107,7 @@ def test_interrupted_it_leaves_nothing_behind(number: int, folder: Path) -> None
 @pytest.mark.parametrize(
     "typed", ["trap '' HUP; echo $$ > pid; exec sleep 1000", "nohup sleep 1000 & echo $! > pid"]
 )
-def test_what_does_not_mind_a_hangup_is_killed(
+def test_a_program_that_ignores_a_hangup_is_killed(
     typed: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_terminal, "END_TIMEOUT", 0.2)
@@ -128,7 +128,7 @@ def test_what_does_not_mind_a_hangup_is_killed(
         ("steps = [", "Invalid"),
     ],
 )
-def test_a_slip_in_the_script_is_told(script: str, why: str, tmp_path: Path) -> None:
+def test_an_error_in_the_script_is_reported(script: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "script.toml"
     path.write_text(script)
     with pytest.raises(Failed, match=why):
@@ -136,7 +136,7 @@ def test_a_slip_in_the_script_is_told(script: str, why: str, tmp_path: Path) -> 
 
 
 @needs_tmux
-def test_what_has_to_be_there_and_fails_is_told(folder: Path) -> None:
+def test_a_required_command_that_fails_is_reported(folder: Path) -> None:
     with pytest.raises(Failed, match="status 3: not here"):
         record.record(Script([], before=("echo not here >&2; exit 3",)), folder, Size())
 

@@ -119,7 +119,7 @@ def test_every_frame_is_shown_at_its_time(screens: Sequence[str]) -> None:
     assert player.text(None) == player.text(len(screens) - 0.5)
 
 
-def test_it_rests_on_the_last_frame_and_begins_anew() -> None:
+def test_it_rests_on_the_last_frame_and_begins_again() -> None:
     frames = [Frame(7.0, "a"), Frame(9.5, "b")]
     player = Player(drawn(frames, title="t", size=SMALL, rest=3.0))
     assert player.whole == pytest.approx(2.5 + 3.0)

@@ -161,7 +161,7 @@ def truth(plan: Round) -> FailureReason | None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_every_combination_of_answers_is_told_apart_and_given_back(n: int) -> None:
+def test_every_combination_of_replies_is_classified_and_released(n: int) -> None:
     """Held, unreachable, faulty and forbidden are different outcomes, for every combination; a
     failed attempt is released once, on all nodes, behind its acquire (rule 5).
     """
@@ -181,7 +181,7 @@ def test_every_combination_of_answers_is_told_apart_and_given_back(n: int) -> No
         assert script.now <= START + 2 * ms(50)
 
 
-def test_an_even_split_is_given_back_at_once() -> None:
+def test_an_even_split_is_released_at_once() -> None:
     """With 2-2 of 4, and 1-1 of 2, the flow does not wait for the rest (rule 8)."""
     four = Script([[held(1), yes(2), held(3), yes(40)]])
     assert refused(four).reason is FailureReason.HELD
@@ -191,7 +191,7 @@ def test_an_even_split_is_given_back_at_once() -> None:
     assert two.sent(Release) == [START + ms(1)]
 
 
-def test_stragglers_tell_held_from_unreachable() -> None:
+def test_stragglers_separate_held_from_unreachable() -> None:
     """Lost at once by broken connections, it is held when a quorum does answer after that, and
     unreachable when it does not.
     """
@@ -220,7 +220,7 @@ def test_nodes_that_were_not_waited_for_are_not_accused_of_silence() -> None:
     assert [a.code for a in outcome.answers][3:] == [VoteCode.TIMED_OUT] * 2
 
 
-def test_the_give_back_tells_how_long_the_holder_has() -> None:
+def test_the_release_reports_how_long_the_holder_has() -> None:
     """A refusal carries the holder's remaining life, which the release reports."""
     script = Script([[held(1)] * 3], backs=[held(1, left=900), held(1, left=-1), held(2)])
     assert [a.ttl_left_ms for a in refused(script).answers] == [900, -1, None]
@@ -229,13 +229,13 @@ def test_the_give_back_tells_how_long_the_holder_has() -> None:
     assert outcome.answers == (HELD,) * 3
 
 
-def test_a_wrong_type_is_seen_by_the_give_back() -> None:
+def test_a_wrong_type_is_seen_by_the_release() -> None:
     """SET NX calls a list "held"; the release says what it is, and it lasts."""
     script = Script([[held(1)] * 3], backs=[WRONG_TYPE, WRONG_TYPE, held(1)])
     assert refused(script).reason is FailureReason.FORBIDDEN
 
 
-def test_give_back_alone_waits_for_nothing() -> None:
+def test_release_without_waiting_waits_for_nothing() -> None:
     """A lock whose caller is gone is released on all nodes without listening."""
     target = Target(0b111, None)
     script = Script([[NEVER] * 3])
@@ -398,7 +398,7 @@ def test_time_before_the_first_attempt_counts_as_outage() -> None:
     assert START + ms(1_850) <= script.now <= START + ms(2_000)
 
 
-def test_it_goes_on_when_the_nodes_come_back() -> None:
+def test_it_continues_when_the_nodes_come_back() -> None:
     """An outage that ends within its time is only a delay."""
     script = Script([[DOWN] * 3, [NEVER] * 3, [LOADING] * 3, [yes(1)] * 3])
     policy = policy_of(3)
@@ -410,7 +410,7 @@ def test_it_goes_on_when_the_nodes_come_back() -> None:
 
 
 @pytest.mark.parametrize("fault", [NO_ACL, NONSENSE, WRONG_TYPE], ids=cause)
-def test_faults_that_last_are_told_at_once(fault: Say) -> None:
+def test_permanent_errors_are_reported_at_once(fault: Say) -> None:
     """Permanent errors are not waited for: NodeError after one attempt, even without a timeout."""
     script = Script([[fault] * 3 + [yes(1)] * 2])
     error = failing(script, None, Dice())
@@ -420,7 +420,7 @@ def test_faults_that_last_are_told_at_once(fault: Say) -> None:
     assert script.commands[1:] == [Release(b"r", b"token-0")]
 
 
-def test_faults_that_pass_are_waited_for() -> None:
+def test_transient_errors_are_waited_for() -> None:
     """LOADING and similar errors are retried for outage_timeout, then raised."""
     script = Script([[LOADING] * 3])
     error = failing(script, None, Dice(), outage_timeout=1.0)
@@ -429,7 +429,7 @@ def test_faults_that_pass_are_waited_for() -> None:
     assert START + ms(850) <= script.now <= START + ms(1_000)
 
 
-def test_a_timeout_tells_what_every_node_said() -> None:
+def test_a_timeout_has_the_reply_of_every_node() -> None:
     """The error has the last attempt's votes under the nodes' names and the holder's rest."""
     backs = [held(1, left=3_000), held(1, left=1_000), held(1, left=2_000)]
     script = Script([[held(1)] * 3 + [NO_ACL, DOWN]], backs=[*backs, NO_ACL, DOWN])
@@ -502,7 +502,7 @@ def steps(flow: Flow[T], script: Script) -> int:
 @pytest.mark.parametrize("flow", [acquire, try_acquire])
 @pytest.mark.parametrize("plan", LIVES, ids=range(len(LIVES)))
 @pytest.mark.parametrize("sending", [0, 10 * NS_PER_S], ids=["in time", "late"])
-def test_abandoned_anywhere_it_gives_back_on_all_nodes(
+def test_cancelled_anywhere_it_releases_on_all_nodes(
     flow: type, plan: list[Round], sending: int
 ) -> None:
     """Abandoned at every yield, also when it has won but its caller has not got it yet: it sends a
@@ -585,7 +585,7 @@ def test_a_lock_that_is_won_is_kept_until_its_caller_has_it() -> None:
     assert script.sends[-1] == Send(Release(b"r", b"token-0"), granted.sent_round.target)  # type: ignore[union-attr]
 
 
-def test_elapsed_and_replied_are_all_that_a_flow_is_told() -> None:
+def test_a_flow_is_sent_only_node_replies_and_timeouts() -> None:
     """The driver's vocabulary is what these tests speak: a change of it must be seen here."""
     assert NodeReply._fields == ("round", "node", "answer", "at")
     assert Timeout._fields == ("at",)

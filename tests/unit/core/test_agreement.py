@@ -62,7 +62,7 @@ def test_what_the_version_before_wrote_is_read_and_stays_as_it_is() -> None:
     "text",
     ["", "n=3", "n=x max_ttl_ms=1 restart_guard=None", f"{GOOD.text} of=later", "n=1 of others"],
 )
-def test_what_cannot_be_read_lets_nobody_in(text: str) -> None:
+def test_unreadable_settings_admit_no_client(text: str) -> None:
     assert parse(text) is None
     if text:
         assert decide(GOOD, Reading("r", None, text), [], pending=False).step is Step.REFUSE
@@ -140,7 +140,7 @@ def test_a_node_that_keeps_nothing(others: list[Reading | None], step: Step) -> 
     assert decide(own, EMPTY, others, pending=False).step is step
 
 
-def test_whoever_comes_writes_what_the_others_keep() -> None:
+def test_a_client_writes_what_the_other_nodes_keep() -> None:
     """Also one that is refused by it: their own clients may be idle while the nodes restart."""
     for others in ([kept(BAD), kept(BAD)], [kept(BAD), None], [kept(BAD), EMPTY]):
         assert decide(GOOD, EMPTY, others, pending=False).text == BAD.text

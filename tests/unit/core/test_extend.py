@@ -240,7 +240,7 @@ def test_nothing_is_sent_after_the_end(
         assert plan.count(yes(7)) >= 2
 
 
-def test_a_lease_that_is_over_asks_nobody() -> None:
+def test_a_lease_that_is_over_asks_no_node() -> None:
     """At or after its end an extension is lost without a byte."""
     for left in (0, -1, -START):
         script = Script([[yes(1)] * 3])
@@ -249,7 +249,7 @@ def test_a_lease_that_is_over_asks_nobody() -> None:
         assert (outcome.reason, outcome.answers, script.effects) == (LossReason.EXPIRED, (), [])
 
 
-def test_faults_that_last_are_told_at_once() -> None:
+def test_permanent_errors_are_reported_at_once() -> None:
     """Nodes that refuse for good will not extend however often they are asked."""
     script = Script([[NO_ACL, NO_ACL, yes(1)]])
     with pytest.raises(NodeError) as caught:
@@ -261,7 +261,7 @@ def test_faults_that_last_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("plan", [[yes(1)] * 3, [NEVER] * 3, [absent(1)] * 3, [DOWN] * 3])
-def test_abandoned_anywhere_it_sends_nothing_more(plan: Round) -> None:
+def test_cancelled_anywhere_it_sends_nothing_more(plan: Round) -> None:
     """An extension that is cancelled leaves the lease as it is: it is still held."""
     policy = policy_of(3)
     calm = Script([plan])

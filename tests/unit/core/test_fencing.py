@@ -192,7 +192,7 @@ def test_a_lock_that_is_gone_or_anothers_gets_no_fence(against: Say) -> None:
     assert outcome.reason in (FailureReason.HELD, FailureReason.UNFENCED)
 
 
-def test_no_agreement_is_told_as_such_and_tried_again() -> None:
+def test_no_agreement_is_reported_as_such_and_tried_again() -> None:
     first = [issues(FENCE, 1), issues(FENCE + 5, 2), DOWN]
     script = Script([first, [above(), above(), DOWN]])
     policy = policy_of(3)
@@ -236,7 +236,7 @@ def test_every_node_has_node_timeout_to_raise_and_not_beyond_the_validity() -> N
     ]
 
 
-def test_it_is_given_back_wherever_its_caller_goes_away() -> None:
+def test_it_is_released_wherever_its_caller_goes_away() -> None:
     """Cancelled at any of its effects: a Release behind the acquire, and no fence."""
     plan = [[issues(FENCE, 1), issues(FENCE + 5, 2), NEVER], [issues(FENCE + 5), above(), NEVER]]
     whole = Script(plan)

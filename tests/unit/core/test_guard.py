@@ -34,7 +34,7 @@ def test_a_second_less_than_it_says_counts(uptime_s: int, left: float | None) ->
 
 
 @pytest.mark.parametrize("uptime_s", [-1, -3_600, None, 10 * 365 * 86_400, 56 * 365 * 86_400])
-def test_whoever_cannot_tell_may_have_come_up_just_now(uptime_s: int | None) -> None:
+def test_a_node_of_unknown_uptime_may_have_started_just_now(uptime_s: int | None) -> None:
     """A clock that was set back, or from 1970 on; a server that says nothing of it."""
     assert until(uptime_s) == 30.302
     kept = quarantine_by_uptime(uptime_s, NOW, MAX_TTL, 0.01)

@@ -136,7 +136,7 @@ def test_the_life_of_a_pending_release() -> None:
     assert len(pending_releases) == 0
 
 
-def test_the_last_payment_counts_as_owed_until_it_has_arrived() -> None:
+def test_the_last_attempt_counts_as_pending_until_it_has_arrived() -> None:
     """A node whose key we are about to delete must not count for an extension."""
     pending_releases = PendingReleases(MAX_TTL)
     pending_releases.add(b"k", b"t", "run", 0)
@@ -359,7 +359,7 @@ def test_a_pending_release_ends_when_the_node_is_another_process() -> None:
     assert len(pending_releases) == 0
 
 
-def test_owing_twice_is_one_pending_release() -> None:
+def test_adding_twice_is_one_pending_release() -> None:
     """The existing entry stays, with its back-off and its end."""
     pending_releases = PendingReleases(MAX_TTL)
     pending_releases.add(b"k", b"t", "run", 0)

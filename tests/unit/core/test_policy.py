@@ -131,7 +131,7 @@ def test_wrong_timedelta(delta: timedelta) -> None:
 
 @pytest.mark.parametrize("value", [10**400, 10**5_000], ids=["10**400", "10**5000"])
 @pytest.mark.parametrize("argument", ["ttl", "outage_timeout", "drift_factor"])
-def test_a_number_beyond_all_floats_is_a_config_error(argument: str, value: int) -> None:
+def test_a_number_too_large_for_a_float_is_a_config_error(argument: str, value: int) -> None:
     """A whole number that no float can hold is refused like any other, whatever its length."""
     with pytest.raises(ConfigError):
         policy_of(5, **{argument: value})

@@ -139,7 +139,7 @@ def test_the_errors_of_a_release_by_token() -> None:
 @pytest.mark.parametrize(
     "plan", [[yes(1)] * 3, [NEVER] * 3, [DOWN, absent(1), held(2)], [BROKEN, NEVER, absent(9)]]
 )
-def test_abandoned_anywhere_it_asks_once_more(plan: Round) -> None:
+def test_cancelled_anywhere_it_asks_once_more(plan: Round) -> None:
     """Interrupted at every yield, perhaps before all nodes were asked: the release is sent again
     behind the same acquire, and nothing else.
     """

@@ -151,7 +151,7 @@ def test_those_that_soon_will_be_due_are_taken_along() -> None:
     assert schedule.next_due() is None
 
 
-def test_what_is_over_takes_no_room() -> None:
+def test_what_is_over_takes_no_space() -> None:
     """A million locks that were acquired and released leave no entries until they were due."""
     policy, schedule = policy_of(3), RenewalSchedule()
     for _ in range(10 * BATCH_MAX):
@@ -170,7 +170,7 @@ def named(policy: Policy, name: bytes) -> RenewalEntry:
     return RenewalEntry(Leased(policy, name), TTL_MS, START, Dice())
 
 
-def test_a_hint_makes_those_that_it_names_due() -> None:
+def test_an_invalidation_makes_the_leases_of_its_keys_due() -> None:
     """They are due at once, unless checked recently; the others stay; a push without keys is for
     all.
     """
@@ -189,7 +189,7 @@ def test_a_hint_makes_those_that_it_names_due() -> None:
     assert schedule.contains_any(None)
 
 
-def test_hints_never_make_a_hot_loop() -> None:
+def test_invalidations_never_make_a_hot_loop() -> None:
     """Thousands of them, for years: a lease is looked at HINTED times in its ttl, and its entries
     take no room.
     """
@@ -212,7 +212,7 @@ def test_hints_never_make_a_hot_loop() -> None:
     assert len(schedule._heap) < 2 * EXPEDITED_PAUSE_SHARE + 2
 
 
-def test_what_was_due_before_a_hint_is_forgotten() -> None:
+def test_what_was_due_before_an_invalidation_is_forgotten() -> None:
     """The engine does not find again and again that the lease is not due after all (found by
     simulation).
     """
@@ -228,7 +228,7 @@ def test_what_was_due_before_a_hint_is_forgotten() -> None:
     assert schedule.next_due() == was_due + ms(TTL_MS)
 
 
-def test_a_short_ttl_is_hinted_no_faster_than_it_is_tried() -> None:
+def test_a_short_ttl_is_expedited_no_faster_than_it_is_tried() -> None:
     """PAUSE_MIN is the least between two rounds for one lease, whatever is said of its key."""
     policy = policy_of(3, node_timeout=0.005, ttl=1)
     renewal = renewal_of(policy, 100)
@@ -237,7 +237,7 @@ def test_a_short_ttl_is_hinted_no_faster_than_it_is_tried() -> None:
     assert not renewal.expedite(START)
 
 
-def test_hinted_leases_are_not_taken_along() -> None:
+def test_expedited_leases_are_not_taken_along() -> None:
     """Otherwise each of many would take all others along, long before they may be checked (found by
     simulation).
     """
@@ -252,7 +252,7 @@ def test_hinted_leases_are_not_taken_along() -> None:
     assert schedule.next_due() == second.due == at - ms(1) + ms(TTL_MS) // EXPEDITED_PAUSE_SHARE
 
 
-def test_a_hint_never_puts_a_lease_off() -> None:
+def test_an_invalidation_never_postpones_a_lease() -> None:
     """Nor does one that comes while its round is under way bring it into the agenda twice."""
     policy, schedule = policy_of(3), RenewalSchedule()
     renewal = named(policy, b"a")
@@ -270,7 +270,7 @@ def test_a_hint_never_puts_a_lease_off() -> None:
     assert schedule.pop_due(due + ms(TTL_MS)) == []
 
 
-def test_a_hint_of_a_lease_that_is_over_is_ignored() -> None:
+def test_an_invalidation_of_a_lease_that_is_over_is_ignored() -> None:
     """The one that came after it is looked at, under the same key."""
     policy, schedule = policy_of(3), RenewalSchedule()
     first, second = named(policy, b"a"), named(policy, b"a")
@@ -288,7 +288,7 @@ def test_a_hint_of_a_lease_that_is_over_is_ignored() -> None:
     assert not schedule.contains_any(None)
 
 
-def test_a_false_hint_costs_a_round_and_nothing_else() -> None:
+def test_a_false_invalidation_costs_a_round_and_nothing_else() -> None:
     """The lease is extended, as if it had been due."""
     policy, schedule = policy_of(3), RenewalSchedule()
     renewal = named(policy, b"a")
@@ -357,7 +357,7 @@ def test_a_round_that_is_not_won_writes_nothing(lost: Round) -> None:
     assert lease(renewal).failure is LossReason.UNREACHABLE
 
 
-def test_a_late_top_up_is_for_what_is_left_or_not_at_all() -> None:
+def test_a_late_restore_is_for_what_is_left_or_not_at_all() -> None:
     """An answer that came when the ttl was over sets no key."""
     policy = policy_of(3, node_timeout=3.0)
     renewal = renewal_of(policy, 10_000)
@@ -390,7 +390,7 @@ def test_a_quorum_that_replies_after_node_timeout_extends() -> None:
     assert lease(renewal).failure is None
 
 
-def test_who_is_late_with_the_quorum_is_topped_up() -> None:
+def test_a_node_that_is_late_with_the_quorum_gets_its_key_restored() -> None:
     """All nodes are slow: the one that lacks the key says so after node_timeout as well."""
     renewal = renewal_of(policy_of(3))
     script = passed([[yes(80), yes(90), absent(120)]], [renewal])
@@ -483,7 +483,7 @@ def test_after_the_deadline_nothing_is_sent() -> None:
 @pytest.mark.parametrize(
     ("against", "loss"), [(absent(), LossReason.EVICTED), (held(), LossReason.TAKEN)]
 )
-def test_a_loss_that_is_seen_early_is_released_when_what_was_told_is_over(
+def test_a_loss_that_is_seen_early_is_released_when_the_promised_validity_ends(
     against: object, loss: LossReason
 ) -> None:
     """No node is sent anything before; hints make it looked at, and change nothing."""

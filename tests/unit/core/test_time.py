@@ -84,7 +84,7 @@ def test_drift_of_known_ttls() -> None:
     assert drift(0, 0.5) == 2 * NS_PER_MS
 
 
-def test_the_notice_of_a_loss() -> None:
+def test_the_lead_time_of_a_loss() -> None:
     """A twentieth of the ttl, and at most a tenth of a second; some for the shortest ttl."""
     assert notice(200) == 10 * NS_PER_MS
     assert notice(2_000) == notice(60_000) == 100 * NS_PER_MS

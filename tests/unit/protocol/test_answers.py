@@ -70,7 +70,7 @@ WRONG: list[tuple[Command, Any]] = [
 
 
 @pytest.mark.parametrize(("command", "reply"), WRONG, ids=range(len(WRONG)))
-def test_other_shapes_are_nonsense(command: Command, reply: Any) -> None:
+def test_other_shapes_are_protocol_errors(command: Command, reply: Any) -> None:
     """An impossible reply to the command is not a vote: the lock may be granted."""
     assert interpret(command, reply) == NONSENSE
     assert (NONSENSE.vote, NONSENSE.is_lasting) == (Vote.UNKNOWN, True)
@@ -158,7 +158,7 @@ def test_every_error_text_passes_or_lasts(text: str, code: VoteCode) -> None:
         "ERR Error running script (call to f_0123): @user_script:5: WRONGTYPE Operation against",
     ],
 )
-def test_wrong_type_is_told_in_our_words(text: str) -> None:
+def test_wrong_type_has_our_own_message(text: str) -> None:
     """Also where an old server wraps it into its own."""
     assert error_answer(text) == Answer(Vote.REFUSED, VoteCode.WRONG_TYPE)
     assert error_answer(text).reason == "the key holds another type of data"

@@ -64,7 +64,7 @@ WRONG: list[tuple[Command, Any]] = [
 
 
 @pytest.mark.parametrize(("command", "reply"), WRONG, ids=range(len(WRONG)))
-def test_other_shapes_are_nonsense(command: Command, reply: Any) -> None:
+def test_other_shapes_are_protocol_errors(command: Command, reply: Any) -> None:
     assert interpret(command, reply) == NONSENSE
 
 

@@ -104,7 +104,7 @@ def test_one_packet_says_all(made: Handshake, packet: list[list[bytes]]) -> None
 
 @pytest.mark.parametrize("db", [0, 3])
 @pytest.mark.parametrize("text", [bulk, verbatim])
-def test_a_master_is_greeted(db: int, text: type[bytes]) -> None:
+def test_a_master_is_accepted(db: int, text: type[bytes]) -> None:
     """The result has its run_id and version, over RESP3."""
     made = handshake(db=db)
     select = OK if db else b""
@@ -112,7 +112,7 @@ def test_a_master_is_greeted(db: int, text: type[bytes]) -> None:
     assert made.server_info == ServerInfo(RUN_ID, "7.0.15")
 
 
-def test_valkey_tells_its_own_version() -> None:
+def test_valkey_reports_its_own_version() -> None:
     """Valkey also has a redis_version, for clients that look for one."""
     made = handshake()
     info = b"redis_version:7.2.4\r\nvalkey_version:9.1.0\r\nrun_id:abc\r\n"
@@ -185,7 +185,7 @@ def test_pushes_between_are_skipped() -> None:
     assert made.server_info is not None
 
 
-def test_real_servers_are_greeted(nodes: Servers) -> None:
+def test_real_servers_are_accepted(nodes: Servers) -> None:
     """A real server's bytes yield the run_id that it reports elsewhere."""
     for node in nodes:
         reader = hiredis.Reader()
@@ -226,7 +226,9 @@ REFUSED: list[tuple[bytes, str, bool]] = [
 
 
 @pytest.mark.parametrize(("reply", "text", "lasting"), REFUSED, ids=range(len(REFUSED)))
-def test_a_refused_first_word_is_told_at_once(reply: bytes, text: str, lasting: bool) -> None:
+def test_a_refused_first_command_is_reported_at_once(
+    reply: bytes, text: str, lasting: bool
+) -> None:
     """A server that refuses may hang up behind its words: they are the reason, with or without
     answers to the rest of the packet.
     """
@@ -320,7 +322,7 @@ REPORTS: list[tuple[bytes, bytes, str, bool]] = [
 
 
 @pytest.mark.parametrize(("server", "replica", "text", "lasting"), REPORTS, ids=range(len(REPORTS)))
-def test_a_report_that_is_unfit(server: bytes, replica: bytes, text: str, lasting: bool) -> None:
+def test_a_report_that_is_refused(server: bytes, replica: bytes, text: str, lasting: bool) -> None:
     """Users without INFO, replicas, sentinels (they have no role there), servers without a
     run_id, servers whose report is none.
     """
@@ -349,7 +351,7 @@ def test_garbage(data: bytes) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=60), max_size=5))
-def test_arbitrary_bytes_are_unfit_or_wait(parts: list[bytes]) -> None:
+def test_arbitrary_bytes_are_refused_or_incomplete(parts: list[bytes]) -> None:
     """Only NodeRejected is raised, and no handshake completes without a run_id."""
     made = handshake()
     try:

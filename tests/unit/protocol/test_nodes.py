@@ -343,7 +343,7 @@ def test_what_may_be_a_secret_is_not_shown(text: str) -> None:
     assert "12345" not in shown
 
 
-def test_repr_tells_all_but_the_secrets() -> None:
+def test_repr_has_everything_but_the_secrets() -> None:
     node = Node("a", username="app", password=CANARY, tls=True)
     assert repr(node) == "Node('a:6379', db=0, username='app', password=***, tls=required)"
     assert repr(Node("::1", db=2)) == "Node('[::1]:6379', db=2)"

@@ -185,7 +185,7 @@ def test_only_the_filled_part_of_a_buffer_counts() -> None:
     assert [answer for _, answer in talk.pipeline.parse_replies()] == [GRANTED]
 
 
-def test_a_request_nobody_waits_for_keeps_its_place() -> None:
+def test_a_request_without_a_receiver_keeps_its_place() -> None:
     """A timed-out question stays in the queue, and its late answer is not the next one's."""
     talk = Talk()
     first = talk.ask(acquire(b"1"), over=True)
@@ -197,7 +197,7 @@ def test_a_request_nobody_waits_for_keeps_its_place() -> None:
 # --- nonsense --------------------------------------------------------------------------------
 
 
-def test_an_answer_that_nobody_asked_for() -> None:
+def test_a_reply_without_a_request() -> None:
     """After it no reply can be matched with its request."""
     talk = Talk()
     with pytest.raises(ProtocolError, match="replies without a request"):
@@ -233,7 +233,9 @@ def test_pushes_are_no_answers() -> None:
         (Inspect(b"k"), b"%1\r\n$1\r\nt\r\n:5\r\n"),
     ],
 )
-def test_another_shape_is_nonsense_and_stays_owed(command: Command, reply: bytes) -> None:
+def test_another_shape_is_a_protocol_error_and_leaves_a_pending_release(
+    command: Command, reply: bytes
+) -> None:
     """The request counts as unanswered: its key may be there, so its release is pending. RESP3's
     false is a reply like any other, not "nothing yet".
     """
@@ -259,7 +261,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("data", GARBAGE, ids=range(len(GARBAGE)))
-def test_what_is_no_resp_is_nonsense(data: bytes) -> None:
+def test_what_is_no_resp_is_a_protocol_error(data: bytes) -> None:
     """Another protocol, or a reply that the parser chokes on: one kind of error for all."""
     talk = Talk()
     talk.ask(acquire())
@@ -367,7 +369,7 @@ def watched() -> tuple[Talk, list[Any]]:
     return talk, hints
 
 
-def test_hints_are_asked_for_once_before_the_first_extension() -> None:
+def test_tracking_is_enabled_once_before_the_first_extension() -> None:
     """Also if an extension was sent before tracking was enabled; the reply is ignored."""
     pipeline, hints = RequestPipeline(None, PATIENCE), list[Any]()
     ask = PendingRequest(extend(), Asker(), 1, 0)
@@ -392,7 +394,7 @@ def test_hints_are_asked_for_once_before_the_first_extension() -> None:
         b"*0\r\n",
     ],
 )
-def test_whatever_a_server_says_to_it_is_for_nobody(refusal: bytes) -> None:
+def test_the_reply_to_it_is_ignored(refusal: bytes) -> None:
     """The extension behind it gets its own answer, and the node is in no trouble."""
     talk, hints = watched()
     talk.ask(extend())
@@ -405,7 +407,7 @@ def test_whatever_a_server_says_to_it_is_for_nobody(refusal: bytes) -> None:
 
 @settings(max_examples=60)
 @given(st.integers(0, 3), st.lists(st.integers(1, 40), max_size=6))
-def test_hints_are_no_answers_however_they_come(place: int, cuts: list[int]) -> None:
+def test_invalidations_are_no_replies_however_they_arrive(place: int, cuts: list[int]) -> None:
     """Between answers, before, behind, in pieces: each is a hint, and every answer its own."""
     talk, hints = watched()
     rounds = [talk.ask(command) for command in (extend(), acquire(), extend())]
@@ -595,7 +597,7 @@ def test_unanswered_acquires_and_releases_leave_pending_releases() -> None:
     assert not talk.pipeline.has_pending_acquire(b"k")
 
 
-def test_a_backlog_needs_many_answers_owed_and_silence() -> None:
+def test_a_backlog_needs_many_pending_requests_and_silence() -> None:
     """64 unanswered questions and a silence longer than its patience; one word ends it."""
     talk = Talk()
     for i in range(PENDING_MAX):

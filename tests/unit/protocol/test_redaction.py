@@ -38,9 +38,7 @@ def test_no_piece_of_a_known_secret_is_left(
 
 
 @given(words, tokens, words)
-def test_a_token_that_nobody_knows_is_known_by_its_shape(
-    before: str, secret: str, after: str
-) -> None:
+def test_an_unknown_token_is_recognised_by_its_shape(before: str, secret: str, after: str) -> None:
     """Another client's; digits beside it may make it longer, letters and signs do not."""
     shown = redacted(f"{before.strip(HEX)} {secret} {after}")
     if re.search("[a-f]", secret):

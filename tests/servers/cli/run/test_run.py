@@ -69,7 +69,7 @@ def test_exit_status(case: str, run: Runner) -> None:
     assert not any(run.keys())
 
 
-def test_who_may_not_is_told_so_without_the_password(run: Runner) -> None:
+def test_refused_rights_are_reported_without_the_password(run: Runner) -> None:
     urls = [url.replace("unix://", "unix://me:hush-hush@") for url in run.nodes.urls]
     done = run("x", "--nodes", ",".join(urls), "--", "true")
     assert done.returncode == 77, done.stderr
@@ -158,7 +158,7 @@ def test_a_signal_that_ends_the_command_ends_min_hold_too(run: Runner) -> None:
     assert not any(run.keys())
 
 
-def test_json_tells_of_every_event_in_a_line(run: Runner) -> None:
+def test_json_has_one_line_for_every_event(run: Runner) -> None:
     told = events(run("x", "--json", "--fencing", "-c", "exit 4"))
     assert list(told) == ["acquired", "ended"]
     assert all(event["resource"] == "x" and event["message"] for event in told.values())

@@ -108,7 +108,7 @@ def test_ten_ttls_under_renewal_are_not_overlapped(run: Runner) -> None:
     assert alive[-1][0] - alive[0][0] > 9 * ttl
 
 
-def test_renewal_goes_on_while_the_command_is_stopped(run: Runner, redlock: Redlock) -> None:
+def test_renewal_continues_while_the_command_is_stopped(run: Runner, redlock: Redlock) -> None:
     """Renewal does not wait for the command."""
     import os
 

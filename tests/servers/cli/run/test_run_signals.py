@@ -31,7 +31,7 @@ def test_it_is_passed_on_once(name: str, run: Runner) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_dies_of_it_tells_so_and_grandchildren_too(name: str, run: Runner) -> None:
+def test_the_status_shows_the_signal_and_grandchildren_get_it_too(name: str, run: Runner) -> None:
     number = signal.Signals[name]
     # The shell waits for the second sleep; both are to die. Not before that runs: between its fork
     # and its exec dash loses a SIGINT, without us as well (3 of 7 times when aimed at it).
@@ -53,7 +53,7 @@ def test_what_dies_of_it_tells_so_and_grandchildren_too(name: str, run: Runner) 
     assert not any(run.keys())
 
 
-def test_what_we_are_told_to_ignore_the_command_ignores_too(run: Runner) -> None:
+def test_signals_that_we_ignore_are_ignored_by_the_command_too(run: Runner) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
     try:
         held = run.patient("x")
@@ -116,7 +116,7 @@ def test_with_its_guard_killed_the_command_dies(run: Runner) -> None:
     assert not any(run.keys())
 
 
-def test_a_guard_that_is_stopped_goes_on(run: Runner) -> None:
+def test_a_guard_that_is_stopped_is_continued(run: Runner) -> None:
     """Otherwise the command would outlive the lease, and `run` would wait for ever for the
     supervisor.
     """
