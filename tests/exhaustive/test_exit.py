@@ -484,7 +484,7 @@ def test_ctrl_c(nodes: Servers, program: str) -> None:
 
 
 def test_loop_closed_without_close(nodes: Servers) -> None:
-    """A loop that cancels no tasks and closes no sockets causes no warnings of ours; the ttl
+    """A loop that cancels no tasks and closes no sockets causes no warnings from quorlock; the ttl
     applies.
 
     This runs without `-X dev`, which warns of every transport that a closed loop leaves open.

@@ -292,7 +292,9 @@ def test_asyncio_continues(
     error: type[BaseException],
     caplog: Any,
 ) -> None:
-    """The same loop and Redlock acquire at once afterwards, no key is left, no task hangs."""
+    """Acquire at once afterwards in the same loop with the same Redlock: no key stays, no task
+    hangs.
+    """
     caplog.set_level(logging.CRITICAL, "asyncio")  # it logs what it does not pass on
     stride = 1 if THOROUGH else 43
     with asyncio.Runner() as runner:

@@ -2,7 +2,7 @@
 
 A pytest plugin (loaded by conftest.py). Tests get their markers here, from the tables below, and
 `servers` also from their fixtures and code. `--tier` takes what its tier runs and leaves the rest
-uncollected. A path or `-m` on the command line chooses by itself: then no tier applies.
+uncollected. A path or `-m` on the command line selects instead: then no tier applies.
 
     quick    the tests of PURE: no process, no server, no sleep
     test     every unmarked test, and SMOKE whatever its markers

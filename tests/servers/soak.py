@@ -8,7 +8,7 @@ vote again.  From time to time all nodes are slow instead, or a majority is away
 the memory.
 
 Clients: every few seconds one process of the traffic is paused (SIGSTOP) or suspended (its machine
-sleeps: only the clock that counts suspended time goes on; Linux with a C compiler), both for up to
+sleeps: only the clock that counts suspended time runs; Linux with a C compiler), both for up to
 twice `max_ttl`; or killed; or can start no thread for a moment; or, where its workers are threads,
 has calls interrupted by signal handlers that raise, release or close.
 

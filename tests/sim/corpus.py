@@ -1,6 +1,6 @@
-"""What was found once and is looked for ever since: seeds for breaks, plans for our own defects.
+"""Regressions of the simulator: seeds that find planted breaks, plans that found our own defects.
 
-A seed means another world whenever the planner changes, so SEEDS is made anew then:
+A seed means another world whenever the planner changes. SEEDS has to be regenerated then:
 
     python -m tests.sim.mutations            searches, and ends with this table
 

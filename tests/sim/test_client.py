@@ -175,7 +175,7 @@ def test_keep_ends_the_flow_with_the_lock() -> None:
 
 
 def test_a_release_follows_its_acquire_on_the_same_connection() -> None:
-    """It does so while the acquire is unanswered; afterwards it takes any connection."""
+    """A release takes that connection until the acquire has its reply, and afterwards any."""
     world = World(plan([], connection_sets=2))
     process = world.processes[0]
     taken: list[int] = []

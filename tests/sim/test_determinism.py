@@ -1,4 +1,4 @@
-"""The same seed gives the same trace, to the byte, everywhere and with any hash seed.
+"""Equal seeds give equal traces, to the byte, everywhere and with any hash seed.
 
 QUORLOCK_SEEDS=1000 sets the number of worlds. QUORLOCK_PYTHONS names more Pythons with hiredis (for
 instance venvs), separated by colons.

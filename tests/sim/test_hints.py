@@ -98,7 +98,7 @@ def test_no_false_invalidation_loses_a_lease(told: type[Told]) -> None:
 
 
 def test_invalidations_cause_checks(told: type[Told], monkeypatch: pytest.MonkeyPatch) -> None:
-    """They make renewal check, and at a bounded rate: HINTED times in a ttl."""
+    """Invalidations make renewal check, and at a bounded rate: HINTED times in a ttl."""
     looks: dict[type, list[int]] = {}
     for kind in (Told, Silent):
         monkeypatch.setattr(client, "Renewer", kind)

@@ -53,8 +53,8 @@ def by_name(name: str) -> Mutation:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_break_is_seen_at_its_kept_seed(name: str) -> None:
-    """If it is not found, the planner may have changed: `python -m tests.sim.mutations`
-    searches.
+    """A break that is not found may mean that the planner has changed: search with `python -m
+    tests.sim.mutations`.
     """
     mutation = by_name(name)
     found = {violation.rule for violation in mutation.violations(SEEDS[name])}

@@ -236,7 +236,7 @@ def test_a_half_open_connection_is_believed_in_until_it_breaks() -> None:
 
 
 def test_a_connection_comes_back_after_a_pause_that_grows() -> None:
-    """If a node stays down: 50, 100, 200, ... ms between attempts."""
+    """Attempts to connect to a dead node are 50, 100, 200, ... ms apart."""
     away = fault("crash_kept", MS, node=1, lasts=500 * MS)
     seen = see(plan([job(after=900 * MS)], faults=[away], lasts=1_000 * MS))
     lost, found = seen.one("disconnect"), seen.all("connect", node=1)[1]

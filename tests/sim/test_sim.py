@@ -29,8 +29,8 @@ SIM = [sys.executable, "-m", "quorlock_sim"]
 # Of the breaks in mutations.py, 42 of 48 show in these worlds, and in 20,000 three more; each has a
 # kept seed in its own scenario (test_mutations.py).
 WORLDS = int(os.environ.get("QUORLOCK_WORLDS", "5000"))
-PART = 500  # in each test: none may take as long as one that hangs, beside whatever else runs
-ANEW = 1_000  # from a seed that nobody has seen yet
+PART = 500  # in each test: short enough for the time limit of a test, whatever else runs
+FRESH = 1_000  # from a new seed
 # All processors are ours, but for those on which other tests run at the same time (pytest -n).
 PROCESSES = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
@@ -56,10 +56,10 @@ def test_no_promise_is_broken_in_all_these_worlds(
 
 def test_nor_in_some_worlds_never_run_before(capsys: pytest.CaptureFixture[str]) -> None:
     seed = secrets.randbelow(10**9)
-    status = sim.main(["--seed", str(seed), "--runs", str(ANEW), "--jobs", str(PROCESSES)])
+    status = sim.main(["--seed", str(seed), "--runs", str(FRESH), "--jobs", str(PROCESSES)])
     text = capsys.readouterr().out
     with capsys.disabled():
-        print(f"\n{ANEW:,} worlds more: make sim SEED={seed} RUNS={ANEW}")
+        print(f"\n{FRESH:,} worlds more: make sim SEED={seed} RUNS={FRESH}")
     assert status == 0, text
 
 

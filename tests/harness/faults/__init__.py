@@ -17,7 +17,7 @@ has the faults of clients. None of them needs root. Leaves traffic to `traffic`,
   `end()`, waits for max_ttl and does `site.proxy.accept()`.
 - `client-pause` and `debug-sleep` end by themselves after a second: ask for the proof at once.
   Their `end()` waits for the rest of it.
-- What a fault sets for its proof begins with `faults:probe:` and goes by itself.
+- What a fault sets for its proof begins with `faults:probe:` and expires.
 """
 
 from tests.harness.faults import shim

@@ -25,8 +25,8 @@ class Watched:
 class ClockJump(SiteFault[Watched]):
     """The node's wall clock goes wrong by `seconds`, and jumps back to the true time at the end.
 
-    Forward, keys expire early; those set meanwhile live on after the end for so much longer.
-    Backward, keys live longer; those set meanwhile expire early at the end.
+    A jump forward lets keys expire early; keys that are set during it live longer after its end.
+    A jump backward lets keys live longer, and keys that are set during it expire early at its end.
     """
 
     loses_memory = True
@@ -64,8 +64,6 @@ class ClockJump(SiteFault[Watched]):
 
 
 def clock_error(site: Site) -> float:
-    """Return the seconds by which the node's clock is ahead of ours, minus the duration of its
-    reply.
-    """
+    """Return the seconds by which the node's clock leads ours, minus the duration of its reply."""
     seconds, microseconds = (int(part) for part in site.server.execute("TIME"))
     return seconds + microseconds / 1e6 - time.time()

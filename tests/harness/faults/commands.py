@@ -1,4 +1,4 @@
-"""Faults that a server is told to have: it pauses, sleeps, forgets, is full, or obeys another.
+"""Faults by command: a server pauses, sleeps, forgets, is full, or becomes a replica.
 
 Owns the commands and the settings that are put back after; leaves the process to `processes`, the
 connections to `network`.

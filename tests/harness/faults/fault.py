@@ -1,4 +1,4 @@
-"""What a fault is, and the part that all of them share: one state for each site that they are on.
+"""The base class of faults, with one state for each site that a fault is on.
 
 Owns the order of things: what `end()` needs is taken down before anything is changed, and `end()`
 first sees to it that the server runs. Leaves what is done to the subclasses.
@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from quorlock.testing.servers import Server
 from tests.harness.faults.site import Site
 
-PROBE_TTL_MS = 60_000  # no key that a fault makes for its proof lives longer
+PROBE_TTL_MS = 60_000  # of keys that a fault sets for its proof
 _PATIENCE = 10.0  # seconds until a server must have done what it was told
 
 S = TypeVar("S")

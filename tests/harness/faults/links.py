@@ -37,10 +37,10 @@ class Stream:
         self._due_last = 0.0
         self._held = False
         self._ending = False
-        self._alarm = False  # `_ring` will be called, not later than the first piece is due
+        self._scheduled = False  # `_on_due` will be called, not later than the first piece is due
         self.size = 0  # bytes that wait here
         self.blocked = False  # the sink takes no more for now
-        self.ended = False  # the sink was told that nothing more comes
+        self.ended = False  # the end was passed on to the sink
 
     def push(self, data: bytes, later: float = 0.0) -> None:
         """Send these bytes after those that wait, `later` seconds from now at the earliest."""
@@ -97,12 +97,12 @@ class Stream:
         self._changed()
 
     def _await_first(self) -> None:
-        if self._pieces and not self._alarm and self._pieces[0][0] > time.monotonic():
-            self._alarm = True
-            self._relay.at(self._pieces[0][0], self._ring)
+        if self._pieces and not self._scheduled and self._pieces[0][0] > time.monotonic():
+            self._scheduled = True
+            self._relay.at(self._pieces[0][0], self._on_due)
 
-    def _ring(self) -> None:
-        self._alarm = False
+    def _on_due(self) -> None:
+        self._scheduled = False
         self.flush()
 
     def _send_first(self) -> bool:

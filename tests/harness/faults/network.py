@@ -16,7 +16,7 @@ from tests.harness.faults.site import Site
 from tests.harness.faults.talk import Address, Talk, is_silent, what_happens
 
 _QUIET = 0.05  # seconds without a byte that count as silence
-_PROBE = ("1", "PX", "2000")  # what a proof sets through the proxy goes by itself
+_PROBE = ("1", "PX", "2000")  # what a proof sets through the proxy expires
 
 
 class NetworkFault(SiteFault[Counter[str]]):

@@ -1,4 +1,4 @@
-"""A proxy in front of a real server, which spoils the traffic when it is told to.
+"""A proxy in front of a real server, which disturbs the traffic on demand.
 
 Owns the listening sockets and the mode in force; leaves the bytes to `links` and `modes`, the
 thread to `relay`.
@@ -31,7 +31,7 @@ _BACKLOG = 512
 class Proxy:
     """Listens on a unix socket and on a TCP port of 127.0.0.1; speaks to its server's unix socket.
 
-    Transparent until told otherwise: whole replies pass in order. Where the server does not take a
+    By default all replies pass, whole and in order. Where the server does not take a
     connection, the caller sees its own close.
     """
 

@@ -1,4 +1,4 @@
-"""The proxy is transparent by default, and otherwise does exactly what it was told."""
+"""The proxy is transparent by default, and otherwise does exactly what its mode says."""
 
 from __future__ import annotations
 

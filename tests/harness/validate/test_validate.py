@@ -414,7 +414,7 @@ def key(token: bytes, pttl_ms: int) -> nodes.Key:
 
 
 def test_only_keys_of_the_killed_and_the_handed_over_may_be_left(book: Book) -> None:
-    """These may be left for at most a ttl."""
+    """Keys of both kinds may be left for at most a ttl."""
     theirs = key(b"t", 500)
     history = History(book.folder)
     book.begin(1, 10, until=50, token=theirs.digest)

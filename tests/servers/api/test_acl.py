@@ -57,7 +57,7 @@ def fresh(guarded: Servers) -> None:
 
 
 def words_of_the_page() -> list[str]:
-    """Return the rules of the line that the page tells users to copy."""
+    """Return the rules of the line that users are to copy from the page."""
     found = re.search(
         r"^ACL SETUSER quorlock (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -153,7 +153,7 @@ GUARDS = {"+time": {"restart_guard": "marker"}}  # what asks for it
 
 @pytest.mark.parametrize("right", RIGHTS)
 async def test_no_right_is_too_much(right: str, guarded: Servers, face: Face) -> None:
-    """Without it no lock is set, because it could not be released; the error names nodes and
+    """No lock is set without the right, because it could not be released; the error names nodes and
     permissions.
     """
     words = [word for word in WORDS if word != right]

@@ -987,7 +987,7 @@ async def use(redlock: Any) -> None:
 
 @pytest.mark.parametrize("count", [3, 1])
 async def test_masters_become_replicas(count: int, face: Face) -> None:
-    """After an unnoticed fail-over the open connections live on, and every write is refused."""
+    """An unnoticed fail-over leaves the connections open, and every write is refused."""
     with Servers(3) as started:
         async with over(face, started.urls) as redlock:
             await use(redlock)

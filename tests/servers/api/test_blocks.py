@@ -43,7 +43,7 @@ def entered(lock: quorlock.Lock) -> Iterator[quorlock.Lease]:
 
 @pytest.mark.parametrize("how", ["closed", "collected", "closed by another thread"])
 def test_a_generator_that_is_left_late_ends_its_own_lease(nodes: Servers, how: str) -> None:
-    """Its block is entered first and left in the middle of the next block of the same Lock."""
+    """The generator's block is entered first and left inside the next block of the same Lock."""
     with quorlock.Redlock(nodes.urls) as redlock:
         lock = redlock.lock("a")
         generator = entered(lock)
@@ -90,7 +90,7 @@ def test_a_stack_that_is_left_late_ends_no_block(nodes: Servers) -> None:
 
 
 def test_two_stacks(nodes: Servers) -> None:
-    """In either order the expired lease is reported, and the held one continues to its end."""
+    """The expired lease is reported in either order, and the held one continues to its end."""
     with quorlock.Redlock(nodes.urls) as redlock:
         lock = redlock.lock("a")
         early, late = contextlib.ExitStack(), contextlib.ExitStack()

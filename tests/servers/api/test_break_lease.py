@@ -52,8 +52,8 @@ async def test_a_lease_of_our_own_ends_at_once(face: Face, nodes: Servers) -> No
 
 
 async def test_leftovers_go_one_by_one(face: Face, nodes: Servers) -> None:
-    """Of two competing holders only the named one is released, with any kind of token. No quorum:
-    False.
+    """Only the named one of two competing holders is released, with any kind of token. Without a
+    quorum the result is False.
     """
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         for node in nodes[:2]:
@@ -75,7 +75,7 @@ async def test_without_a_quorum_it_is_not_known(face: Face, mortal_nodes: Server
 
 
 async def test_wrong_names_are_refused(face: Face, nodes: Servers) -> None:
-    """They are refused as by `inspect`; an invalid digest matches no holder."""
+    """Wrong names are refused as by `inspect`; an invalid digest matches no holder."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         await raises(ConfigError, redlock.break_lease("", "0" * 12))
         steal(nodes[:], "a")

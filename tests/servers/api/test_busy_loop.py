@@ -74,7 +74,7 @@ async def test_nodes_that_stood_still_with_us_may_still_answer(nodes: Servers) -
         asked = asyncio.create_task(redlock.lock("asked").acquire(timeout=0))
         await asyncio.sleep(0)
         time.sleep(BUSY)  # noqa: ASYNC251 (that is the point)
-        # The loop goes on, and the deadline is due: a moment before the nodes go on.
+        # The loop runs again, and the deadline is due a moment before the nodes resume.
         for node in nodes:
             asyncio.get_running_loop().call_later(0.01, node.cont)
         lease = await asked

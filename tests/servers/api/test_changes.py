@@ -180,9 +180,7 @@ def test_a_dead_node_is_replaced_while_clients_run(nodes: Servers, clients: Clie
 
 
 def test_who_comes_with_the_longer_list_of_another_node(nodes: Servers) -> None:
-    """While a node is added, only that node may be the fourth; it refuses clients that list
-    three.
-    """
+    """Only the node that is being added may be the fourth; it refuses clients that list three."""
     four, other = nodes[:4], nodes[4]
     urls = [server.url for server in four]
     with quorlock.Redlock(urls[:3], **BRIEF) as redlock:

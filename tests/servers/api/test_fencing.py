@@ -88,7 +88,7 @@ async def test_fencing_is_a_bool(face: Face, nodes: Servers) -> None:
 
 
 async def test_it_needs_a_guard_against_nodes_that_forgot(face: Face, nodes: Servers) -> None:
-    """Without a guard a node that restarts at once would repeat its numbers."""
+    """A node that restarts at once, without a guard, would repeat its numbers."""
     async with face.redlock(nodes.urls, restart_guard=None) as redlock:
         assert redlock.lock("a").fencing is False
         with pytest.raises(ConfigError, match="needs restart_guard='uptime' or 'marker'"):
@@ -187,7 +187,9 @@ async def test_nodes_that_were_left_behind_catch_up(face: Face, nodes: Servers) 
 
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_counters_that_a_minority_lost(face: Face, nodes: Servers, lost: int) -> None:
-    """They start again at the clock, and every quorum has a node that knows more: fences rise."""
+    """Lost counters start again at the clock, and every quorum has a node that knows more: fences
+    rise.
+    """
     async with face.redlock(nodes.urls) as redlock:
         for turn in range(6):
             resource = f"a{turn}"
@@ -247,8 +249,8 @@ async def test_no_digit_is_lost(face: Face, nodes: Servers) -> None:
 async def test_one_poisoned_counter_does_not_spread(
     face: Face, nodes: Servers, poison: str
 ) -> None:
-    """With a counter that is more than a day ahead, or no number, that node does not vote; the
-    others do.
+    """A node with a counter that is more than a day ahead, or no number, does not vote; the others
+    do.
     """
     async with face.redlock(nodes.urls) as redlock:
         first = await fence_of(redlock)

@@ -50,7 +50,7 @@ async def test_a_handed_over_lease_ends_here_and_lives_there(face: Face, nodes: 
 
 
 async def test_hand_over_and_adopt_in_one_redlock(face: Face, nodes: Servers) -> None:
-    """The same process may take it back; the old object stays over."""
+    """A process may adopt its own ticket; the old object remains ended."""
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("a").acquire()
         again = await redlock.adopt(await lease.hand_over())

@@ -119,7 +119,7 @@ async def test_the_loss_of_a_majority_is_reported_at_once(
 async def test_keys_lost_by_a_minority_are_restored_at_once(
     face: Face, telling: Servers, happens: Callable[[list[Server]], None]
 ) -> None:
-    """It is not a loss: the lease is extended, and the key restored."""
+    """Losing a minority is not a loss: the lease is extended, and the key restored."""
     async with face.redlock(telling.urls, **SETTINGS) as redlock:
         lease = await watched(redlock)
         due = next_due(lease)

@@ -79,7 +79,7 @@ async def test_a_minority_of_leftovers_is_free(face: Face, nodes: Servers) -> No
 
 
 async def test_a_key_without_a_ttl(face: Face, nodes: Servers) -> None:
-    """It is held without a limit: no remaining time is shown."""
+    """The lock is held without a limit: no remaining time is shown."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         for node in nodes:
             node.execute("SET", "a", "for ever")
@@ -125,7 +125,7 @@ async def test_a_key_of_another_type(face: Face, nodes: Servers) -> None:
 
 
 async def test_wrong_names_are_refused(face: Face, nodes: Servers) -> None:
-    """They are refused as by `lock`."""
+    """Wrong names are refused as by `lock`."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         for wrong in ("", None, 3, "a\0b", "quorlock:x"):
             await raises(ConfigError, redlock.inspect(wrong))  # type: ignore[arg-type]

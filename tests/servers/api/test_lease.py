@@ -57,7 +57,7 @@ def ttls(nodes: Servers, resource: str) -> list[int]:
 
 
 async def test_held_asks_no_node(face: Face, mortal_nodes: Servers) -> None:
-    """With all servers stopped the lease is held up to its validity and not longer."""
+    """The lease is held up to its validity and not longer, with all servers stopped."""
     async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a", ttl=1.0).acquire()
         for node in mortal_nodes:

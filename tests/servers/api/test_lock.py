@@ -74,7 +74,7 @@ async def test_try_acquire_is_a_lease_or_none(face: Face, nodes: Servers) -> Non
 
 
 async def test_timeout_0_is_one_attempt(face: Face, nodes: Servers) -> None:
-    """It wins a free lock, and otherwise raises AcquireTimeout with every node's vote."""
+    """One attempt wins a free lock, and otherwise raises AcquireTimeout with every node's vote."""
     async with face.redlock(nodes.urls) as redlock:
         async with redlock.lock("a", ttl=5, timeout=0):
             error = await raises(AcquireTimeout, redlock.lock("a").acquire(timeout=0))
@@ -188,7 +188,7 @@ async def test_one_lock_is_shared_by_many(face: Face, nodes: Servers) -> None:
 async def test_one_lock_may_be_entered_within_itself_by_resource_only(
     face: Face, nodes: Servers
 ) -> None:
-    """It is not reentrant: a holder that acquires again is refused like any other client."""
+    """A Lock is not reentrant: a holder that acquires again is refused like any other client."""
     async with face.redlock(nodes.urls) as redlock:
         lock = redlock.lock("a", timeout=0)
         async with lock as outer:
@@ -202,9 +202,7 @@ async def test_one_lock_may_be_entered_within_itself_by_resource_only(
 async def test_nested_blocks_of_one_lock_leave_with_their_own_lease(
     face: Face, nodes: Servers
 ) -> None:
-    """After the outer lease has expired, the inner one is another lease, which its block
-    releases.
-    """
+    """The inner lease, acquired after the outer one has expired, is released by its own block."""
     async with face.redlock(nodes.urls, node_timeout=0.03) as redlock:
         flags: dict[str, Any] = {"on_lost": "flag"} if face.name == "asyncio" else {}
         lock = redlock.lock("a", ttl=0.1, **flags)
@@ -264,7 +262,7 @@ async def test_a_repr_gives_no_token_away(face: Face, nodes: Servers) -> None:
 
 
 async def test_a_lock_cannot_be_changed(face: Face, nodes: Servers) -> None:
-    """Its attributes are read-only and it accepts no new ones, so sharing it is safe."""
+    """The attributes of a Lock are read-only and it accepts no new ones, so sharing it is safe."""
     async with face.redlock(nodes.urls) as redlock:
         lock = redlock.lock("a", ttl=3, timeout=4)
         for name in ("resource", "ttl", "timeout", "note"):

@@ -22,7 +22,7 @@ async def test_before_the_first_word(face: Face, nodes: Servers) -> None:
 
 
 async def test_healthy_nodes(face: Face, nodes: Servers) -> None:
-    """After some use all are up, with latency and version."""
+    """All nodes are up after some use, with latency and version."""
     async with face.redlock(nodes.urls) as redlock:
         async with redlock.lock("a"):
             await redlock.inspect("a")
@@ -65,7 +65,7 @@ async def test_a_missing_login_has_a_code(face: Face) -> None:
 
 
 async def test_it_asks_no_node(face: Face, mortal_nodes: Servers) -> None:
-    """With every node stopped it returns at once with the last known state."""
+    """`nodes` returns the last known state at once, with every node stopped."""
     async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
         await redlock.inspect("a")
         for node in mortal_nodes:

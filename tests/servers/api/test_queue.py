@@ -39,7 +39,7 @@ async def test_all_of_many_get_their_turn(face: Face, nodes: Servers) -> None:
 async def test_the_queue_keeps_the_deadline(
     face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a majority hung every attempt takes its time; a queue of them must not add up.
+    """Every attempt takes its time with a majority hung; the times of a queue must not add up.
 
     Sixteen callers for each place, half a second for each: eight seconds in sequence. No caller
     waits longer in the queue than connecting may take.
@@ -71,7 +71,7 @@ async def test_the_queue_keeps_the_deadline(
 async def test_no_place_in_time(
     face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A caller that gets no place in its time is told so, and no node is asked for it."""
+    """A caller that gets no place in its time gets an error that says so; no node is asked."""
     monkeypatch.setattr(blocking, "CONNECTION_SETS_MAX", 1)
     monkeypatch.setattr(admission, "ACQUIRING_MAX", 1)
     async with face.redlock(
@@ -203,7 +203,7 @@ def test_no_thread_reads_for_a_waiting_one() -> None:
 
 
 def test_who_gives_up_leaves_the_queue() -> None:
-    """Its place goes to the next."""
+    """The next in the queue gets the place of a caller that gives up."""
     pool = a_pool(1)
     path = pool.borrow(Caller())
     assert path is not None

@@ -44,8 +44,8 @@ def loop_drivers() -> list[str]:
 
 
 async def test_a_renewed_lease_outlives_its_ttl(face: Face, nodes: Servers) -> None:
-    """It is held for several times the ttl on every node and released at the end; then renewal
-    ends.
+    """The lease is held for several times the ttl on every node and released at the end; then
+    renewal ends.
     """
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         async with redlock.lock("a", renew=True) as lease:
@@ -268,8 +268,8 @@ async def test_extensions_by_hand_count_too(face: Face, nodes: Servers) -> None:
 
 
 async def test_all_nodes_hang(face: Face, mortal_nodes: Servers) -> None:
-    """With every node stopped the loss is reported before `valid_until`, by at most a tenth of the
-    ttl, with a warning when half was left; the keys are released when the nodes resume.
+    """The loss is reported before `valid_until`, by at most a tenth of the ttl, with a warning when
+    half was left; the keys are released when the nodes resume.
     """
     warned: list[float] = []
     told: list[float] = []
@@ -344,8 +344,8 @@ async def test_a_lost_lease_stays_lost_when_its_key_comes_back(face: Face, nodes
 async def test_what_a_warning_raises_is_logged(
     face: Face, mortal_nodes: Servers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged once for each decline; renewal continues, and wins again when the nodes are
-    back.
+    """The error is logged once for each decline; renewal continues, and wins again when the nodes
+    are back.
     """
 
     def fails(lease: aio.Lease) -> None:
@@ -481,7 +481,7 @@ async def test_a_topped_up_key_is_never_left_behind(face: Face, nodes: Servers) 
 
 
 async def test_a_lease_that_is_garbage_is_not_renewed(face: Face, nodes: Servers) -> None:
-    """It is released, and renewal ends."""
+    """A garbage lease is released, and its renewal ends."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a", renew=True).acquire()
         assert await until(lambda: loop_drivers() != [])
@@ -501,7 +501,7 @@ async def test_close_ends_renewal(face: Face, nodes: Servers) -> None:
 
 
 async def test_a_lease_is_renewed_where_it_was_adopted(face: Face, nodes: Servers) -> None:
-    """After the hand-over it is no longer renewed here, and renewed there."""
+    """The giver renews no longer after the hand-over; the adopter does."""
     async with face.redlock(nodes.urls, **SETTINGS) as giver, face.redlock(nodes.urls) as taker:
         lease = await giver.lock("a", ttl=1, renew=True).acquire()
         ticket = await lease.hand_over()
@@ -565,8 +565,8 @@ async def test_too_short_to_be_renewed(face: Face) -> None:
 
 
 async def test_an_extension_ends_with_the_validity(face: Face, mortal_nodes: Servers) -> None:
-    """This includes waiting for connections: LeaseLost is raised at the end of the validity, not a
-    `connect_timeout` later.
+    """LeaseLost is raised at the end of the validity, not a `connect_timeout` later, also while
+    waiting for connections.
     """
     settings = SETTINGS | {"connect_timeout": 8.0}
     async with face.redlock(mortal_nodes.urls, **settings) as redlock:

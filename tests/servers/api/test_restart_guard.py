@@ -293,7 +293,7 @@ async def test_who_does_not_agree_is_refused(
 async def test_a_node_whose_clients_changed_meanwhile_does_not_vote(
     nodes: Servers, face: Face
 ) -> None:
-    """It voted before: the client continues with the others."""
+    """A node that has voted before may refuse later: the client continues with the others."""
     async with face.redlock(nodes.urls[:3], **LONG) as redlock:
         await (await redlock.lock("x").acquire()).release()
         assert await until(lambda: all(status.up for status in redlock.nodes))

@@ -108,7 +108,7 @@ async def test_what_it_is_called(face: Face, strange: tuple[str, str]) -> None:
 
 
 def test_an_interpreter_without_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After eventlet.monkey_patch() the error is raised at once, with our message."""
+    """The error after eventlet.monkey_patch() is raised at once, with our message."""
     monkeypatch.delattr("select.poll")
     with pytest.raises(ConfigError, match=r"eventlet.*quorlock\.asyncio"):
         Redlock(["redis://a:6379"])

@@ -144,7 +144,7 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="there are no o
 def test_none_gets_away_when_the_lease_is_over(
     way: str, shell: Shell, fugitive: Fugitive, nodes: Servers
 ) -> None:
-    """They try another process group, another session or another parent."""
+    """The command tries another process group, another session or another parent."""
     done = shell.run("run", "x", "--ttl", "1s", "--no-renew", "-c", WAYS_OUT[way])
     left = [pid for pid in fugitive.pids() if runs(pid)]
     assert (done.returncode, left) == (exit_status.EX_LOST, [])

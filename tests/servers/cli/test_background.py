@@ -31,7 +31,7 @@ def test_what_one_raises_comes_out() -> None:
 
 
 def test_interrupted_anywhere_in_the_waiting_it_can_be_waited_for_again() -> None:
-    """With concurrent.futures one of some hundred interrupts leaves both threads stuck for good."""
+    """One of some hundred interrupts leaves both threads stuck for good with concurrent.futures."""
 
     def alarmed(*_: object) -> None:
         raise KeyboardInterrupt

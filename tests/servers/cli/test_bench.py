@@ -87,7 +87,9 @@ def test_it_measures(shell: Shell, nodes: Servers) -> None:
 
 
 def test_what_people_read(shell: Shell, nodes: Servers) -> None:
-    """When piped: ASCII, no colour, at most 80 columns; stderr says that it loads the nodes."""
+    """Piped output is ASCII without colour, at most 80 columns; stderr says that it loads the
+    nodes.
+    """
     done = shell.run("bench", *SHORT)
     assert done.returncode == 0, done
     assert done.stdout.isascii()

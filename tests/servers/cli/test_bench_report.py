@@ -186,7 +186,7 @@ class Held:
 
 
 def test_two_holders_at_once_are_an_overlap() -> None:
-    """If the first one's lease was over by the clock, it is not an overlap."""
+    """Two holders do not overlap if the first one's lease was over by the clock."""
     for first_held, met in ((True, 1), (False, 0)):
         troubles = Troubles()
         room = CriticalSection(troubles)

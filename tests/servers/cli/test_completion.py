@@ -155,7 +155,7 @@ def test_zsh_loads_it_from_a_folder_of_functions(installed: Shell) -> None:
 
 
 def test_what_follows_run_is_left_to_the_commands_own_completion_in_bash(installed: Shell) -> None:
-    """This needs the package bash-completion."""
+    """The package bash-completion is needed for this."""
     script = """
         eval "$(quorlock completion bash)"
         _command_offset() { echo "from word $1 on: ${COMP_WORDS[$1]}"; }

@@ -33,7 +33,7 @@ PATIENT = {"node_timeout": 1.0, "connect_timeout": 2.0, "ttl": 10.0}
 
 @pytest.fixture(autouse=True)
 def _soon_done(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where clocks are not the point, their rates are measured for a shorter time, less exactly."""
+    """Measure the rates of clocks for a shorter time in tests of other things, less exactly."""
     if "clock" not in request.node.name:
         monkeypatch.setattr(probe, "_BETWEEN_READINGS", 0.1)
         monkeypatch.setattr(probe, "_RATE_SHARE", 0.2)
@@ -228,7 +228,7 @@ def test_a_clock_that_jumps(two: list[str], tmp_path: Path) -> None:
     ("ppm", "level"), [(83_333, "error"), (-30_000, "error"), (7_000, "warning"), (500, "ok")]
 )
 def test_a_clock_that_is_slewed(two: list[str], tmp_path: Path, ppm: int, level: str) -> None:
-    """It runs as fast as chronyd permits by default, and as slowly as ntpd."""
+    """The clock runs as fast as chronyd permits by default, and as slowly as ntpd."""
     if not shim.available():
         pytest.skip("no C compiler: clocks cannot be moved here")
     with Servers(1, binary=shim.wrapper(tmp_path, find_binary(), ppm=ppm)) as (server,):

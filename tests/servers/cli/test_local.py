@@ -205,7 +205,7 @@ def test_down_waits_for_no_holder_and_ends_none(shell: Shell) -> None:
 
 
 def test_a_down_that_was_cut_off_is_undone(shell: Shell) -> None:
-    """While it checks, no client can acquire; holders continue. The next `up` ends that state."""
+    """No client can acquire while `down` checks; holders continue. The next `up` ends this."""
     token = shell.answer("acquire", "x")
     for server in local_nodes.present():
         server.close()

@@ -118,7 +118,7 @@ def test_no_quorum_is_no_end_of_it(shell: Shell, used_nodes: Servers) -> None:
     "watch", [["status", "--match", "*", "--watch"], ["status", "a", "--watch"]]
 )
 def test_it_ends_when_its_reader_is_gone(watch: list[str], shell: Shell, nodes: Servers) -> None:
-    """It ends as soon as the reader is gone, even without a change to print."""
+    """`watch` ends as soon as the reader is gone, even without a change to print."""
     steal(nodes[:], "a")
     script = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
     done = subprocess.run(

@@ -209,7 +209,7 @@ def silent(host: str, port: int) -> list[socket.socket]:
 
 @both_faces
 def test_the_certificate_is_that_of_the_name(face: Face, nodes: Servers, dns: Dns) -> None:
-    """Not that of the address of the name."""
+    """The certificate is checked against the name, not against its address."""
     dns.names["a.test"] = ["127.0.0.1"]
     with TlsFront(nodes.urls[0], names=("a.test",)) as front:
 

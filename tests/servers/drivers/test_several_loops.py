@@ -149,7 +149,7 @@ def test_a_release_in_another_loop_waits_for_its_acquire(
     del lease
     gc.collect()
     scene.second.run(scene.redlock.inspect("x"))  # behind all that was sent there by now
-    if (how, first) != ("garbage", "runs"):  # a loop that runs gives back what is garbage itself
+    if (how, first) != ("garbage", "runs"):  # a loop that runs releases garbage leases itself
         assert scene.owed() == 1
     scene.resume()
     scene.settled()

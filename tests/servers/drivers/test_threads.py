@@ -161,8 +161,8 @@ def test_a_failed_start_is_raised_and_tried_again(monkeypatch: pytest.MonkeyPatc
 
 
 def test_another_thread_of_ours_starts_what_could_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This works without another call, and also from a thread that sleeps, within one check of the
-    clock.
+    """Another thread does the work without another call, within one check of the clock, even if it
+    sleeps.
     """
     refused, other, sleeper = Worker("refused"), Worker(), Worker("sleeper", linger=60 * NS_PER_S)
     sleeper.leave()
@@ -237,7 +237,7 @@ def test_called_by_a_finalizer_while_threading_starts_a_thread() -> None:
 
 
 def test_closing_waits_until_the_work_is_done() -> None:
-    """Not for a lingering thread; not longer than the limit; not for the thread itself."""
+    """Closing does not wait for a lingering thread, nor for itself, nor longer than the limit."""
     idle = Worker(linger=60 * NS_PER_S)
     idle.leave()
     assert idle.has_done(1)

@@ -120,8 +120,9 @@ files.FencedFile(sys.argv[1]).write(b"first", 33)
 
 @pytest.mark.parametrize("at", ["report.fence", "report"])
 def test_a_writer_that_stops_half_way_keeps_its_place(at: str, tmp_path: Path) -> None:
-    """It is stopped inside the call, before or after its fence was recorded: the later holder
-    waits, and writes after it. If it is killed there, it has written nothing and blocks no other.
+    """A later holder waits for a writer that is stopped inside the call, before or after its fence
+    was recorded, and writes after it. A writer that is killed there has written nothing and blocks
+    no other.
     """
     for end in (signal.SIGCONT, signal.SIGKILL):
         path = tmp_path / end.name / "report"

@@ -88,8 +88,8 @@ async def test_each_keeps_the_other_out(face: Face, nodes: Servers) -> None:
 
 
 async def test_both_extend_their_own_and_not_the_others(face: Face, nodes: Servers) -> None:
-    """Their extension (a SET) works on their keys and fails on ours; ours works on ours and fails
-    on theirs.
+    """node-redlock's extension (a SET) works on its keys and fails on ours, and the other way
+    round.
     """
     theirs = NodeRedlock(nodes, "shared")
     async with face.redlock(nodes.urls, node_timeout=1.0) as redlock:
@@ -112,7 +112,9 @@ async def test_both_extend_their_own_and_not_the_others(face: Face, nodes: Serve
 
 
 async def test_many_resources_of_theirs_meet_each_of_ours(face: Face, nodes: Servers) -> None:
-    """Their lock on several resources is all or nothing: one key of ours excludes it from all."""
+    """node-redlock's lock on several resources is all or nothing: one of our keys excludes it from
+    all.
+    """
     theirs = NodeRedlock(nodes, "one", "two", "three")
     async with face.redlock(nodes.urls) as redlock:
         async with redlock.lock("two"):

@@ -83,7 +83,7 @@ async def test_our_lost_lease_leaves_theirs_alone(face: Face, nodes: Servers, th
 
 
 async def test_they_cannot_release_ours(face: Face, nodes: Servers, theirs: Any) -> None:
-    """Their unlock with their own token does not change our keys; with ours it does."""
+    """redlock-py's unlock with its own token does not change our keys; with our token it does."""
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("shared").acquire()
         assert await until(lambda: None not in holders(nodes, "shared"))

@@ -70,7 +70,7 @@ async def test_half_of_the_nodes_dead_is_decided(
 
 
 async def test_no_setting_makes_the_quorum_smaller(face: Face, nodes: Servers) -> None:
-    """There is no such setting, and one free node of three is no lock."""
+    """No such setting exists, and one free node of three is no lock."""
     with pytest.raises(TypeError, match="quorum"):
         face.redlock(nodes.urls[:3], quorum=1)
     steal(nodes[:2], "a")
@@ -130,7 +130,7 @@ async def test_our_own_keys_do_not_block_the_next_attempt(
 
 
 async def test_a_failed_attempt_is_released_before_the_pause(face: Face, nodes: Servers) -> None:
-    """Its keys on a minority are free again while it waits for its next attempt."""
+    """The keys on a minority are free again while the client waits for its next attempt."""
     steal(nodes[:2], "a")
     free = nodes[2]
     redlock = face.redlock(nodes.urls[:3], retry_delay=(60, 60))

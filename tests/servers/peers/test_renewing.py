@@ -140,7 +140,7 @@ def task_names() -> set[str]:
 
 
 async def test_a_fenced_lease_ends_like_any_other(face: Face, nodes: Servers) -> None:
-    """It expires after its ttl, and is not extended without renew=True."""
+    """A fenced lease expires after its ttl, and is not extended without renew=True."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a", ttl=0.8, fencing=True).acquire()
         assert lease.fence is not None

@@ -1,9 +1,9 @@
-"""A process that holds a renewed, fenced lease and is stopped: what does it see when it goes on?
+"""A process that holds a renewed, fenced lease, is stopped, and prints what it sees afterwards.
 
     python -m tests.servers.scenarios.sleeper FACE DATABASE URL...
 
-Prints `ready`, and once it has slept past its validity four lines: what its first look at `held`
-said, whether `lost` rang, what became of a fenced write, the reason of the loss.
+Prints `ready`, and once it has slept past its validity four lines: the first value of `held`,
+whether `lost` is set, what became of a fenced write, the reason of the loss.
 """
 
 from __future__ import annotations

@@ -58,7 +58,9 @@ def test_limit_without_the_guard_a_node_that_restarts_empty_votes_at_once(
 @pytest.mark.parametrize("face", FACES.values(), ids=lambda face: face.name)
 @pytest.mark.parametrize("guard", ["uptime", "marker"])
 def test_the_guard_closes_it(face: Face, guard: str, tmp_path: Path) -> None:
-    """With the guard no client gets the lock from the two nodes that have forgotten the holder."""
+    """No client gets the lock from the two nodes that have forgotten the holder, thanks to the
+    guard.
+    """
     assert not shown(face, tmp_path, guard, tries=1)
 
 

@@ -308,8 +308,8 @@ def test_clocks_that_are_set_back_take_nothing() -> None:
 
 @pytest.mark.parametrize("face", FACES.values(), ids=lambda face: face.name)
 def test_a_holder_that_was_stopped_past_the_ttl(face: Face, tmp_path: Path) -> None:
-    """Its first check after resuming says that the lease is over, its write is refused by its
-    fence, and renewal does not revive it: another client has the lock.
+    """The holder's first check after resuming says that the lease is over, its write is refused by
+    its fence, and renewal does not revive it: another client has the lock.
     """
     database = str(tmp_path / "storage.sqlite")
     command = [sys.executable, "-m", "tests.servers.scenarios.sleeper", face.name, database]

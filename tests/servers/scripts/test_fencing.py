@@ -211,7 +211,7 @@ def test_raise_issues_what_is_higher(node: Server) -> None:
 
 
 def test_raise_issues_nothing_twice(node: Server) -> None:
-    """-2 for numbers that the counter has reached, also by this raise or acquire."""
+    """The reply is -2 for numbers that the counter has reached, also by this raise or acquire."""
     _, first = acquire(node)
     assert raise_to(node, first) == (-2, 0)
     assert raise_to(node, first - 1) == (-2, 0)
@@ -233,7 +233,7 @@ def test_raise_needs_the_lock(node: Server) -> None:
 
 @pytest.mark.parametrize("value", [None, "x", "-5", "9" * 60])
 def test_raise_needs_a_counter(node: Server, value: str | None) -> None:
-    """-2 if it is absent: this node has forgotten its numbers."""
+    """The reply is -2 if the counter is absent: this node has forgotten its numbers."""
     _, first = acquire(node)
     node.execute("DEL", SIDE)
     if value is not None:
@@ -243,7 +243,9 @@ def test_raise_needs_a_counter(node: Server, value: str | None) -> None:
 
 
 def test_raise_keeps_near_its_own_clock(node: Server) -> None:
-    """-3 for numbers too far ahead, so that the node can start again above all it issued."""
+    """The reply is -3 for numbers too far ahead, so that the node can start again above all it
+    issued.
+    """
     acquire(node)
     far = clock_us(node) + 15_000_000 + SKEW_US
     assert raise_to(node, far, ahead_ms=15_000) == (-3, 0)

@@ -84,7 +84,7 @@ def test_a_shorter_extension_does_not_shorten(node: Server) -> None:
 
 
 def test_extend_makes_nothing(node: Server) -> None:
-    """-1 if the key is absent or expired: extend never creates one (rule 4)."""
+    """The reply is -1 if the key is absent or expired: extend never creates one (rule 4)."""
     assert run(node, scripts.EXTEND, TOKEN, 9_000) == -1
     node.execute("SET", KEY, TOKEN, "PX", 1)
     time.sleep(0.005)

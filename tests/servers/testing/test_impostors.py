@@ -108,7 +108,7 @@ def test_what_impostors_answer(behaviour: Behaviour, beginning: bytes, tcp: bool
 
 @pytest.mark.parametrize("behaviour", [closes_at_once, http_400, half_reply(then_closes=True)])
 def test_impostors_that_hang_up(behaviour: Behaviour) -> None:
-    """They close the connection at once."""
+    """Impostors that hang up close the connection at once."""
     with Impostor(behaviour) as node, dial(node) as caller:
         if behaviour is not closes_at_once:
             ask(caller, PING)
@@ -142,7 +142,7 @@ def test_the_deaf_fill_the_callers_buffers() -> None:
 
 
 def test_greeters_speak_first() -> None:
-    """They send a greeting before the first request."""
+    """Servers of other protocols send their banner before the first request."""
     with Impostor(greets(b"SSH-2.0-OpenSSH_9.6\r\n")) as node, dial(node) as caller:
         assert caller.recv(100) == b"SSH-2.0-OpenSSH_9.6\r\n"
 
@@ -318,7 +318,7 @@ def test_refuse_and_accept_again(server: Server, tcp: bool) -> None:
 
 
 def test_a_dead_server_behind_a_proxy(server: Server, proxy: Proxy) -> None:
-    """If the server dies, the caller's connection ends; without a server no connection is kept."""
+    """The caller's connection ends when the server dies; without a server no connection is kept."""
     with dial(proxy) as caller:
         assert ask(caller, PING) == b"+PONG\r\n"
         server.kill()

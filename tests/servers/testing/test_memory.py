@@ -240,7 +240,7 @@ def _has(node: MemoryNode, token: bytes) -> bool:
 
 @both
 async def test_a_hung_minority(face: Face, nodes: MemoryNodes) -> None:
-    """Calls do not wait for it; when it resumes it executes what it was sent, and no key of ours
+    """Calls do not wait for it; when it resumes it executes what it was sent, and no key
     stays.
     """
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
@@ -266,7 +266,7 @@ async def test_a_hung_minority(face: Face, nodes: MemoryNodes) -> None:
 
 @both
 async def test_a_hung_majority(face: Face, nodes: MemoryNodes) -> None:
-    """Calls end at their deadlines and name the two; when they resume no key of ours is left."""
+    """Calls end at their deadlines and name the two; when they resume no key is left."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         assert await sees_all(redlock)
         for node in nodes[:2]:
@@ -282,7 +282,7 @@ async def test_a_hung_majority(face: Face, nodes: MemoryNodes) -> None:
 
 @both
 async def test_hung_before_the_first_word(face: Face, nodes: MemoryNodes) -> None:
-    """It accepts connections and sends no greeting."""
+    """A node that is hung accepts connections and sends nothing."""
     nodes[1].hang()
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         async with redlock.lock("a", timeout=5):
@@ -349,7 +349,7 @@ def run_id(node: MemoryNode) -> str:
 
 @both
 async def test_a_restarted_node_keeps_out(face: Face, nodes: MemoryNodes) -> None:
-    """Its memory does not matter, unless it is declared as born empty."""
+    """A restarted node refuses whatever it remembers, unless it is declared as born empty."""
     mark = "quorlock:born-empty"
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         for node in nodes[:2]:
@@ -766,8 +766,8 @@ def test_what_no_thread_has_read_yet_was_sent(nodes: MemoryNodes) -> None:
 
 
 def test_connections_end_with_what_they_led_to(nodes: MemoryNodes) -> None:
-    """They end when a node is stopped, restarted or reset; it forgets those that clients have
-    closed.
+    """Connections end when a node is stopped, restarted or reset; it forgets those that clients
+    have closed.
     """
     for end in (MemoryNode.stop, MemoryNode.restart, MemoryNode.reset):
         with Client(nodes[0]) as client:

@@ -248,7 +248,7 @@ def test_real_servers(tmp_path: Path) -> None:
 
 
 def test_no_real_servers(tmp_path: Path) -> None:
-    """Without a server program the test is skipped with what to install."""
+    """The test is skipped without a server program, and the reason says what to install."""
     tests = """
     import quorlock.testing.servers
 

@@ -331,7 +331,7 @@ def test_a_replica_is_read_only() -> None:
 
 
 def test_a_bad_option_shows_the_servers_own_words() -> None:
-    """If a server does not start, the error ends with its log, and nothing is left."""
+    """The error of a server that does not start ends with its log, and nothing is left."""
     before = children()
     with pytest.raises(ServersUnavailable, match="no-such-option") as caught:
         Servers.start(3, options=("--no-such-option", "1"))
@@ -574,9 +574,7 @@ def test_interpreter_exit_ends_them(ending: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_servers_die_with_their_parent(number: signal.Signals) -> None:
-    """If the parent is killed, its servers die and their folder is removed, including a stopped
-    one.
-    """
+    """Servers of a killed parent die, also a stopped one, and their folder is removed."""
     script = "servers = Servers.start(3); servers[0].stop(); tell(servers); input()"
     with Parent(script) as parent:
         parent.process.send_signal(number)
@@ -606,7 +604,7 @@ servers = Servers.start(2); servers[0].stop(); tell(servers); input()
 
 @pytest.mark.parametrize("program", ["raise SystemExit(1)", "import time; time.sleep(60)"])
 def test_servers_need_a_watcher(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the watcher servers could outlive us, so none are started."""
+    """No servers are started without the watcher, since they could outlive us."""
     monkeypatch.setattr(module, "_WATCHER", program)
     monkeypatch.setattr(module, "_READY_TIMEOUT", 1.0)
     before = children()

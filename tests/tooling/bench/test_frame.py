@@ -72,7 +72,7 @@ def code(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 def test_a_child_that_cannot_exit_is_killed_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its result counts all the same."""
+    """The child's result counts nevertheless."""
     code(
         monkeypatch,
         "import threading, time\n"

@@ -100,7 +100,7 @@ def test_it_is_quiet_when_nothing_has_changed(capsys: pytest.CaptureFixture[str]
 
 
 def complaints_about(face: str, figures: Iterable[str], seconds: float = 6.0) -> list[str]:
-    """What the guard has to say once nothing is left to say about anything else.
+    """Return the complaints about these figures, once the guard has no others.
 
     A red `guard.main` measures to the end of its time, in case that what it complains of goes away.
     What is planted does not, and all else has become calm by then or is a fault.

@@ -182,7 +182,7 @@ def test_every_combination_of_replies_is_classified_and_released(n: int) -> None
 
 
 def test_an_even_split_is_released_at_once() -> None:
-    """With 2-2 of 4, and 1-1 of 2, the flow does not wait for the rest (rule 8)."""
+    """The flow does not wait for the rest with 2-2 of 4, nor with 1-1 of 2 (rule 8)."""
     four = Script([[held(1), yes(2), held(3), yes(40)]])
     assert refused(four).reason is FailureReason.HELD
     assert four.sent(Release) == [START + ms(3)]
@@ -281,7 +281,7 @@ def test_timeout_zero_is_one_attempt(say: Say) -> None:
 
 
 def test_the_last_sleep_is_clamped_for_one_attempt_at_the_end() -> None:
-    """With 300 ms and pauses of 200 ms the attempts begin at 0, 202 and 300 ms: no later one."""
+    """The attempts of 300 ms with pauses of 200 ms begin at 0, 202 and 300 ms, and none later."""
     script = Script([[held(1)] * 3])
     error = failing(script, 0.3, Dice(1.0))
     assert [at - START for at in script.sent(Acquire)] == [0, ms(202), ms(300)]

@@ -75,7 +75,9 @@ def test_a_quorum_that_replies_after_node_timeout_extends() -> None:
 
 @pytest.mark.parametrize(("left_ms", "waits_ms"), [(5_000, 500), (400, 200), (90, 50), (20, 20)])
 def test_half_of_the_validity_is_left_for_trying_again(left_ms: int, waits_ms: int) -> None:
-    """At most half a second, at least node_timeout (50 ms), and never beyond the validity."""
+    """A round lasts at most half a second, at least node_timeout (50 ms), and ends with the
+    validity.
+    """
     script = Script([[yes(1), NEVER, NEVER], [yes(1)] * 3])
     extended(script, ms(left_ms))
     (first, *_) = script.at(Sleep)
@@ -166,8 +168,8 @@ def test_every_combination_of_answers(n: int) -> None:
 def test_a_dead_minority_does_not_hide_a_loss(
     n: int, dead: Say, against: Callable[[float], Say], loss: LossReason
 ) -> None:
-    """When dead nodes decide early, replies of the others still count: a quorum that reports a
-    missing key ends the lease at once, not when its validity ends.
+    """Replies of live nodes count after dead nodes have decided: a quorum that reports a missing
+    key ends the lease at once, not when its validity ends.
     """
     minority = n - quorum(n)
     plan = [dead] * minority + [against(i + 2) for i in range(quorum(n))]
@@ -241,7 +243,7 @@ def test_nothing_is_sent_after_the_end(
 
 
 def test_a_lease_that_is_over_asks_no_node() -> None:
-    """At or after its end an extension is lost without a byte."""
+    """An extension at or after the end of its lease is lost without a byte."""
     for left in (0, -1, -START):
         script = Script([[yes(1)] * 3])
         outcome = extended(script, left=left)

@@ -265,7 +265,7 @@ def test_a_suppression_lasts_as_long_as_anything_is_carried() -> None:
 
 
 def test_a_suppression_lasts_as_long_as_a_release_is_under_way() -> None:
-    """If that connection is lost, no new release becomes pending: these copies would be unknown."""
+    """No release becomes pending when that connection is lost: these copies would be unknown."""
     pending_releases = PendingReleases(MAX_TTL)
     pending_releases.add(b"k", b"t", "run", 0)
     (copy,) = pending_releases.due(0, "run")

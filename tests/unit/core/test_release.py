@@ -105,9 +105,7 @@ def test_every_combination_of_answers(n: int) -> None:
 def test_a_dead_minority_does_not_hide_that_it_was_gone(
     n: int, dead: Say, against: Callable[[float], Say], loss: LossReason
 ) -> None:
-    """When dead nodes decide early, replies of the others still count: False is an answer, not an
-    error.
-    """
+    """Replies of live nodes count after dead nodes have decided: False is no error."""
     minority = n - quorum(n)
     plan = [dead] * minority + [against(i + 2) for i in range(quorum(n))]
     outcome = released(Script([plan]))

@@ -171,7 +171,7 @@ def named(policy: Policy, name: bytes) -> RenewalEntry:
 
 
 def test_an_invalidation_makes_the_leases_of_its_keys_due() -> None:
-    """They are due at once, unless checked recently; the others stay; a push without keys is for
+    """Named leases are due at once, unless checked recently; others stay; a push without keys names
     all.
     """
     policy, schedule = policy_of(3), RenewalSchedule()
@@ -407,8 +407,8 @@ def test_a_quorum_that_is_late_waits_for_a_hung_node_as_long_again() -> None:
     ("left_ms", "waits_ms"), [(6_000, 500), (1_000, 500), (400, 200), (110, 55), (90, 50), (5, 50)]
 )
 def test_half_of_the_validity_is_left_for_trying_again(left_ms: int, waits_ms: int) -> None:
-    """At most half a second, and at least node_timeout; then at once, because waiting was the
-    pause.
+    """A round lasts at most half a second, at least node_timeout; the next one begins at once,
+    because waiting was the pause.
     """
     policy = policy_of(3)
     renewal = renewal_of(policy)
@@ -420,7 +420,7 @@ def test_half_of_the_validity_is_left_for_trying_again(left_ms: int, waits_ms: i
 
 
 def test_the_shortest_of_many_is_not_kept_waiting() -> None:
-    """They go in one packet, and the lease that ends first limits the wait."""
+    """All leases go in one packet, and the one that ends first limits the wait."""
     policy = policy_of(3)
     renewals = [renewal_of(policy, ttl_ms) for ttl_ms in (10_000, 400)]
     at = lease(renewals[1]).until - ms(260)
@@ -430,7 +430,7 @@ def test_the_shortest_of_many_is_not_kept_waiting() -> None:
 
 @pytest.mark.parametrize(("others_ms", "waits_ms"), [(20, 50), (70, 70), (9_000, 500)])
 def test_other_leases_are_not_kept_waiting(others_ms: int, waits_ms: int) -> None:
-    """When the next lease is due, the round waits only node_timeout."""
+    """The round waits only node_timeout when the next lease is due."""
     policy = policy_of(3)
     renewal = renewal_of(policy)
     script = Script([[yes(1), NEVER, NEVER]])
@@ -462,8 +462,8 @@ def test_it_counts_only_before_the_old_validity_ends(early: int) -> None:
 
 
 def test_after_the_deadline_nothing_is_sent() -> None:
-    """Its loss is reported by then; it is released when the last `valid_until` of its holder is
-    over.
+    """The loss is reported by then, and the lease is released when the last `valid_until` of its
+    holder is over.
     """
     renewal = renewal_of(policy_of(3))
     schedule = RenewalSchedule()
@@ -504,7 +504,7 @@ def test_a_loss_that_is_seen_early_is_released_when_the_promised_validity_ends(
 
 
 def test_who_gives_a_lost_lease_up_is_not_waited_for() -> None:
-    """Its holder has released it: the schedule has no entry for it any more."""
+    """The schedule has no entry for a lease that its holder has released."""
     renewal, schedule = renewal_of(policy_of(3)), RenewalSchedule()
     schedule.add(renewal)
     deadline = lease(renewal).deadline
@@ -619,7 +619,9 @@ def test_no_start_makes_it_pass_the_limit() -> None:
 
 
 def test_many_go_in_one_packet() -> None:
-    """They go in batches; each lease by its own votes, and a hung node costs its time once."""
+    """Many leases go in batches; each is decided by its own votes, and a hung node costs its time
+    once.
+    """
     policy = policy_of(3)
     renewals = [
         RenewalEntry(Leased(policy, b"r%d" % number), TTL_MS, START, Dice())

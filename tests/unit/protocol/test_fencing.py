@@ -90,7 +90,7 @@ def heard(pipeline: RequestPipeline, reply: bytes) -> list[Answer]:
 
 @pytest.mark.parametrize("command", [ACQUIRE, RAISE])
 def test_the_first_on_a_connection_goes_in_full(command: Command) -> None:
-    """This saves a second round trip if the script is not loaded yet."""
+    """The full text saves a second round trip if the script is not loaded yet."""
     pipeline = RequestPipeline(None, 1)
     assert asked(pipeline, command, Asker()) == encode_eval(command)
     assert asked(pipeline, command, Asker()) == encode(command)

@@ -78,7 +78,7 @@ def test_every_command_is_packed_as_hiredis_does(key: bytes, token: bytes, ttl_m
 @settings(deadline=None)
 @given(WORDS, WORDS, TTLS)
 def test_every_script_is_packed_in_full(key: bytes, token: bytes, ttl_ms: int) -> None:
-    """If a node has lost a script, its text is sent with the same arguments."""
+    """A node that has lost a script is sent its text with the same arguments."""
     for command in (
         ScriptedAcquire(key, token, ttl_ms),
         IssueFence(key, token, ttl_ms, 1),

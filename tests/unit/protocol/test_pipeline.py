@@ -198,7 +198,7 @@ def test_a_request_without_a_receiver_keeps_its_place() -> None:
 
 
 def test_a_reply_without_a_request() -> None:
-    """After it no reply can be matched with its request."""
+    """No reply can be matched with its request after such a reply."""
     talk = Talk()
     with pytest.raises(ProtocolError, match="replies without a request"):
         talk.deliver(b"+OK\r\n")
@@ -326,7 +326,7 @@ def test_many_small_replies_are_not_one_without_an_end() -> None:
     ],
 )
 def test_a_server_that_plays_our_password_back(reply: str) -> None:
-    """Its message is kept, without the password or a part of it, also if it is truncated."""
+    """The message is kept, without the password or a part of it, also if it is truncated."""
     talk = Talk()
     talk.ask(acquire())
     ((_, answer),) = talk.deliver(reply.encode() + b"\r\n")

@@ -1,4 +1,4 @@
-"""A command that never ends by itself. Writes what happens to it to the file `log`, as lines:
+"""A command that ends only by a signal. Writes what happens to it to the file `log`, as lines:
 
     begun PID GRANDCHILD    it has started another, which ignores all that it can and waits for ever
     alive TIME              every few milliseconds, in seconds of quorlock.now()

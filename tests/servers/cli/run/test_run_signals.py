@@ -71,7 +71,7 @@ def test_many_ctrl_c_end_neither_us_nor_the_release(run: Runner) -> None:
     for times in (1, 2, 3):
         held.send(signal.SIGINT)
         await_that(lambda: len(run.log("got")) >= times)  # noqa: B023 (called before the next)
-    # Stopped meanwhile, so that the last one arrives before it has seen the end of the command.
+    # Stopped now, so that the last one arrives before it has seen the end of the command.
     os.kill(held.pid, signal.SIGSTOP)
     for pid in reversed(run.pids()):
         os.kill(pid, signal.SIGKILL)
@@ -185,7 +185,7 @@ def test_on_a_terminal_the_command_reads_from_it(run: Runner) -> None:
 
 
 def test_on_a_terminal_all_are_dead_in_time_too(run: Runner) -> None:
-    """On a terminal the command shares our process group, which cannot be killed as a whole."""
+    """The command on a terminal shares our process group, which cannot be killed as a whole."""
     arguments = ("x", "--ttl", "1s", "--no-renew", "--", sys.executable, str(PATIENT), "")
     terminal = Terminal(run, *arguments)
     assert terminal.run.end().returncode == 79
