@@ -60,18 +60,18 @@ _READ_ONLY_RELEASE: Final = in_script(READ_ONLY, scripts.RELEASE, b"redis.call('
 _READ_ONLY_PROBE: Final = in_script(READ_ONLY, scripts.PROBE, b"redis.call('DEL'")
 _SETS_MARKER, _SETS_LOCK = b"redis.call('SET', KEYS[3]", b"redis.call('SET', KEYS[1]"
 _SETS_COUNTER = b"redis.call('SET', KEYS[2]"
-READ_ONLY_EXTEND: Final = in_script(READ_ONLY, scripts.EXTEND, b"redis.call('PEXPIRE'")
+_READ_ONLY_EXTEND: Final = in_script(READ_ONLY, scripts.EXTEND, b"redis.call('PEXPIRE'")
 
 
 class Entry(NamedTuple):
     """A key's value, and the last instant (ms) at which it exists (None: it does not expire).
 
-    If the value is None, the key has another type: `members` are those of a list or a set.
+    If the value is None, the key has another type: `members` are those of a list.
     """
 
     value: bytes | None
     until: int | None
-    members: tuple[bytes, ...] | frozenset[bytes] = ()
+    members: tuple[bytes, ...] = ()
 
 
 class FakeNode:
@@ -232,7 +232,7 @@ class FakeNode:
             return 0
         if ttl_left(entry, at) < ttl_ms:
             if self.read_only:
-                return READ_ONLY_EXTEND
+                return _READ_ONLY_EXTEND
             self.expire_at(key, entry, at + ttl_ms, at)
         return 1
 
@@ -269,8 +269,7 @@ class FakeNode:
             since = at
         now = b"%b%b:%d" % (run_id, self.followed, since)
         if now != marker:
-            if self.read_only or self.full:
-                refusal = READ_ONLY if self.read_only else FULL
+            if refusal := self._refusal():
                 return in_script(refusal, scripts.GUARD, b"redis.call('SET'")
             self.keys[key] = Entry(now, None)
         return at - since

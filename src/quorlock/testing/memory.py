@@ -361,6 +361,7 @@ class _Visit:
         self._sock = sock
         self._reader = hiredis.Reader(notEnoughData=_MORE)
         self._out = b""
+        self._over = False  # the client sent no request: the connection ends after the error
         sock.setblocking(False)
 
     @property
@@ -386,10 +387,10 @@ class _Visit:
         """Reply to all complete requests, unless the node hangs."""
         if not self._door.serves(self):
             return
-        while not self._session.over and (request := self._next()) is not _MORE:
+        while not self._over and (request := self._next()) is not _MORE:
             self._out += self._answer(request)
         self._send()
-        if self._session.over:
+        if self._over:
             self.end()
         elif self._closed:
             self._door.leave(self)
@@ -421,7 +422,7 @@ class _Visit:
     def _answer(self, request: object) -> bytes:
         words = cast("list[bytes]", request) if isinstance(request, list) else None
         if words is None or not all(isinstance(word, bytes) for word in words):
-            self._session.over = True
+            self._over = True
             return _encoded(_NO_REQUEST, self._session.resp)
         if not words:
             return b""
