@@ -298,7 +298,7 @@ def test_fork_while_other_threads_acquire(nodes: Servers) -> None:
 
 
 def test_fork_while_it_connects(nodes: Servers) -> None:
-    """Keepers are at work in the parent; in the child there are none, and it starts its own."""
+    """Connectors run in the parent; the child has none of them, and starts its own."""
     for _ in range(10):
         redlock = Redlock(nodes.urls, **PATIENT)
         thread = threading.Thread(target=cycle, args=(redlock, "thread", 1))

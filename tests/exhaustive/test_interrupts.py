@@ -529,7 +529,7 @@ def test_cold(nodes: Servers, act: Callable[[Scene, Interrupter], None], granula
 
 
 def all_up(scene: Scene) -> None:
-    """Keepers bring every node, whatever was interrupted."""
+    """Connectors connect every node, whatever was interrupted."""
     end = time.monotonic() + 2.0
     while not all(node.up for node in scene.redlock.nodes):
         if time.monotonic() > end:

@@ -1,1 +1,1 @@
-"""quorlock on real servers: traffic under faults, and an independent judge of what happened."""
+"""quorlock on real servers: traffic under faults, and an independent validation of the results."""

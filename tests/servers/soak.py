@@ -34,12 +34,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.harness.faults import FAULTS, Fault, Site, clients, shim, sites
-from tests.harness.traffic.crew import Process
+from tests.harness.traffic.processes import Process
 from tests.harness.traffic.records import instant
 from tests.harness.traffic.settings import ASYNCIO, BLOCKING, Settings
 from tests.harness.traffic.strikes import NO_THREADS, STRIKE
 from tests.harness.validate.judge import broken_words, overlaps
-from tests.servers.scenarios.stage import TCP, UNIX, Course, Stage, Verdict, staged
+from tests.servers.scenarios.scenario import TCP, UNIX, Course, Scenario, Verdict, started
 
 TELL_EVERY = 10.0
 # More threads than a driver lets acquire at once, and both faces both ways.
@@ -59,26 +59,26 @@ CLIENT_FAULTS = (
 class Soak:
     """The nemesis of a long run: one thread that goes through many courses of faults at once."""
 
-    def __init__(self, stage: Stage, seed: int, minutes: float) -> None:
-        self.stage = stage
+    def __init__(self, scenario: Scenario, seed: int, minutes: float) -> None:
+        self.scenario = scenario
         self.client_acts: Counter[str] = Counter()
         self.storms = 0  # a majority away at once
         self._seed = seed
         self._began = time.monotonic()
         self._until = self._began + 60 * minutes
-        self._free = list(stage.sites)
-        self._calm = False  # no new faults: the weather wants all nodes
+        self._free = list(scenario.sites)
+        self._calm = False  # no new faults: the next one is for many nodes
         self._order = itertools.count()
         self._due: list[tuple[float, int, Course]] = []
         self._told_at = self._began
 
     def run(self) -> None:
         """Run until the time is up, or `stop`; every fault that was begun is ended."""
-        slots = (len(self.stage.sites) - 1) // 2
+        slots = (len(self.scenario.sites) - 1) // 2
         for slot in range(slots):
             self._add(self._node_faults(random.Random(f"{self._seed}/node/{slot}")))
         self._add(self._client_faults(random.Random(f"{self._seed}/client")))
-        self._add(self._weather(random.Random(f"{self._seed}/weather")))
+        self._add(self._faults_of_many(random.Random(f"{self._seed}/weather")))
         while self._due:
             at, _, course = heapq.heappop(self._due)
             self._wait(at)
@@ -102,33 +102,33 @@ class Soak:
             site = self._free.pop(entropy.randrange(len(self._free)))
             fault = entropy.choice(FAULTS)
             try:
-                yield from self.stage.course(fault, site, entropy.uniform(0.2, 1.5))
+                yield from self.scenario.course(fault, site, entropy.uniform(0.2, 1.5))
             finally:
                 self._free.append(site)
             yield from self._rest(entropy.uniform(0.05, 0.8))
             while self._calm:
                 yield 0.1
 
-    def _weather(self, entropy: random.Random) -> Course:
+    def _faults_of_many(self, entropy: random.Random) -> Course:
         """Slow all nodes down, or take a majority away, from time to time: then no lock is
         granted.
         """
-        for season in itertools.cycle((self._slow_network, self._storm)):
+        for fault in itertools.cycle((self._slow_network, self._majority_away)):
             yield from self._rest(entropy.uniform(5.0, 20.0))
             if not self._goes_on():
                 return
             self._calm = True
-            while len(self._free) < len(self.stage.sites):
+            while len(self._free) < len(self.scenario.sites):
                 yield 0.1
-            yield from season(entropy)
+            yield from fault(entropy)
             self._calm = False
 
     def _slow_network(self, entropy: random.Random) -> Course:
-        yield from self.stage.weather(entropy.uniform(1.0, 4.0))
+        yield from self.scenario.slow_network(entropy.uniform(1.0, 4.0))
 
-    def _storm(self, entropy: random.Random) -> Course:
+    def _majority_away(self, entropy: random.Random) -> Course:
         """A majority at once, by faults that keep the memory."""
-        struck = entropy.sample(self.stage.sites, len(self.stage.sites) // 2 + 1)
+        struck = entropy.sample(self.scenario.sites, len(self.scenario.sites) // 2 + 1)
         under_way = set(struck)
         for site in struck:
             seconds = entropy.uniform(1.0, 2.5)
@@ -139,23 +139,23 @@ class Soak:
 
     def _inflict(self, fault: Fault, site: Site, seconds: float, under_way: set[Site]) -> Course:
         try:
-            yield from self.stage.course(fault, site, seconds)
+            yield from self.scenario.course(fault, site, seconds)
         finally:
             under_way.remove(site)
 
     def _client_faults(self, entropy: random.Random) -> Course:
         while self._goes_on():
             yield from self._rest(entropy.uniform(1.0, 6.0))
-            process = entropy.choice(self.stage.crew.alive)
+            process = entropy.choice(self.scenario.processes.alive)
             kind = entropy.choice(CLIENT_FAULTS)
             if kind == "client paused":
                 clients.pause(process.popen)
                 try:
-                    yield entropy.uniform(0.2, 2 * self.stage.max_ttl)
+                    yield entropy.uniform(0.2, 2 * self.scenario.max_ttl)
                 finally:
                     clients.resume(process.popen)
             elif kind == "client suspended":
-                process.suspend(entropy.uniform(0.05, 2 * self.stage.max_ttl))
+                process.suspend(entropy.uniform(0.05, 2 * self.scenario.max_ttl))
             elif kind == "no threads":
                 process.popen.send_signal(NO_THREADS)
             elif kind == "signal handlers":
@@ -171,9 +171,9 @@ class Soak:
             yield entropy.uniform(0.001, 0.05)
 
     def _kill(self, process: Process) -> None:
-        process.murdered = True
+        process.killed = True
         clients.kill(process.popen)
-        self.stage.crew.replace(process)
+        self.scenario.processes.replace(process)
 
     def _rest(self, seconds: float) -> Course:
         """Do nothing for so long, unless it is over before."""
@@ -198,22 +198,22 @@ class Soak:
 
     def _progress(self) -> str:
         looked_at = instant()
-        history = self.stage.history.follow()
-        faults = len(self.stage.acts) + self.client_acts.total()
+        history = self.scenario.history.follow()
+        faults = len(self.scenario.acts) + self.client_acts.total()
         settled = history.settled(looked_at)
         met = len(overlaps(settled))
         return (
             f"{self.seconds:6.0f} s: {len(history.stays)} turns, {faults} faults,"
-            f" overlaps {met}, told otherwise {len(broken_words(settled))},"
+            f" overlaps {met}, promises broken {len(broken_words(settled))},"
             f" defects {len(history.defects)}"
         )
 
 
-def table(stage: Stage, client_acts: Counter[str], verdict: Verdict) -> str:
+def table(scenario: Scenario, client_acts: Counter[str], verdict: Verdict) -> str:
     """All that a run came to."""
-    history = stage.history
-    inflicted = Counter(act.fault for act in stage.acts)
-    proved = Counter(act.fault for act in stage.acts if act.proof)
+    history = scenario.history
+    inflicted = Counter(act.fault for act in scenario.acts)
+    proved = Counter(act.fault for act in scenario.acts if act.proof)
     lines = ["", "turns"]
     lines += [f"  {face:10} {count:8}" for face, count in sorted(history.turns().items())]
     lines += [f"faults {' ' * 15} count  proved"]
@@ -232,12 +232,12 @@ def table(stage: Stage, client_acts: Counter[str], verdict: Verdict) -> str:
         f"late calls         {len(late)}",
         f"keys left          {len(verdict.left)}",
         f"memory of processes {memory} MB",
-        f"processes killed   {len(stage.crew.murdered)}",
+        f"processes killed   {len(scenario.processes.killed)}",
         f"overlaps           {len(verdict.judgement.overlaps)}",
-        f"told otherwise     {len(broken_words(history.stays.values()))}",
+        f"promises broken    {len(broken_words(history.stays.values()))}",
         f"other wrongs       {len(verdict.judgement.wrongs) + len(verdict.complaints)}",
     ]
-    troubles = [str(act) for act in stage.acts if act.trouble]
+    troubles = [str(act) for act in scenario.acts if act.trouble]
     return "\n".join([*lines, *(f"not proved: {text[:300]}" for text in troubles)])
 
 
@@ -248,18 +248,18 @@ def soak(
     say(f"soak: {minutes:g} minutes, {count} nodes, seed {seed}")
     with (
         sites(count) as nodes,
-        staged(nodes, folder, seed, LONG_RUN, crowd=CROWD, keep_calls=False) as stage,
+        started(nodes, folder, seed, LONG_RUN, crowd=CROWD, keep_calls=False) as scenario,
     ):
         # A fault must not wait for work: here it is often the second of its kind.
-        stage.goes_on = False
-        nemesis = Soak(stage, seed, minutes)
+        scenario.expects_grants = False
+        nemesis = Soak(scenario, seed, minutes)
         with stopped_by_ctrl_c(nemesis.stop):
             say("under way")
             nemesis.run()
         seconds, storms = nemesis.seconds, nemesis.storms
-        verdict = stage.finish()
+        verdict = scenario.finish()
     say(f"after {seconds:.0f} s, seed {seed}, {storms} times with a majority away:")
-    return report(stage, nemesis.client_acts, verdict, say)
+    return report(scenario, nemesis.client_acts, verdict, say)
 
 
 @contextmanager
@@ -282,10 +282,10 @@ def stopped_by_ctrl_c(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def report(
-    stage: Stage, client_acts: Counter[str], verdict: Verdict, say: Callable[[str], None]
+    scenario: Scenario, client_acts: Counter[str], verdict: Verdict, say: Callable[[str], None]
 ) -> int:
     """Say all that it came to; the exit status."""
-    say(table(stage, client_acts, verdict))
+    say(table(scenario, client_acts, verdict))
     if verdict.content:
         say("ALL IS WELL")
         return 0

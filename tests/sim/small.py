@@ -1,4 +1,4 @@
-"""Small worlds by hand: a plan in a few lines, weather without chance, and what came of it."""
+"""Small worlds by hand: a plan in a few lines, a network without chance, and the result."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from quorlock.testing.servers import Server
 from tests.harness.faults.site import Site
 
 PROBE_TTL_MS = 60_000  # of keys that a fault sets for its proof
-_PATIENCE = 10.0  # seconds until a server must have done what it was told
+_PATIENCE = 10.0  # seconds for a server to carry out a command
 
 S = TypeVar("S")
 

@@ -1,4 +1,4 @@
-"""The blocking and the asyncio API behind the same few words, so that turns are written once.
+"""The blocking and the asyncio API behind one interface, so that turns are written once.
 
 Turns are coroutines.  For asyncio they are tasks; for the blocking face each thread drives its own
 to the end in one go, since nothing in it ever suspends: every call blocks.
@@ -35,7 +35,7 @@ class Blocking:
         """Do nothing for so long."""
         time.sleep(seconds)  # noqa: ASYNC251 (in a separate thread)
 
-    async def rings(self, event: Any, seconds: float) -> bool:
+    async def is_set_within(self, event: Any, seconds: float) -> bool:
         """Is the event set within so many seconds?"""
         return bool(event.wait(seconds))
 
@@ -73,7 +73,7 @@ class Asyncio:
         """Do nothing for so long."""
         await asyncio.sleep(seconds)
 
-    async def rings(self, event: Any, seconds: float) -> bool:
+    async def is_set_within(self, event: Any, seconds: float) -> bool:
         """Is the event set within so many seconds?"""
         try:
             await asyncio.wait_for(event.wait(), seconds)

@@ -2,24 +2,24 @@
 
 Every line is one write to a file opened with O_APPEND, so that lines of threads never mix and
 kill -9 loses nothing but, at the worst, the end of the last line.  Instants are CLOCK_MONOTONIC in
-nanoseconds, which all processes of one machine share.  What the lines say:
+nanoseconds, which all processes of one machine share.  The vocabulary of the lines:
 
     hello     the process begins: pid, face, workers
     asks      a call into the library begins: call, verb, due (it should have ended then; null: no
               matter when), slack (ns that it may be late on a busy machine)
-    told      that call has ended: outcome, stalled (ns that this process stood still meanwhile)
+    returned  that call has ended: outcome, stalled (ns for which the process was stopped in it)
     begin     a worker has the lock from here: turn, kind, resource, token (a digest), until
-    still     it looked, and was told that it holds it at `at`, and may trust it until `until`
+    still     a check said that it holds the lock at `at`, and may trust it until `until`
     extended  it may trust the lock until a later instant: until
     wrote     it wrote its turn into the resource's file; late: the lease was over after that
-    met       it found another's turn in that file while it was told that it holds the lock: found
+    met       it found another's turn in that file while `held` was true: found
     end       it trusts the lock no more: how
-    gives up  it relies no more on what it was told: it releases, hands over or drops the lease next
+    gives up  it relies on its lease no more: it releases, hands over or drops the lease next
     defect    something came out of the library that never should: text
     slept     the machine of that process was suspended: noted by the one that did it
     bye       the process has closed everything and ends: memory_kb, the most it had
 
-Leaves what they mean to `tests.harness.validate`.
+`tests.harness.validate` interprets them.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ def instant() -> int:
 
 
 def _offset() -> int:
-    """Return how far the library's clock is ahead of ours; constant while the machine does not
-    sleep.
-    """
+    """Return how far the library's clock leads ours; constant unless the machine sleeps."""
     found = []
     for _ in range(20):
         before = instant()

@@ -38,7 +38,7 @@ class Settings:
         workers: how many.
         seed: of this process; every worker's choices follow from it and its number.
         kinds: weights of the kinds of turns.
-        pause: how long a worker does something else between two turns, at the most.
+        pause: the longest time that a worker does something else between two turns.
         slack: what a call may be late on a busy machine before it counts as stuck.
     """
 

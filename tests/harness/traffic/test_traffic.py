@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from quorlock.testing.servers import Servers
-from tests.harness.traffic.crew import Crew
+from tests.harness.traffic.processes import Processes
 from tests.harness.traffic.records import Record
 from tests.harness.traffic.settings import ASYNCIO, BLOCKING, MIXED, Settings
 from tests.harness.validate.history import History
@@ -55,10 +55,10 @@ def test_every_kind_of_turn_on_healthy_nodes(face: str, nodes: Servers, tmp_path
     """Each comes up, each ends, nothing is wrong with any."""
     history = History(tmp_path)
     wanted = STAYS | VERBS | WAYS | ({"CancelledError"} if face == ASYNCIO else set())
-    with Crew([settings(nodes, tmp_path, face)]) as crew:
-        (process,) = crew.processes
+    with Processes([settings(nodes, tmp_path, face)]) as processes:
+        (process,) = processes.all
         assert follow_until(history, lambda: seen(history) >= wanted), wanted - seen(history)
-        assert crew.stop(PATIENCE) == []
+        assert processes.stop(PATIENCE) == []
     judgement = judge(history.follow())
     print(history.outcomes)
     assert judgement.content, str(judgement)
@@ -68,30 +68,30 @@ def test_every_kind_of_turn_on_healthy_nodes(face: str, nodes: Servers, tmp_path
 
 
 def test_records_survive_kill_9(nodes: Servers, tmp_path: Path) -> None:
-    """The records are complete; only the last line may be truncated. The crew reports unexpected
+    """The records are complete; only the last line may be truncated. The parent reports unexpected
     deaths.
     """
-    with Crew([settings(nodes, tmp_path, face) for face in FACES]) as crew:
+    with Processes([settings(nodes, tmp_path, face) for face in FACES]) as processes:
         history = History(tmp_path)
         assert follow_until(history, lambda: len(history.turns()) == 2)
-        murdered, died = crew.processes
-        murdered.kill()
+        killed, died = processes.all
+        killed.kill()
         os.kill(died.pid, signal.SIGKILL)
-        words = crew.stop(PATIENCE)
+        words = processes.stop(PATIENCE)
     assert len(words) == 1
     assert f"process {died.pid} ended with -9" in words[0]
-    judgement = judge(history.follow(), crew.murdered)
-    assert crew.murdered == {murdered.pid}
+    judgement = judge(history.follow(), processes.killed)
+    assert processes.killed == {killed.pid}
     assert judgement.overlaps == []
     assert not history.unreadable
     assert f"process {died.pid} never said bye" in judgement.wrongs
-    assert not [wrong for wrong in judgement.wrongs if str(murdered.pid) in wrong]
+    assert not [wrong for wrong in judgement.wrongs if str(killed.pid) in wrong]
 
 
 def test_a_process_that_does_not_begin_is_reported(tmp_path: Path) -> None:
-    """The error has its output; the crew does not wait for the other process."""
+    """The error has its output; the parent does not wait for the other process."""
     broken = Settings(("nonsense://",), str(tmp_path), BLOCKING, 1, 1)
-    with pytest.raises(RuntimeError, match="ConfigError"), Crew([broken]):
+    with pytest.raises(RuntimeError, match="ConfigError"), Processes([broken]):
         raise AssertionError("it began")
 
 
@@ -100,14 +100,14 @@ def test_a_pause_is_no_lateness(nodes: Servers, tmp_path: Path) -> None:
     strict = dataclasses.replace(
         settings(nodes, tmp_path, BLOCKING), slack=0.5, kinds={"hold": 1}, timeouts=(0.3,)
     )
-    with Crew([strict]) as crew:
+    with Processes([strict]) as processes:
         history = History(tmp_path)
         assert follow_until(history, lambda: len(history.stays) > 10)
-        (process,) = crew.processes
+        (process,) = processes.all
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(2.5)
         os.kill(process.pid, signal.SIGCONT)
-        assert crew.stop(PATIENCE) == []
+        assert processes.stop(PATIENCE) == []
     judgement = judge(history.follow())
     stalled = max(call.stalled for call in history.calls.values())
     print(f"the longest stand-still that a call has noted: {stalled / 1e9:.2f} s")

@@ -50,7 +50,7 @@ class Worker:
         self._entropy = random.Random(f"{settings.seed}/{number}")
         self._tickets = Path(settings.folder, "tickets")
         self._kind = ""
-        self._own: Any = None  # a Redlock of its own, while it has one
+        self._own: Any = None  # a separate Redlock, while it has one
         self._latest: weakref.ref[Stay] | None = None  # its lease must be garbage after its turn
         self._kinds: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "hold": self._hold,
@@ -140,13 +140,15 @@ class Worker:
             outcome = {"outcome": _word(result)}
             return result
         except EXPECTED as error:
-            outcome = _told(error)
+            outcome = _facts_of(error)
             raise
         except BaseException as error:
             outcome = {"outcome": type(error).__name__}
             raise
         finally:
-            self._record.note("told", call=number, stalled=self._stalls.total - stalled, **outcome)
+            self._record.note(
+                "returned", call=number, stalled=self._stalls.total - stalled, **outcome
+            )
 
     # --- kinds of turns ----------------------------------------------------------------------
 
@@ -208,7 +210,7 @@ class Worker:
         stalled = self._stalls.total
         if stay.given_up:
             return  # by a signal handler
-        if not await self._face.rings(lost, self._settings.slack + 1.0):
+        if not await self._face.is_set_within(lost, self._settings.slack + 1.0):
             stood = (self._stalls.total - stalled) / 1e9
             self.defect(f"`lost` is not set after its end (the process stood still {stood:.3f} s)")
         with suppress(LeaseLost):
@@ -226,7 +228,7 @@ class Worker:
         stay = self._stay(await self.ask("acquire", self._allowed(timeout), lock.acquire))
         lost = stay.lease.lost
         while stay.look():
-            await self._face.rings(lost, 0.02)
+            await self._face.is_set_within(lost, 0.02)
         stay.end("lost")
         await self._face.sleep(0.15)  # longer than the notice of a loss
         await self._release(stay)
@@ -430,7 +432,7 @@ def _word(result: object) -> str:
     return type(result).__name__
 
 
-def _told(error: Exception) -> dict[str, Any]:
+def _facts_of(error: Exception) -> dict[str, Any]:
     """Return what an error says about the nodes, for the validator to compare."""
     votes = getattr(error, "votes", ())
     kind = type(error).__name__

@@ -1,7 +1,7 @@
 """One process of the traffic: threads or tasks that take turns until the parent says stop.
 
-`crew` runs it as `python -m tests.harness.traffic.worker SETTINGS`.  Standard input is the thread
-it hangs by: its end, whether the parent closed it or died, means stop.  It says "ready" once.
+`processes` runs it as `python -m tests.harness.traffic.worker SETTINGS`.  The end of standard
+input means stop, whether the parent closed it or died.  It prints "ready" once.
 """
 
 from __future__ import annotations

@@ -23,12 +23,12 @@ class Stay:
         began: the call that granted it had returned.
         until: its lease may be trusted up to here, as the library last said.
         ended: its holder trusted it no more; None: it never said (killed, or still there).
-        given_up: from then on its holder relies on nothing that it was told: it is about to
-            release the lease, to hand it over or to drop it.
-        slept: the holder's machine was suspended then, for nobody knows how long: what it was told
+        given_up: from then on its holder does not rely on the lease: it is about to release it, to
+            hand it over or to drop it.
+        slept: the holder's machine was suspended then, for an unknown time: a validity promised
             before ends there by its own clock, which counts that time.
-        last_still: the latest instant at which it was told that it holds the lock.
-        wrote: its name stood in the resource's file while it was held; None: nobody knows.
+        last_still: the latest instant at which `held` was true.
+        wrote: its name stood in the resource's file while it was held; None: unknown.
         shortened: an extension brought an earlier end.
     """
 
@@ -91,7 +91,7 @@ class Call:
     asked: int
     due: int | None
     slack: int
-    told: int | None = None
+    returned: int | None = None
     stalled: int = 0
     outcome: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -99,9 +99,9 @@ class Call:
     @property
     def overdue(self) -> int:
         """The time by which it ended after its deadline, without pauses of its process, in ns."""
-        if self.due is None or self.told is None:
+        if self.due is None or self.returned is None:
             return 0
-        return max(0, self.told - self.due - self.stalled)
+        return max(0, self.returned - self.due - self.stalled)
 
     @property
     def late(self) -> int:
@@ -113,10 +113,10 @@ class Call:
     @property
     def seconds(self) -> float:
         """The duration in seconds; 0.0 if it did not end."""
-        return 0.0 if self.told is None else (self.told - self.asked) / 1e9
+        return 0.0 if self.returned is None else (self.returned - self.asked) / 1e9
 
     def __str__(self) -> str:
-        said = f"{self.outcome} after {self.seconds:.3f} s" if self.told else "no answer"
+        said = f"{self.outcome} after {self.seconds:.3f} s" if self.returned else "no answer"
         return f"process {self.pid}, {self.who}: {self.verb} at {self.asked}: {said} {self.facts}"
 
 
@@ -201,12 +201,12 @@ class History:
         process.left, process.memory_kb = facts["at"], facts.get("memory_kb", 0)
 
     def _asks(self, facts: dict[str, Any]) -> None:
-        told = (facts[name] for name in ("pid", "who", "verb", "at", "due", "slack"))
-        self.calls[facts["pid"], facts["call"]] = Call(*told)
+        given = (facts[name] for name in ("pid", "who", "verb", "at", "due", "slack"))
+        self.calls[facts["pid"], facts["call"]] = Call(*given)
 
-    def _told(self, facts: dict[str, Any]) -> None:
+    def _returned(self, facts: dict[str, Any]) -> None:
         call = self.calls[facts["pid"], facts["call"]]
-        call.told, call.stalled, call.outcome = facts["at"], facts["stalled"], facts["outcome"]
+        call.returned, call.stalled, call.outcome = facts["at"], facts["stalled"], facts["outcome"]
         known = ("what", "at", "pid", "call", "stalled", "outcome")
         call.facts = {key: value for key, value in facts.items() if key not in known}
         self.outcomes[call.verb, call.outcome] += 1
@@ -264,7 +264,7 @@ class History:
         "hello": _hello,
         "bye": _bye,
         "asks": _asks,
-        "told": _told,
+        "returned": _returned,
         "begin": _begin,
         "still": _still,
         "extended": _extended,

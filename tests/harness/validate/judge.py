@@ -58,7 +58,7 @@ def _clashes(stays: Iterable[Stay], end: Callable[[Stay], int]) -> list[Pair]:
 
 @dataclass
 class Judgement:
-    """What a history comes to.
+    """The result of judging a history.
 
     Attributes:
         overlaps: two held one resource at the same time.
@@ -90,7 +90,7 @@ def judge(history: History, killed: Set[int] = frozenset(), *, over: bool = True
         *history.defects,
         *(f"unreadable record: {line}" for line in history.unreadable),
         *_untrue(stays),
-        *(_told(pair) for pair in broken_words(stays)),
+        *(_describe_broken(pair) for pair in broken_words(stays)),
         *_copied(stays),
         *_foreign(history),
         *_misnamed(calls),
@@ -111,10 +111,12 @@ def describe(pair: Pair) -> str:
     return f"{both:.3f} ms:\n  {one}\n  {other}"
 
 
-def _told(pair: Pair) -> str:
+def _describe_broken(pair: Pair) -> str:
     one, other = pair
     early = (one.told_until - other.began) / 1e6
-    return f"granted {early:.3f} ms before the end of what another was told:\n  {one}\n  {other}"
+    return (
+        f"granted {early:.3f} ms before the end of what another was promised:\n  {one}\n  {other}"
+    )
 
 
 def around(history: History, pair: Pair) -> list[str]:
@@ -133,7 +135,7 @@ def _untrue(stays: Iterable[Stay]) -> Iterable[str]:
     for stay in stays:
         if stay.last_still > stay.until + CLOCK_NS:
             beyond = (stay.last_still - stay.until) / 1e6
-            yield f"told that it holds the lock {beyond:.3f} ms after its validity ended: {stay}"
+            yield f"`held` was true {beyond:.3f} ms after its validity ended: {stay}"
         if stay.shortened and not stay.slept_within:
             yield f"an extension shortened its validity: {stay}"
         if stay.ended is not None and stay.ended < stay.began:
@@ -186,7 +188,7 @@ def _unfinished(history: History, killed: Set[int]) -> Iterable[str]:
         if process.left is None and process.pid not in killed:
             yield f"process {process.pid} never said bye"
     for call in history.calls.values():
-        if call.told is None and call.pid not in killed:
+        if call.returned is None and call.pid not in killed:
             yield f"never ended: {call}"
     for stay in history.stays.values():
         if stay.ended is None and stay.pid not in killed:

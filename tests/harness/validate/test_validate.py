@@ -51,11 +51,13 @@ class Book:
     def end(self, turn: int, at: int, how: str = "released") -> None:
         self.note("end", at, turn=turn, how=how)
 
-    def call(self, number: int, at: int, due: int | None, told: int | None, **facts: Any) -> None:
+    def call(
+        self, number: int, at: int, due: int | None, returned: int | None, **facts: Any
+    ) -> None:
         self.note("asks", at, call=number, who="thread 1", verb="acquire", due=due, slack=SLACK)
-        if told is not None:
+        if returned is not None:
             facts = {"outcome": "Lease", "stalled": 0} | facts
-            self.note("told", told, call=number, **facts)
+            self.note("returned", returned, call=number, **facts)
 
     def wrongs(self, *killed: int, over: bool = True) -> list[str]:
         """Return the findings of the validator."""
@@ -73,7 +75,9 @@ def book(tmp_path: Path) -> Book:
 # --- instants that a holder was given ----------------------------------------------------------
 
 
-def told(tmp_path: Path, *, how: str, gives_up_at: int | None, other_at: int) -> list[str]:
+def broken_promises(
+    tmp_path: Path, *, how: str, gives_up_at: int | None, other_at: int
+) -> list[str]:
     """Return the findings if a holder was given 100 ms, ended at 50, and another began later."""
     one, other = Book(tmp_path), Book(tmp_path, 2)
     one.begin(1, 0, 80 * MS)
@@ -84,22 +88,24 @@ def told(tmp_path: Path, *, how: str, gives_up_at: int | None, other_at: int) ->
     other.begin(1, other_at, 500 * MS)
     history = History(tmp_path).follow()
     assert overlaps(history.stays.values()) == []
-    return [word for word in judge(history, over=False).wrongs if "was told" in word]
+    return [word for word in judge(history, over=False).wrongs if "was promised" in word]
 
 
 def test_a_promised_validity_binds_after_the_lease_is_lost(tmp_path: Path) -> None:
-    (wrong,) = told(tmp_path, how="lost", gives_up_at=None, other_at=60 * MS)
-    assert wrong.startswith("granted 40.000 ms before the end of what another was told")
+    (wrong,) = broken_promises(tmp_path, how="lost", gives_up_at=None, other_at=60 * MS)
+    assert wrong.startswith("granted 40.000 ms before the end of what another was promised")
 
 
 def test_it_binds_no_longer_than_that(tmp_path: Path) -> None:
-    assert told(tmp_path, how="lost", gives_up_at=None, other_at=100 * MS) == []
-    assert told(tmp_path, how="lost", gives_up_at=None, other_at=100 * MS - CLOCK_NS) == []
+    assert broken_promises(tmp_path, how="lost", gives_up_at=None, other_at=100 * MS) == []
+    assert (
+        broken_promises(tmp_path, how="lost", gives_up_at=None, other_at=100 * MS - CLOCK_NS) == []
+    )
 
 
 @pytest.mark.parametrize("how", ["lost", "released", "handed over"])
 def test_who_gives_its_lease_up_relies_on_nothing(tmp_path: Path, how: str) -> None:
-    assert told(tmp_path, how=how, gives_up_at=55 * MS, other_at=60 * MS) == []
+    assert broken_promises(tmp_path, how=how, gives_up_at=55 * MS, other_at=60 * MS) == []
 
 
 def test_a_validity_promised_before_a_sleep_ends_with_the_sleep(tmp_path: Path) -> None:
@@ -195,7 +201,7 @@ def test_a_hundred_thousand_stays_are_no_matter() -> None:
 
 
 def test_a_good_history(book: Book) -> None:
-    book.call(1, 1, due=100, told=5)
+    book.call(1, 1, due=100, returned=5)
     book.begin(2, 10, until=90)
     book.note("wrote", 11, turn=2, late=False)
     book.note("still", 20, turn=2)
@@ -268,10 +274,10 @@ def test_what_is_not_known_yet_is_not_settled(book: Book) -> None:
 
 def test_a_long_run_forgets_calls_that_went_well(book: Book) -> None:
     """And keeps those that are late, that failed, or that have not ended."""
-    book.call(1, 0, due=100, told=5)
-    book.call(2, 0, due=100, told=SLACK + 500)
-    book.call(3, 0, due=100, told=5, outcome="AcquireTimeout", nodes=5, answered=2, unfit=0)
-    book.call(4, 0, due=100, told=None)
+    book.call(1, 0, due=100, returned=5)
+    book.call(2, 0, due=100, returned=SLACK + 500)
+    book.call(3, 0, due=100, returned=5, outcome="AcquireTimeout", nodes=5, answered=2, unfit=0)
+    book.call(4, 0, due=100, returned=None)
     history = History(book.folder, keep_calls=False).follow()
     assert [number for _, number in history.calls] == [2, 3, 4]
     assert history.outcomes == {("acquire", "Lease"): 2, ("acquire", "AcquireTimeout"): 1}
@@ -282,7 +288,7 @@ def test_a_killed_process_is_excused_and_no_other(book: Book) -> None:
     """A killed process holds until its validity ends, its calls never end, its last line is
     truncated.
     """
-    book.call(1, 1, due=2, told=None)
+    book.call(1, 1, due=2, returned=None)
     book.begin(2, 10, until=90)
     with book.path.open("a") as file:
         file.write('{"what": "still", "at": 2')
@@ -363,12 +369,12 @@ def test_the_work_of_another_holder_is_found_whatever_the_clocks_show(book: Book
 
 
 def test_late_calls_are_reported_with_their_lateness(book: Book) -> None:
-    book.call(1, 0, due=100, told=100)
-    book.call(2, 0, due=None, told=10**12)
-    book.call(3, 0, due=100, told=15 * MS + 100, stalled=5 * MS)
+    book.call(1, 0, due=100, returned=100)
+    book.call(2, 0, due=None, returned=10**12)
+    book.call(3, 0, due=100, returned=15 * MS + 100, stalled=5 * MS)
     assert book.wrongs(over=False) == []
     assert History(book.folder).follow().overdue == {"acquire": SLACK}
-    book.call(4, 0, due=100, told=15 * MS + 100, stalled=2 * MS)
+    book.call(4, 0, due=100, returned=15 * MS + 100, stalled=2 * MS)
     assert "late by 0.013 s" in book.wrongs(over=False)[0]
 
 
@@ -387,7 +393,7 @@ def test_an_error_is_compared_with_its_votes(
     book: Book, outcome: str, answered: int, unfit: int, true: bool
 ) -> None:
     votes = {"nodes": 5, "answered": answered, "unfit": unfit, "granted": 0, "text": ""}
-    book.call(1, 0, due=None, told=5, outcome=outcome, **votes)
+    book.call(1, 0, due=None, returned=5, outcome=outcome, **votes)
     assert (book.wrongs(over=False) == []) is true
 
 

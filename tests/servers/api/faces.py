@@ -85,7 +85,7 @@ class Face:
         """Return the results of many concurrent contenders: tasks, or threads."""
         return await asyncio.gather(*map(work, range(count)), return_exceptions=True)
 
-    async def rings(self, event: object, seconds: float) -> bool:
+    async def is_set_within(self, event: object, seconds: float) -> bool:
         """Is the event set by then?"""
         assert isinstance(event, asyncio.Event)
         try:
@@ -118,7 +118,7 @@ class BlockingFace(Face):
         with ThreadPoolExecutor(count) as threads:
             return list(threads.map(alone, range(count)))
 
-    async def rings(self, event: object, seconds: float) -> bool:
+    async def is_set_within(self, event: object, seconds: float) -> bool:
         assert isinstance(event, threading.Event)
         return event.wait(seconds)
 

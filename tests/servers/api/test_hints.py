@@ -109,7 +109,7 @@ async def test_the_loss_of_a_majority_is_reported_at_once(
         lease = await watched(redlock)
         event, due = lease.lost, next_due(lease)
         happens(telling[MAJORITY])
-        assert await face.rings(event, TTL)
+        assert await face.is_set_within(event, TTL)
         assert quorlock.now() < due
         lost = await raises(LeaseLost, lease.extend())
         assert lost.reason == reason
@@ -190,5 +190,5 @@ async def test_a_node_that_comes_back_sends_invalidations_again(
         assert await until(lambda: lease.valid_until > valid_until, TTL)
         event, due = lease.lost, next_due(lease)
         flush(telling[MAJORITY])
-        assert await face.rings(event, TTL)
+        assert await face.is_set_within(event, TTL)
         assert quorlock.now() < due

@@ -383,7 +383,7 @@ async def test_lost_is_set_when_the_validity_ends(face: Face, mortal_nodes: Serv
         event = lease.lost
         assert lease.lost is event
         assert event.is_set() <= (not lease.held)
-        assert await face.rings(event, 10)
+        assert await face.is_set_within(event, 10)
         assert not lease.held
         for node in mortal_nodes:
             node.cont()
@@ -398,7 +398,7 @@ async def test_lost_follows_an_extension(face: Face, nodes: Servers) -> None:
         await lease.extend(0.6)
         new_end = lease.valid_until
         assert new_end > old_end
-        assert await face.rings(event, 10)
+        assert await face.is_set_within(event, 10)
         assert quorlock.now() >= new_end - 0.6 / 20 > old_end
         assert not lease.held
 
@@ -435,7 +435,7 @@ async def test_lost_is_set_for_who_asks_when_it_is_over(face: Face, nodes: Serve
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a", ttl=SHORT).acquire()
         await until_over(lease)
-        assert await face.rings(lease.lost, 5)
+        assert await face.is_set_within(lease.lost, 5)
 
 
 def test_many_losses_are_reported_in_any_order(nodes: Servers) -> None:

@@ -120,7 +120,7 @@ async def test_max_hold_ends_it(face: Face, nodes: Servers) -> None:
             assert lease.valid_until <= limit
             await asyncio.sleep(0.01)
         assert quorlock.now() > began + TTL, "it was extended"
-        assert await face.rings(event, 5)
+        assert await face.is_set_within(event, 5)
         assert await until(lambda: left_over(nodes) == {})
         lost = await raises(LeaseLost, lease.extend())
         assert lost.reason == "expired"
@@ -142,7 +142,7 @@ async def test_no_client_gets_the_lock_before_the_promised_validity_ends(
 
         contender = threading.Thread(target=contend)
         contender.start()
-        assert await face.rings(lease.lost, 9)
+        assert await face.is_set_within(lease.lost, 9)
         await asyncio.to_thread(contender.join)
         assert got[0] >= told_until
 
@@ -176,7 +176,7 @@ async def test_a_lost_lease_is_released_at_once_when_its_block_is_left(
         try:
             async with redlock.lock("a", ttl=10, renew=True, **flag(face)) as lease:
                 wipe(nodes[MAJORITY], "a")
-                assert await face.rings(lease.lost, 9)
+                assert await face.is_set_within(lease.lost, 9)
         except LeaseLost as lost:
             error = lost
         assert error is not None
@@ -213,7 +213,7 @@ async def test_a_release_that_is_refused_does_not_hide_the_loss(
             async with redlock.lock("a", renew=True, max_hold=0.4) as lease:
                 for node in mortal_nodes:
                     node.execute("REPLICAOF", "127.0.0.1", "1")
-                await face.rings(lease.lost, 9)
+                await face.is_set_within(lease.lost, 9)
                 await asyncio.sleep(0)
         except LeaseLost as error:
             lost = error
@@ -285,7 +285,7 @@ async def test_all_nodes_hang(face: Face, mortal_nodes: Servers) -> None:
             node.stop()
         await asyncio.sleep(0.2)  # what was under way has come down
         end = lease.valid_until
-        assert await face.rings(event, 10)
+        assert await face.is_set_within(event, 10)
         told.append(quorlock.now())
         assert not lease.held
         assert end - 0.3 <= told[0] < end
@@ -314,7 +314,7 @@ async def test_keys_that_are_gone_are_reported_at_the_next_renewal(
         wipe(nodes[MAJORITY], "a")
         if thief:
             steal(nodes[MAJORITY], "a")
-        assert await face.rings(event, 5)
+        assert await face.is_set_within(event, 5)
         assert lease.valid_until == 0.0
         lost = await raises(LeaseLost, lease.extend())
         assert lost.reason == reason
@@ -331,7 +331,7 @@ async def test_a_lost_lease_stays_lost_when_its_key_comes_back(face: Face, nodes
         with pytest.raises(LeaseLost):
             async with redlock.lock("a", ttl=2, renew=True, **flag(face)) as lease:
                 wipe(nodes, "a")
-                assert await face.rings(lease.lost, 5)
+                assert await face.is_set_within(lease.lost, 5)
                 for node in nodes:
                     node.execute("SET", "a", lease.token, "PX", 60_000)
                 await asyncio.sleep(0.1)

@@ -50,7 +50,7 @@ async def sleep_and_tell(face: Face, database: str, urls: list[str]) -> None:
             break
         before = at
     say("held" if held else "lost")
-    say("told" if await face.rings(event, 5) else "not told")
+    say("set" if await face.is_set_within(event, 5) else "not set")
     say("written" if write(database, lease.fence) else "refused")
     try:
         await call(lease.extend)

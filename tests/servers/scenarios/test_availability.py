@@ -1,7 +1,7 @@
 """A majority of nodes is away: calls end in time and name the nodes, then work continues.
 
 Nothing is assumed: no lock can be granted without a majority. Nodes that died without their memory
-come back only when no earlier key can be alive (see `stage`), so no two holders overlap here
+come back only when no earlier key can be alive (see `scenario`), so no two holders overlap here
 either.
 """
 
@@ -21,7 +21,7 @@ from tests.harness.faults import FAULTS, Fault, sites
 from tests.harness.traffic.faces import FACES, Face, call
 from tests.harness.traffic.records import instant
 from tests.harness.traffic.settings import ASYNCIO, BLOCKING
-from tests.servers.scenarios.stage import Stage, staged
+from tests.servers.scenarios.scenario import Scenario, started
 
 SETTINGS: dict[str, Any] = {
     "ttl": 1.0,
@@ -51,20 +51,20 @@ def test_a_majority_is_away(names: tuple[str, ...], kind: Kind, tmp_path: Path, 
     """Three of five: every call ends at its deadline with an error that names the three, no lock is
     granted, and both APIs get locks soon after.
     """
-    with sites(5) as five, staged(five, tmp_path, seed) as stage:
-        stage.goes_on = False
+    with sites(5) as five, started(five, tmp_path, seed) as scenario:
+        scenario.expects_grants = False
         for name in names:
-            suffers(stage, BY_NAME[name], kind)
-        verdict = stage.finish()
+            suffers(scenario, BY_NAME[name], kind)
+        verdict = scenario.finish()
     assert verdict.content, str(verdict)
 
 
-def suffers(stage: Stage, fault: Fault, kind: Kind) -> None:
+def suffers(scenario: Scenario, fault: Fault, kind: Kind) -> None:
     """One majority away, and back."""
-    away = stage.sites[:MAJORITY]
-    urls, names = [site.proxy.url for site in stage.sites], {site.proxy.path for site in away}
+    away = scenario.sites[:MAJORITY]
+    urls, names = [site.proxy.url for site in scenario.sites], {site.proxy.path for site in away}
     print(f"--- {fault.name}")
-    with stage.inflicted(*((fault, site) for site in away)):
+    with scenario.inflicted(*((fault, site) for site in away)):
         since = instant()
         with ThreadPoolExecutor(len(FACES)) as threads:
             probes = [
@@ -74,12 +74,12 @@ def suffers(stage: Stage, fault: Fault, kind: Kind) -> None:
         for probe in probes:
             probe.result()
         since += round(IN_FLIGHT * 1e9)
-        assert stage.until(lambda _: failing(stage, since) == BOTH)
+        assert scenario.until(lambda _: failing(scenario, since) == BOTH)
         until = instant()
-    grants = stage.history.follow().grants(since, until)
+    grants = scenario.history.follow().grants(since, until)
     print(f"in {(until - since) / 1e9:.2f} s: grants {dict(grants)}")
     assert not grants
-    comes_back(stage)
+    comes_back(scenario)
 
 
 async def fails_in_time(face: Face, urls: list[str], away: set[str], kind: Kind) -> None:
@@ -116,20 +116,20 @@ async def failure(verb: Callable[[], Any]) -> tuple[Any, float]:
     raise AssertionError(f"{verb} gave {outcome!r} with a majority away")
 
 
-def failing(stage: Stage, since: int) -> set[str]:
+def failing(scenario: Scenario, since: int) -> set[str]:
     """Return the APIs whose traffic got errors since then."""
-    history = stage.history
+    history = scenario.history
     return {
         history.processes[call.pid].face
         for call in history.calls.values()
-        if call.told and call.told > since and call.outcome in RAISED
+        if call.returned and call.returned > since and call.outcome in RAISED
     }
 
 
 RAISED = ("QuorumUnreachable", "NodeError")
 
 
-def comes_back(stage: Stage) -> None:
+def comes_back(scenario: Scenario) -> None:
     healed = instant()
-    assert stage.until(lambda history: set(history.grants(healed, instant())) == BOTH)
+    assert scenario.until(lambda history: set(history.grants(healed, instant())) == BOTH)
     print(f"locks again {(instant() - healed) / 1e9:.2f} s after the nodes came back")

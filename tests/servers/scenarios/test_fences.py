@@ -41,7 +41,7 @@ class Fences:
 Story = Callable[[Fences], Coroutine[Any, Any, None]]
 
 
-def told(face: Face, urls: list[str], story: Story, **settings: Any) -> None:
+def play(face: Face, urls: list[str], story: Story, **settings: Any) -> None:
     """Call it with a Redlock that is closed at the end."""
 
     async def whole() -> None:
@@ -82,7 +82,7 @@ def test_they_rise_over_restarts_of_one_node_after_the_other(face: Face, memory:
             await fences.take()
 
     with Servers(3) as servers:
-        told(face, servers.urls, partial(story, servers))
+        play(face, servers.urls, partial(story, servers))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_they_rise_though_all_nodes_forget_at_once(face: Face, memory: str) -> N
         await fences.take()
 
     with Servers(3) as servers:
-        told(face, servers.urls, partial(story, servers), outage_timeout=10.0)
+        play(face, servers.urls, partial(story, servers), outage_timeout=10.0)
 
 
 @each_face
@@ -122,7 +122,7 @@ def test_they_rise_over_flushall_where_a_marker_guards(face: Face) -> None:
 
     with Servers(3) as servers:
         settings: dict[str, Any] = {"restart_guard": "marker", "outage_timeout": 10.0}
-        told(face, servers.urls, partial(story, servers), **settings)
+        play(face, servers.urls, partial(story, servers), **settings)
 
 
 async def refused(fences: Fences) -> str:
@@ -168,7 +168,7 @@ def test_one_clock_that_is_off_costs_nothing(face: Face, seconds: float) -> None
         assert abs(fences.all[-1] - fences.all[0]) < 600 * 1_000_000
 
     with sites(3) as three:
-        told(face, [site.server.url for site in three], partial(story, three))
+        play(face, [site.server.url for site in three], partial(story, three))
 
 
 @needs_shim
@@ -191,7 +191,7 @@ def test_clocks_that_do_not_agree_are_named(face: Face) -> None:
         await fences.take()
 
     with sites(3) as three:
-        told(face, [site.server.url for site in three], partial(story, three))
+        play(face, [site.server.url for site in three], partial(story, three))
 
 
 @needs_shim
@@ -210,7 +210,7 @@ def test_clocks_that_are_all_set_back_take_nothing_from_counters(face: Face) -> 
         await fences.take()
 
     with sites(1) as (site,):
-        told(face, [site.server.url], partial(story, site))
+        play(face, [site.server.url], partial(story, site))
 
 
 @needs_shim
@@ -230,4 +230,4 @@ def test_limit_one_node_whose_clock_is_set_back_and_whose_memory_is_lost(face: F
             jump.end(site)
 
     with sites(1) as (site,):
-        told(face, [site.server.url], partial(story, site))
+        play(face, [site.server.url], partial(story, site))

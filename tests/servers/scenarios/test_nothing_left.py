@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.faults import FAULTS, Fault, sites
 from tests.harness.traffic.settings import BLOCKING, MIXED, Settings
-from tests.servers.scenarios.stage import KEPT_OUT, staged
+from tests.servers.scenarios.scenario import KEPT_OUT, started
 
 # Who lets a lease run out, or hands it to one who never comes, leaves keys on purpose; who closes a
 # Redlock waits a bounded time for nodes that do not answer. Who renews holds up to three ttls.
@@ -39,11 +39,11 @@ GROUPS = [[fault for fault in KEEPING if fault not in LASTING], LASTING]
 @pytest.mark.parametrize("group", GROUPS, ids=["node votes again", "node is kept out"])
 def test_no_key_stays(group: list[Fault], tmp_path: Path, seed: int) -> None:
     """Traffic that gives everything back, two of five nodes at fault: in the end all are empty."""
-    with sites(5) as five, staged(five, tmp_path, seed, LONG) as stage:
+    with sites(5) as five, started(five, tmp_path, seed, LONG) as scenario:
         for first in range(0, len(group), AT_ONCE):
             pair, last = group[first:][:AT_ONCE], first + AT_ONCE >= len(group)
             assert last or group is not LASTING
-            stage.inflict(*zip(pair, five[first % 4 :], strict=False), seconds=0.4, last=last)
-        verdict = stage.finish()
-    print(stage.history.turns())
+            scenario.inflict(*zip(pair, five[first % 4 :], strict=False), seconds=0.4, last=last)
+        verdict = scenario.finish()
+    print(scenario.history.turns())
     assert verdict.content, str(verdict)

@@ -35,8 +35,8 @@ from tests.harness.faults.fault import await_that
 from tests.harness.faults.processes import RestartEmpty, Sigstop
 from tests.harness.traffic.faces import FACES, Face
 from tests.servers.scenarios import sleeper
-from tests.servers.scenarios.connectors import Contender, Keeper, connectors, contenders
-from tests.servers.scenarios.stage import KEPT_OUT
+from tests.servers.scenarios.holders import Contender, Holder, contenders, holders
+from tests.servers.scenarios.scenario import KEPT_OUT
 
 ROOT = Path(__file__).parents[3]
 # The issue asks for 60: QUORLOCK_RENEWAL_SECONDS=60.
@@ -51,13 +51,13 @@ REPAIRED_WITHIN = 20.0
 
 
 def await_repair(
-    servers: Sequence[Server], held: list[Keeper], others: list[Contender], what: str
+    servers: Sequence[Server], held: list[Holder], others: list[Contender], what: str
 ) -> None:
     """Wait until every node has every key again and votes for all; no lease may have been lost."""
 
     def repaired() -> bool:
-        assert all(connector.keeps for connector in held), f"{held} after {what}"
-        tokens = [connector.token.encode() for connector in held]
+        assert all(holder.still_holds for holder in held), f"{held} after {what}"
+        tokens = [holder.token.encode() for holder in held]
         found = [server.execute("MGET", *[k.resource for k in held]) for server in servers]
         # A node that was demoted keeps out for max_ttl: until then it is at fault as well.
         all_vote = all(someone.all_vote for someone in (*held, *others))
@@ -95,7 +95,7 @@ HARM = (killed, stopped, restarted, emptied)
 def harass(
     servers: Servers,
     at_once: int,
-    held: list[Keeper],
+    held: list[Holder],
     others: list[Contender],
     entropy: random.Random,
 ) -> Counter[str]:
@@ -125,14 +125,14 @@ def test_it_lives_through_kills_stops_and_restarts(count: int, at_once: int, see
     with Servers(count) as servers:
         urls = servers.urls
         with (
-            connectors(urls, again=True, **SETTINGS) as held,
+            holders(urls, again=True, **SETTINGS) as held,
             contenders(urls, **SETTINGS) as others,
         ):
             done = harass(servers, at_once, held, others, random.Random(seed))
         tries = sum((other.seen for other in others), Counter[str]())
         print(f"\n{dict(done)} of {count} nodes; {held}; contenders: {dict(tries)}")
-        assert all(connector.keeps for connector in held)
-        assert tries["got in"] == 0 or any(connector.stalled for connector in held)
+        assert all(holder.still_holds for holder in held)
+        assert tries["got in"] == 0 or any(holder.stalled for holder in held)
         assert tries["AcquireTimeout"] > 0
         await_that(lambda: not any(server.keys() for server in servers), "all was given back")
 
@@ -171,7 +171,7 @@ def test_it_lives_through_any_fault_of_a_minority(group: list[tuple[Fault, ...]]
     with sites(5) as five:
         urls = [site.proxy.url for site in five]
         with (
-            connectors(urls, again=True, **SETTINGS) as held,
+            holders(urls, again=True, **SETTINGS) as held,
             contenders(urls, **SETTINGS) as others,
         ):
             for number, pair in enumerate(group):
@@ -179,9 +179,9 @@ def test_it_lives_through_any_fault_of_a_minority(group: list[tuple[Fault, ...]]
                 names = ", ".join(fault.name for fault in pair)
                 await_repair([site.server for site in five], held, others, names)
         print(f"\n{held}; {[other.seen for other in others]}")
-        assert all(connector.keeps for connector in held)
+        assert all(holder.still_holds for holder in held)
         got_in = any(other.seen["got in"] for other in others)
-        assert not got_in or any(connector.stalled for connector in held)
+        assert not got_in or any(holder.stalled for holder in held)
 
 
 def inflict(pairs: list[tuple[Fault, Site]]) -> None:
@@ -218,21 +218,21 @@ def test_a_majority_that_does_not_vote(fault: Fault) -> None:
     """
     with sites(5) as five, ExitStack() as stack:
         urls = [site.proxy.url for site in five]
-        held = stack.enter_context(connectors(urls, **LOST_SETTINGS))
+        held = stack.enter_context(holders(urls, **LOST_SETTINGS))
         others = stack.enter_context(contenders(urls, **LOST_SETTINGS))
-        await_that(lambda: all(connector.extended for connector in held), "both were renewed")
+        await_that(lambda: all(holder.extended for holder in held), "both were renewed")
         for site in five[MAJORITY]:
             stack.callback(fault.end, site)
             fault.begin(site)
         for site in five[MAJORITY]:
             print(fault.proof(site))
-        for connector in held:
-            assert connector.rang.wait(5 * LOST_TTL)
+        for holder in held:
+            assert holder.has_lost.wait(5 * LOST_TTL)
             assert not any(other.seen["got in"] for other in others)
-        for connector in held:
-            assert connector.told is not None
-            assert connector.ends - LOST_TTL / 10 <= connector.told < connector.ends, connector
-            assert connector.reason == "unreachable"
+        for holder in held:
+            assert holder.lost_at is not None
+            assert holder.ends - LOST_TTL / 10 <= holder.lost_at < holder.ends, holder
+            assert holder.reason == "unreachable"
 
 
 def squeeze(site: Site) -> None:
@@ -264,22 +264,22 @@ def test_a_majority_that_forgets(fault: Fault, again: Callable[[Site], None]) ->
     """
     settings = SETTINGS | {"ttl": 3 * LOST_TTL, "max_ttl": 3 * LOST_TTL}
     with sites(5) as five, ExitStack() as stack:
-        held = stack.enter_context(connectors([site.proxy.url for site in five], **settings))
+        held = stack.enter_context(holders([site.proxy.url for site in five], **settings))
         for site in five[MAJORITY]:
             stack.callback(fault.end, site)
             fault.begin(site)
             print(fault.proof(site))
 
-        def told() -> bool:
+        def reported() -> bool:
             for site in five[MAJORITY]:
                 again(site)
-            return all(connector.rang.wait(0.1) for connector in held)
+            return all(holder.has_lost.wait(0.1) for holder in held)
 
-        await_that(told, "the loss is told", seconds=20.0)
-        for connector in held:
-            assert connector.told is not None
-            assert connector.ends - connector.told > LOST_TTL, connector
-            assert connector.reason == "evicted"
+        await_that(reported, "the loss is reported", seconds=20.0)
+        for holder in held:
+            assert holder.lost_at is not None
+            assert holder.ends - holder.lost_at > LOST_TTL, holder
+            assert holder.reason == "evicted"
 
 
 @pytest.mark.skipif(not shim.available(), reason="no C compiler: clocks cannot be moved here")
@@ -289,18 +289,18 @@ def test_clocks_that_are_set_back_take_nothing() -> None:
     with sites(3) as three, ExitStack() as stack:
         for site in three:
             stack.callback(fault.end, site)
-        with connectors([site.proxy.url for site in three], **SETTINGS) as held:
+        with holders([site.proxy.url for site in three], **SETTINGS) as held:
             for site in three:
                 fault.begin(site)
-            renewed = [connector.extended for connector in held]
+            renewed = [holder.extended for holder in held]
             await_that(
                 lambda: all(k.extended > n + 6 for k, n in zip(held, renewed, strict=True)),
                 "they go on",
             )
             for site in three:
                 print(fault.proof(site))
-        assert all(connector.keeps for connector in held)
-        assert all(connector.ends < quorlock.now() + TTL for connector in held)
+        assert all(holder.still_holds for holder in held)
+        assert all(holder.ends < quorlock.now() + TTL for holder in held)
 
 
 # --- the holder itself ---------------------------------------------------------------------------
@@ -333,6 +333,6 @@ def test_a_holder_that_was_stopped_past_the_ttl(face: Face, tmp_path: Path) -> N
                 assert lease.held
         finally:
             holder.kill()
-    held, told, write, reason = output.split()
-    assert (held, told, write) == ("lost", "told", "refused")
+    held, lost, write, reason = output.split()
+    assert (held, lost, write) == ("lost", "set", "refused")
     assert reason in ("expired", "unreachable", "taken")

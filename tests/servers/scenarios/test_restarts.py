@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.harness.faults import Site, sites
 from tests.harness.traffic.records import instant
 from tests.harness.traffic.settings import BLOCKING, Settings
-from tests.servers.scenarios.stage import MARGIN, Act, Course, play, staged
+from tests.servers.scenarios.scenario import MARGIN, Act, Course, play, started
 
 SECONDS = 8.0
 # Few resources and leases that are held to the end show a node that votes too early.
@@ -33,13 +33,13 @@ GREEDY = Settings(
 def test_restarts_without_end_and_never_two_holders(tmp_path: Path, seed: int) -> None:
     """Three nodes, each killed on its own account about once in its quarantine, some twice."""
     entropy = random.Random(seed)
-    with sites(3) as three, staged(three, tmp_path, seed, GREEDY) as stage:
+    with sites(3) as three, started(three, tmp_path, seed, GREEDY) as scenario:
         kills: list[Act] = []
         play([killer(site, entropy, kills) for site in three])
-        stage.goes_on = False
-        stage.pause(GREEDY.max_ttl + MARGIN)  # `finish` waits until they are connected again
-        verdict = stage.finish()
-    grants = sum(stage.history.grants(kills[0].since, instant()).values())
+        scenario.expects_grants = False
+        scenario.pause(GREEDY.max_ttl + MARGIN)  # `finish` waits until they are connected again
+        verdict = scenario.finish()
+    grants = sum(scenario.history.grants(kills[0].since, instant()).values())
     print(f"{len(kills)} kills, {grants} locks granted meanwhile and after")
     assert len(kills) >= 6
     assert grants

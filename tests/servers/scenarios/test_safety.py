@@ -2,7 +2,7 @@
 
 Assumed, as in Redlock: never a majority at once, clocks of equal speed within the bound, and no
 node that forgets a key early. The guard covers restarts; a node that forgets in another way is made
-unreachable for `max_ttl` by its proxy (see `stage`).
+unreachable for `max_ttl` by its proxy (see `scenario`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.faults import FAULTS, Fault, Site, sites
 from tests.harness.traffic.settings import ASYNCIO, BLOCKING, Settings
-from tests.servers.scenarios.stage import Act, Stage, play, staged
+from tests.servers.scenarios.scenario import Act, Scenario, play, started
 
 SLOW_SECONDS = 3.0
 SECONDS = 0.6  # each fault is in force for
@@ -30,14 +30,14 @@ def test_no_overlap_and_work_continues(group: tuple[Fault, ...], tmp_path: Path,
     """Two faults at once hit two of five nodes, always other ones, under both APIs' traffic. Each
     fault is proved to be in force during calls, and both APIs get locks.
     """
-    with sites(5) as five, staged(five, tmp_path, seed) as stage:
+    with sites(5) as five, started(five, tmp_path, seed) as scenario:
         for first in range(0, len(group), AT_ONCE):
             pairs = list(zip(group[first:][:AT_ONCE], places(five, first), strict=False))
-            acts = stage.inflict(*pairs, seconds=SECONDS)
+            acts = scenario.inflict(*pairs, seconds=SECONDS)
             assert {act.fault for act in acts} == {fault.name for fault, _ in pairs}
             for act in acts:
-                went_on(stage, act)
-        verdict = stage.finish()
+                went_on(scenario, act)
+        verdict = scenario.finish()
     assert verdict.content, str(verdict)
 
 
@@ -51,11 +51,11 @@ def test_all_nodes_are_slow_but_in_time(tmp_path: Path, seed: int) -> None:
     """A round takes half a node_timeout: a validity that counted from the answer, or that left the
     round out, would reach into the next holder's. (Assumed: nothing that is broken here.)
     """
-    with sites(5) as five, staged(five, tmp_path, seed, TO_THE_END) as stage:
-        play([stage.weather(SLOW_SECONDS)])
-        went_on(stage, stage.acts[-1])
-        verdict = stage.finish()
-    expired = sum(stay.how == "expired" for stay in stage.history.stays.values())
+    with sites(5) as five, started(five, tmp_path, seed, TO_THE_END) as scenario:
+        play([scenario.slow_network(SLOW_SECONDS)])
+        went_on(scenario, scenario.acts[-1])
+        verdict = scenario.finish()
+    expired = sum(stay.how == "expired" for stay in scenario.history.stays.values())
     print(f"{expired} leases were held until they ran out")
     assert expired
     assert verdict.content, str(verdict)
@@ -66,10 +66,10 @@ def places(five: list[Site], first: int) -> list[Site]:
     return [five[(first + offset) % 5] for offset in range(AT_ONCE)]
 
 
-def went_on(stage: Stage, act: Act) -> None:
+def went_on(scenario: Scenario, act: Act) -> None:
     """Calls were under way during the fault, and both faces got locks."""
-    calls = stage.under_way(act)
-    grants = stage.history.grants(act.since, act.until)
+    calls = scenario.under_way(act)
+    grants = scenario.history.grants(act.since, act.until)
     print(f"{len(calls)} calls, grants {dict(grants)}; {act}")
     assert calls
     assert not act.trouble

@@ -11,9 +11,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.harness.traffic.crew import ROOT, Crew
+from tests.harness.traffic.processes import ROOT, Processes
 from tests.harness.validate.history import History
-from tests.servers.scenarios.stage import Stage
+from tests.servers.scenarios.scenario import Scenario
 from tests.servers.soak import report
 
 
@@ -28,12 +28,12 @@ def test_ctrl_c_ends_it_cleanly_with_the_table_so_far(tmp_path: Path) -> None:
         assert soak.stdout.readline() == "under way\n"
         time.sleep(1.5)  # the first faults begin at once
         soak.send_signal(signal.SIGINT)
-        told = soak.stdout.read()
-    print(told)
+        output = soak.stdout.read()
+    print(output)
     assert soak.returncode == 0
-    assert "interrupted: ending what was begun" in told
-    assert "overlaps           0" in told
-    assert told.endswith("ALL IS WELL\n")
+    assert "interrupted: ending what was begun" in output
+    assert "overlaps           0" in output
+    assert output.endswith("ALL IS WELL\n")
     assert list(tmp_path.iterdir()) == [], "no file where it was started"
 
 
@@ -64,12 +64,12 @@ def test_an_overlap_is_reported_with_what_happened_around_it(tmp_path: Path) -> 
         {"what": "bye", "at": 50, "pid": 1},
     ]
     (tmp_path / "1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with Crew([]) as nobody:
-        stage = Stage([], nobody, History(tmp_path), 1.0)
-        verdict = stage.finish()
-    told: list[str] = []
-    assert report(stage, Counter(), verdict, told.append) == 1
-    text = "\n".join(told)
+    with Processes([]) as none:
+        scenario = Scenario([], none, History(tmp_path), 1.0)
+        verdict = scenario.finish()
+    output: list[str] = []
+    assert report(scenario, Counter(), verdict, output.append) == 1
+    text = "\n".join(output)
     print(text)
     assert "overlaps           1" in text
     assert "OVERLAP of 0.000 ms" in text

@@ -29,7 +29,7 @@ class Process:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.murdered = False
+        self.killed = False
         command = [sys.executable, "-W", "error", "-W", "ignore:This process", "-m", WORKER]
         name, folder = str(time.monotonic_ns()), Path(settings.folder)
         self._complaints = folder / f"{name}.err"
@@ -65,7 +65,7 @@ class Process:
 
     def kill(self) -> None:
         """Kill it by SIGKILL; the locks that it held are excused."""
-        self.murdered = True
+        self.killed = True
         self.popen.kill()
         self.popen.wait()
 
@@ -74,20 +74,20 @@ class Process:
         if self.suspended is not None:
             asleep.suspend(self.popen, self.suspended, seconds)
 
-    def tell(self) -> None:
-        """Say stop."""
+    def request_stop(self) -> None:
+        """Ask it to stop, by closing its standard input."""
         assert self.popen.stdin is not None
         self.popen.stdin.close()
 
-    def bury(self, deadline: float) -> list[str]:
-        """Wait for its end; what was wrong with it."""
+    def wait(self, deadline: float) -> list[str]:
+        """Wait for its end; return what was wrong with it."""
         try:
             status = self.popen.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.popen.kill()
             self.popen.wait()
-            return [f"process {self.pid} ({self.settings.face}) did not end when told"]
-        if self.murdered:
+            return [f"process {self.pid} ({self.settings.face}) did not end when asked"]
+        if self.killed:
             return []
         words = self.complaints()
         return [f"process {self.pid} ended with {status}: {words}"] if status or words else []
@@ -105,19 +105,19 @@ class Process:
                 pipe.close()
 
 
-class Crew:
+class Processes:
     """All processes of a run."""
 
     def __init__(self, plans: Iterable[Settings]) -> None:
-        self.processes: list[Process] = []
+        self.all: list[Process] = []
         self._plans = tuple(plans)
 
     def __enter__(self) -> Self:
         try:
             for settings in self._plans:
                 Path(settings.folder, "tickets").mkdir(exist_ok=True, parents=True)
-                self.processes.append(Process(settings))
-            self._await(self.processes)
+                self.all.append(Process(settings))
+            self._await(self.all)
         except BaseException:
             self.close()
             raise
@@ -127,33 +127,33 @@ class Crew:
         self.close()
 
     def replace(self, process: Process) -> Process:
-        """Another in the place of one that was killed, which is still to be buried."""
+        """Start another process in place of a killed one, which is still to be waited for."""
         seed = process.settings.seed + 1000
         fresh = Process(dataclasses.replace(process.settings, seed=seed))
-        self.processes.append(fresh)
+        self.all.append(fresh)
         self._await([fresh])
         return fresh
 
     @property
-    def murdered(self) -> set[int]:
+    def killed(self) -> set[int]:
         """The processes that were killed on purpose."""
-        return {process.pid for process in self.processes if process.murdered}
+        return {process.pid for process in self.all if process.killed}
 
     @property
     def alive(self) -> list[Process]:
         """The processes that have not ended."""
-        return [process for process in self.processes if process.alive]
+        return [process for process in self.all if process.alive]
 
     def stop(self, seconds: float) -> list[str]:
         """Stop all and wait for them; return their errors."""
-        for process in self.processes:
-            process.tell()
+        for process in self.all:
+            process.request_stop()
         deadline = time.monotonic() + seconds
-        return [word for process in self.processes for word in process.bury(deadline)]
+        return [word for process in self.all for word in process.wait(deadline)]
 
     def close(self) -> None:
         """Kill those that live, forget all."""
-        for process in self.processes:
+        for process in self.all:
             process.close()
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""Leases that are renewed, and those who want them, while a test does bad things to the nodes.
+"""Holders of renewed leases, and contenders for them, while a test inflicts faults on the nodes.
 
-Owns the threads that they live in, one for each, of either face, and what they have seen.  Leaves
-the bad things, and what is to be thought of it, to the tests.
+Each client runs in a separate thread with either API and records what it observes.  The tests
+inflict the faults and assert on the observations.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import quorlock
 from quorlock import AcquireError, LeaseLost, NodeError
 from tests.harness.traffic.faces import FACES, Face, call
 
-LOOK = 0.005  # seconds between two looks of a keeper
-WANTED_FOR = 0.1  # a contender asks for so long, and again after a pause of up to so long
+CHECK_EVERY = 0.005  # seconds between two checks of a holder
+ACQUIRE_TIMEOUT = 0.1  # of each attempt of a contender; also its longest pause
 BEGIN_TIMEOUT = 10.0  # seconds until a lock of healthy nodes must have been got
 
 
-class Someone:
+class Client:
     """One Redlock of one API, at work in a separate thread until the block is left.
 
     trouble: the exception that ended it early.
@@ -36,7 +36,7 @@ class Someone:
         self._used: Any = None
         self._over = threading.Event()
         self._begun = threading.Event()
-        self._thread = threading.Thread(target=self._live)
+        self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -49,7 +49,7 @@ class Someone:
         self._over.set()
         self._thread.join()
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         try:
             self.face.run(self._work)
         except Exception as error:  # noqa: BLE001 (raised in the test's own thread)
@@ -73,16 +73,16 @@ class Someone:
         raise NotImplementedError
 
 
-class Keeper(Someone):
-    """Holds one renewed lease, and looks at it all the time.
+class Holder(Client):
+    """Holds one renewed lease, and checks it all the time.
 
-    If `again`, a lease that was lost after this process had stood still for half of the ttl is
-    acquired again: a machine with more work than cores keeps a process from running for a second,
-    as a stop would.  No renewal outlives that, and no fault of a node explains it.
-    stalled: how often that was so.
+    If `again`, a lease that was lost after this process had been stopped for half of the ttl is
+    acquired again: a machine with more work than cores may keep a process from running for a
+    second.  No renewal outlives that, and no fault of a node explains it.
+    stalled: how often this happened.
     token, fence: the lease's. ends: its `valid_until` as last seen while it was held. least: the
     smallest validity that was seen. extended: how often `valid_until` has moved.
-    told: when `lease.lost` rang; None as long as it has not. reason: why, then.
+    lost_at: when `lease.lost` was set, or None. reason: the reason of that loss.
     """
 
     def __init__(
@@ -104,28 +104,28 @@ class Keeper(Someone):
         self.ends = 0.0
         self.least = float("inf")
         self.extended = 0
-        self.told: float | None = None
+        self.lost_at: float | None = None
         self.reason = ""
-        self.rang = threading.Event()
+        self.has_lost = threading.Event()
 
     def __repr__(self) -> str:
-        state = f"lost ({self.reason})" if self.rang.is_set() else "held"
+        state = f"lost ({self.reason})" if self.has_lost.is_set() else "held"
         more = f"{self.extended} extensions, least validity {self.least:.2f} s"
         more += f", stood still {self.stalled} times" if self.stalled else ""
         return f"{self.face.name} {self.resource!r} {state}: {more}"
 
     @property
-    def keeps(self) -> bool:
+    def still_holds(self) -> bool:
         """Return whether it has never been without its lease."""
-        return self.trouble is None and not self.rang.is_set()
+        return self.trouble is None and not self.has_lost.is_set()
 
     async def _use(self, redlock: Any) -> None:
         lease = await self._acquire(redlock)
         event = lease.lost
         self._begun.set()
         while not self._over.is_set():
-            if await self.face.rings(event, LOOK):
-                self.told = quorlock.now()
+            if await self.face.is_set_within(event, CHECK_EVERY):
+                self.lost_at = quorlock.now()
                 assert not lease.held
                 if self._again and self._stood_still(lease.ttl) >= lease.ttl / 2:
                     self.stalled += 1
@@ -136,12 +136,12 @@ class Keeper(Someone):
                     await call(lease.extend)
                 except LeaseLost as lost:
                     self.reason = lost.reason
-                self.rang.set()
+                self.has_lost.set()
                 break
             self._look(lease)
         while not self._over.is_set():
             assert not lease.held, "a lost lease came back"
-            await self.face.sleep(LOOK)
+            await self.face.sleep(CHECK_EVERY)
         await call(lease.release)
 
     async def _acquire(self, redlock: Any) -> Any:
@@ -159,7 +159,7 @@ class Keeper(Someone):
     def _measure(self) -> None:
         at, before = quorlock.now(), self._looked_at
         self._looked_at = at
-        if before and at - before > 5 * LOOK:
+        if before and at - before > 5 * CHECK_EVERY:
             self._gaps.append((at, at - before))
 
     def _look(self, lease: Any) -> None:
@@ -172,8 +172,8 @@ class Keeper(Someone):
             self.least = min(self.least, validity)
 
 
-class Contender(Someone):
-    """Wants all of these locks, all the time. seen: how often each answer came."""
+class Contender(Client):
+    """Tries to acquire all of these locks, all the time. seen: the count of each result."""
 
     def __init__(
         self, face: Face, urls: Sequence[str], resources: Sequence[str], **settings: Any
@@ -185,11 +185,11 @@ class Contender(Someone):
     async def _use(self, redlock: Any) -> None:
         self._begun.set()
         await self.face.crowd(
-            len(self._resources), lambda number: self._want(redlock, self._resources[number])
+            len(self._resources), lambda number: self._contend(redlock, self._resources[number])
         )
 
-    async def _want(self, redlock: Any, resource: str) -> None:
-        lock = redlock.lock(resource, timeout=WANTED_FOR)
+    async def _contend(self, redlock: Any, resource: str) -> None:
+        lock = redlock.lock(resource, timeout=ACQUIRE_TIMEOUT)
         while not self._over.is_set():
             try:
                 lease = await call(lock.acquire)
@@ -200,24 +200,22 @@ class Contender(Someone):
             else:
                 self.seen["got in"] += 1
                 await call(lease.release)
-            await self.face.sleep(random.uniform(0.0, WANTED_FOR))
+            await self.face.sleep(random.uniform(0.0, ACQUIRE_TIMEOUT))
 
 
 @contextmanager
-def connectors(
-    urls: Sequence[str], *, again: bool = False, **settings: Any
-) -> Iterator[list[Keeper]]:
+def holders(urls: Sequence[str], *, again: bool = False, **settings: Any) -> Iterator[list[Holder]]:
     """Yield a renewed lease of each API, of a separate resource."""
     with ExitStack() as stack:
         pairs = zip(FACES.values(), "ab", strict=True)
-        held = [Keeper(face, urls, resource, again=again, **settings) for face, resource in pairs]
-        yield [stack.enter_context(connector) for connector in held]
-    assert not [connector.trouble for connector in held if connector.trouble], held
+        held = [Holder(face, urls, resource, again=again, **settings) for face, resource in pairs]
+        yield [stack.enter_context(holder) for holder in held]
+    assert not [holder.trouble for holder in held if holder.trouble], held
 
 
 @contextmanager
 def contenders(urls: Sequence[str], **settings: Any) -> Iterator[list[Contender]]:
-    """Others, of both faces, who want both."""
+    """Yield contenders of both APIs for both resources."""
     with ExitStack() as stack:
         others = [Contender(face, urls, "ab", **settings) for face in FACES.values()]
         yield [stack.enter_context(other) for other in others]

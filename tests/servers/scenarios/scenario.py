@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.harness.faults import Fault, Site
-from tests.harness.traffic.crew import Crew, Process
+from tests.harness.traffic.processes import Process, Processes
 from tests.harness.traffic.records import instant
 from tests.harness.traffic.settings import ASYNCIO, BLOCKING, Settings
 from tests.harness.validate import nodes
@@ -84,8 +84,8 @@ class Act:
     trouble: str = ""  # why it was not inflicted, or not proved
 
     def __str__(self) -> str:
-        told = self.proof or self.trouble or "not over yet"
-        return f"{self.fault} at {self.node} for {(self.until - self.since) / 1e9:.2f} s: {told}"
+        state = self.proof or self.trouble or "not over yet"
+        return f"{self.fault} at {self.node} for {(self.until - self.since) / 1e9:.2f} s: {state}"
 
 
 @dataclass
@@ -106,16 +106,18 @@ class Verdict:
         return "\n".join([str(self.judgement), *self.complaints, *self.left, *self.story])
 
 
-class Stage:
-    """One run. Use `staged`."""
+class Scenario:
+    """One run. Use `started`."""
 
-    def __init__(self, sites: Sequence[Site], crew: Crew, history: History, max_ttl: float) -> None:
+    def __init__(
+        self, sites: Sequence[Site], processes: Processes, history: History, max_ttl: float
+    ) -> None:
         self.sites = list(sites)
-        self.crew = crew
+        self.processes = processes
         self.history = history
         self.acts: list[Act] = []
         self.max_ttl = max_ttl
-        self.goes_on = True  # locks can be had during faults: a minority is faulted
+        self.expects_grants = True  # locks can be had during faults: a minority is faulted
 
     # --- the nemesis -------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class Stage:
             if fault.name in BRIEF:
                 act.proof = fault.proof(site)
             yield seconds
-            while not self._went_on(act.since) and _may_last(fault, act.since):
+            while not self._has_granted(act.since) and _may_last(fault, act.since):
                 yield 0.05
             # Of the others at the end: with traffic under way all the time they still are in force.
             act.proof = act.proof or fault.proof(site)
@@ -180,7 +182,7 @@ class Stage:
         assert not [act for act in acts if act.trouble], "\n".join(map(str, acts))
         return acts
 
-    def weather(self, seconds: float) -> Course:
+    def slow_network(self, seconds: float) -> Course:
         """All nodes answer late, in time: no fault, but what is reckoned from a reply is wrong."""
         act = Act("slow network", "all nodes")
         self.acts.append(act)
@@ -200,12 +202,12 @@ class Stage:
             for proxy in proxies:
                 proxy.transparent()
 
-    def _went_on(self, since: int) -> bool:
+    def _has_granted(self, since: int) -> bool:
         """Wait until both APIs have got locks during a fault; it may last longer for that on a busy
         machine.
         """
         grants = self.history.follow().grants(since, instant())
-        return set(grants) == {BLOCKING, ASYNCIO} or not self.goes_on
+        return set(grants) == {BLOCKING, ASYNCIO} or not self.expects_grants
 
     # --- looking -----------------------------------------------------------------------------
 
@@ -223,17 +225,17 @@ class Stage:
     def under_way(self, act: Act) -> list[Call]:
         """Calls that were made, or went on, while a fault was in force."""
         calls = self.history.follow().calls.values()
-        return [c for c in calls if c.asked < act.until and (c.told or act.until) > act.since]
+        return [c for c in calls if c.asked < act.until and (c.returned or act.until) > act.since]
 
     # --- the end -----------------------------------------------------------------------------
 
     def finish(self) -> Verdict:
         """Wait for pending releases on healthy nodes, end the traffic, and judge."""
         self.pause(RECONNECT)
-        complaints = self.crew.stop(STOP_TIMEOUT)
+        complaints = self.processes.stop(STOP_TIMEOUT)
         # Bytes that a proxy delays arrive after that delay.
-        complaints += self._soon(self._on_the_way, DELIVERY_TIMEOUT)
-        judgement = judge(self.history.follow(), self.crew.murdered)
+        complaints += self._soon(self._undelivered, DELIVERY_TIMEOUT)
+        judgement = judge(self.history.follow(), self.processes.killed)
         story = [line for pair in judgement.overlaps[:3] for line in around(self.history, pair)]
         return Verdict(judgement, complaints, self._left(), story)
 
@@ -246,7 +248,7 @@ class Stage:
 
     def _not_excused(self) -> list[str]:
         max_ttl_ms = round(self.max_ttl * 1000)
-        return nodes.not_excused(self._found(), self.history, self.crew.murdered, max_ttl_ms)
+        return nodes.not_excused(self._found(), self.history, self.processes.killed, max_ttl_ms)
 
     def _keys(self) -> list[str]:
         return [str(key) for key in self._found()]
@@ -255,7 +257,7 @@ class Stage:
         found = nodes.keys(site.server.path for site in self.sites)
         return [key for key in found if not key.name.startswith(b"faults:")]
 
-    def _on_the_way(self) -> list[str]:
+    def _undelivered(self) -> list[str]:
         proxies = [site.proxy for site in self.sites]
         return [f"still on its way: {proxy}" for proxy in proxies if proxy.open_links]
 
@@ -288,7 +290,7 @@ def play(courses: Sequence[Course]) -> None:
 
 
 @contextmanager
-def staged(
+def started(
     sites: Sequence[Site],
     folder: Path,
     seed: int,
@@ -296,15 +298,15 @@ def staged(
     *,
     crowd: Sequence[tuple[str, int, str]] = CROWD,
     keep_calls: bool = True,
-) -> Iterator[Stage]:
+) -> Iterator[Scenario]:
     """Traffic over these nodes, under way; ended when the block is left."""
     settings = plans(sites, folder, seed, shared, crowd)
-    with Crew(settings) as crew:
+    with Processes(settings) as processes:
         history = History(folder, keep_calls=keep_calls)
-        stage = Stage(sites, crew, history, settings[0].max_ttl)
-        if not stage.until(has_begun):
-            raise RuntimeError(f"nobody got a lock: {stage.history.outcomes}")
-        yield stage
+        scenario = Scenario(sites, processes, history, settings[0].max_ttl)
+        if not scenario.until(has_begun):
+            raise RuntimeError(f"no worker got a lock: {scenario.history.outcomes}")
+        yield scenario
 
 
 def has_begun(history: History) -> bool:
@@ -312,6 +314,6 @@ def has_begun(history: History) -> bool:
     return set(history.turns()) == {BLOCKING, ASYNCIO}
 
 
-def holding(history: History, process: Process) -> bool:
+def is_holding(history: History, process: Process) -> bool:
     """The process holds a lock, as far as its records go."""
     return any(s.pid == process.pid and s.ended is None for s in history.stays.values())
