@@ -24,6 +24,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.support.wait import until
+
 GRACE = float(os.environ.get("QUORLOCK_TEST_GRACE", "2"))  # seconds for what is just ending
 
 PROC = Path("/proc")
@@ -65,14 +67,11 @@ def nothing_left_behind() -> Iterator[None]:
 
 def what_stays(look: Callable[[], list[str]]) -> list[str]:
     """Return what `look` still sees after a grace for ending threads and processes."""
-    deadline = time.monotonic() + GRACE
-    left = look()
-    if left:
+    if look():
         gc.collect()  # a socket in a cycle is closed late, not never
-    while left and time.monotonic() < deadline:
-        time.sleep(0.005)
-        left = look()
-    return left
+        if not until(lambda: not look(), GRACE):
+            return look()
+    return []
 
 
 @dataclass(frozen=True)

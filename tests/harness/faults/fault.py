@@ -7,13 +7,13 @@ first sees to it that the server runs. Leaves what is done to the subclasses.
 from __future__ import annotations
 
 import secrets
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from quorlock.testing.servers import Server
 from tests.harness.faults.site import Site
+from tests.harness.support.wait import until
 
 PROBE_TTL_MS = 60_000  # of keys that a fault sets for its proof
 _PATIENCE = 10.0  # seconds for a server to carry out a command
@@ -115,11 +115,8 @@ def revive(server: Server) -> None:
 
 def await_that(reached: Callable[[], bool], goal: str, *, seconds: float = _PATIENCE) -> None:
     """Return as soon as it is so; TimeoutError when it does not come to it."""
-    deadline = time.monotonic() + seconds
-    while not reached():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"after {seconds} s still waiting until {goal}")
-        time.sleep(0.002)
+    if not until(reached, seconds):
+        raise TimeoutError(f"after {seconds} s still waiting until {goal}")
 
 
 def probe_key() -> str:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from quorlock import Redlock
 from tests.harness.faults import sites
 from tests.harness.faults.site import USER
 from tests.harness.faults.talk import Talk
+from tests.harness.support.wait import until
 
 ROOT = Path(__file__).parents[3]
 
@@ -69,8 +69,5 @@ def test_killed_with_sigkill_servers_and_sockets_go_all_the_same() -> None:
         *pids, path = process.stdout.readline().split()
         assert Path(path).exists()
         process.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
     left = [*(Path(f"/proc/{pid}") for pid in pids), Path(path)]
-    while any(there.exists() for there in left) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not [there for there in left if there.exists()]
+    assert until(lambda: not any(there.exists() for there in left), 10)

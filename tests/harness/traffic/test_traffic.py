@@ -9,12 +9,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from quorlock.testing.servers import Servers
+from tests.harness.support.wait import until
 from tests.harness.traffic.processes import Processes
 from tests.harness.traffic.records import Record
 from tests.harness.traffic.settings import ASYNCIO, BLOCKING, MIXED, Settings
@@ -34,13 +36,12 @@ def settings(nodes: Servers, folder: Path, face: str) -> Settings:
     return Settings(tuple(nodes.urls), str(folder), face, 4, 7, kinds=kinds, ttls=(0.4, 0.7))
 
 
-def follow_until(history: History, reached: object) -> bool:
-    assert callable(reached)
-    deadline = time.monotonic() + PATIENCE
-    while not reached() and time.monotonic() < deadline:
-        time.sleep(0.05)
+def follow_until(history: History, reached: Callable[[], bool]) -> bool:
+    def is_reached() -> bool:
         history.follow()
-    return bool(reached())
+        return reached()
+
+    return until(is_reached, PATIENCE)
 
 
 def seen(history: History) -> set[str]:

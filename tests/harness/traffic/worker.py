@@ -10,9 +10,9 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from pathlib import Path
 
+from tests.harness.support.wait import until
 from tests.harness.traffic import strikes
 from tests.harness.traffic.asleep import Asleep
 from tests.harness.traffic.faces import FACES
@@ -64,10 +64,8 @@ def _memory_kb() -> int:
 
 def _soon_given_up(before: set[str]) -> set[str]:
     """Return what is still left after a while; threads may be just ending."""
-    deadline = time.monotonic() + _GRACE
-    while (left := _possessions() - before) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return left
+    until(lambda: _possessions() <= before, _GRACE)
+    return _possessions() - before
 
 
 async def _work(

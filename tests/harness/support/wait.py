@@ -1,0 +1,30 @@
+"""Wait for what no event tells, by looking again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_EVERY = 0.002  # seconds from look to look
+
+
+def until(condition: Callable[[], T], within: float = 5.0) -> T:
+    """Return the condition's value as soon as it is true, or its last one after `within` seconds:
+    `assert until(lambda: ...)`.
+    """
+    deadline = time.monotonic() + within
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(_EVERY)
+    return value
+
+
+async def until_async(condition: Callable[[], T], within: float = 5.0) -> T:
+    """Wait likewise, in an event loop."""
+    deadline = time.monotonic() + within
+    while not (value := condition()) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(_EVERY)
+    return value
