@@ -69,8 +69,7 @@ def what_stays(look: Callable[[], list[str]]) -> list[str]:
     """Return what `look` still sees after a grace for ending threads and processes."""
     if look():
         gc.collect()  # a socket in a cycle is closed late, not never
-        if not until(lambda: not look(), GRACE):
-            return look()
+        return [] if until(lambda: not look(), GRACE) else look()
     return []
 
 

@@ -1,4 +1,4 @@
-"""Wait for what no event tells, by looking again and again."""
+"""Poll a condition until it holds, where there is no event to wait for."""
 
 from __future__ import annotations
 

@@ -126,14 +126,6 @@ class BlockingFace(Face):
 FACES = (BlockingFace(), Face())
 
 
-async def until(reached: Callable[[], bool], seconds: float = 5.0) -> bool:
-    """Wait for it, not much longer than needed."""
-    deadline = quorlock.now() + seconds
-    while not reached() and quorlock.now() < deadline:  # noqa: ASYNC110 (there is no event to wait for)
-        await asyncio.sleep(0.002)
-    return reached()
-
-
 async def until_over(lease: aio.Lease) -> None:
     """Wait until the validity has run out, without a request."""
     await asyncio.sleep(max(0.0, lease.validity) + 0.002)

@@ -19,7 +19,8 @@ import redis
 import quorlock
 from quorlock import NodeError, QuorlockError
 from quorlock.testing.servers import Servers, find_binary
-from tests.servers.api.faces import Face, raises, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, raises
 
 PAGE = Path(__file__).parents[3] / "docs" / "acl.md"
 PASSWORD = "canary+/p@ss"
@@ -127,10 +128,10 @@ async def test_tracking_needs_one_more_right_and_renewal_does_not(
     async with face.redlock(enter(guarded, words), **SETTINGS) as redlock:
         lease = await redlock.lock("x", renew=True).acquire(timeout=0)
         first = lease.valid_until
-        assert await until(lambda: lease.valid_until > first)
+        assert await until_async(lambda: lease.valid_until > first)
         renewed, due = lease.valid_until, lease.valid_until - 0.7 * SETTINGS["ttl"]
         guarded[0].execute("DEL", KEY)
-        assert await until(lambda: guarded[0].execute("GET", KEY) is not None)
+        assert await until_async(lambda: guarded[0].execute("GET", KEY) is not None)
         assert (quorlock.now() < due) is tells
         assert lease.valid_until > renewed
         assert all(node.up for node in redlock.nodes), redlock.nodes

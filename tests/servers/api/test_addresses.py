@@ -14,7 +14,8 @@ import quorlock.asyncio as aio
 from quorlock import NodeError, QuorumUnreachable
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Caller, Impostor, Proxy, answers
-from tests.servers.api.faces import Face, raises, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, raises
 
 SETTINGS: dict[str, Any] = {"ttl": 4.0, "max_ttl": 30.0, "outage_timeout": 0.5}
 GUARDS = ["uptime", "marker", None]
@@ -54,12 +55,12 @@ async def test_two_event_loops_of_one_process(guard: Any, nodes: Servers) -> Non
         urls = [address.url, *nodes.urls[1:3]]
         async with aio.Redlock(urls, **SETTINGS, restart_guard=guard) as redlock:
             await (await redlock.lock("x").acquire(timeout=5.0)).release()
-            assert await until(lambda: all(node.up for node in redlock.nodes))
+            assert await until_async(lambda: all(node.up for node in redlock.nodes))
             address.lead_to(nodes.urls[3])
 
             async def elsewhere() -> bool:
                 await (await redlock.lock("y").acquire(timeout=5.0)).release()
-                return await until(lambda: is_kept_out(redlock))
+                return await until_async(lambda: is_kept_out(redlock))
 
             assert await asyncio.to_thread(asyncio.run, elsewhere()), redlock.nodes
             lease = await redlock.lock("z").acquire(timeout=5.0)
@@ -130,7 +131,7 @@ async def test_the_same_server_twice_while_one_connection_is_broken(
     with Proxy(nodes.urls[0]) as one, Proxy(nodes.urls[1]) as two:
         async with face.redlock([one.url, two.url, nodes.urls[2]], **SETTINGS) as redlock:
             await (await redlock.lock("x").acquire(timeout=5.0)).release()
-            assert await until(lambda: all(node.up for node in redlock.nodes))
+            assert await until_async(lambda: all(node.up for node in redlock.nodes))
             one.refuse()
             one.cut()
             two.lead_to(nodes.urls[0])
@@ -181,7 +182,7 @@ async def test_a_restart_is_no_other_server(nodes: Servers, face: Face) -> None:
         leases = await face.crowd(3, lambda i: redlock.lock(f"x{i}").acquire(timeout=5.0))
         assert not any(isinstance(lease, BaseException) for lease in leases)
         nodes[0].restart()
-        assert await until(lambda: redlock.nodes[0].version != "")
+        assert await until_async(lambda: redlock.nodes[0].version != "")
         for _ in range(20):
             await (await redlock.lock("y").acquire(timeout=5.0)).release()
         assert "living" not in redlock.nodes[0].why

@@ -9,7 +9,8 @@ import pytest
 
 from quorlock import ConfigError, NodeError, QuorlockError
 from quorlock.testing.servers import Servers
-from tests.servers.api.faces import Face, raises, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ async def test_a_misconfigured_client_does_not_take_over(nodes: Servers, face: F
     """Nodes restart one by one, empty, while it tries: the client that was running continues."""
     async with face.redlock(nodes.urls[:3], **GOOD) as redlock:
         await use(redlock)
-        assert await until(lambda: len(kept(nodes)) == 1)
+        assert await until_async(lambda: len(kept(nodes)) == 1)
         before = kept(nodes)
         for server in nodes[:3]:
             server.restart()
@@ -41,7 +42,7 @@ async def test_a_misconfigured_client_does_not_take_over(nodes: Servers, face: F
                     await raises(QuorlockError, bad.lock("y").acquire(timeout=0))
             assert server.execute("GET", CONFIG) in {None, *before}
             await use(redlock)
-            assert await until(lambda: all(node.up for node in redlock.nodes))
+            assert await until_async(lambda: all(node.up for node in redlock.nodes))
             assert kept(nodes) == before
         async with face.redlock(nodes.urls[:3], **GOOD) as fresh:
             await use(fresh)
@@ -74,7 +75,7 @@ async def test_a_fresh_set_serves_at_once(n: int, nodes: Servers, face: Face) ->
     if n == 3:
         async with face.redlock(urls, **GOOD) as redlock:
             await use(redlock)
-            assert await until(lambda: len(kept(nodes)) == 1)
+            assert await until_async(lambda: len(kept(nodes)) == 1)
             assert b" set=" in nodes[0].execute("GET", CONFIG), "named when all are known"
 
 
@@ -110,7 +111,7 @@ async def test_a_list_with_a_node_of_another_set(nodes: Servers, face: Face) -> 
         for urls in (nodes.urls[:3], others.urls):
             async with face.redlock(urls, **GOOD) as redlock:
                 await use(redlock)
-                assert await until(lambda: all(node.up for node in redlock.nodes))
+                assert await until_async(lambda: all(node.up for node in redlock.nodes))
         async with face.redlock([*nodes.urls[:2], others.urls[0]], **GOOD) as mixed:
             error = await raises(ConfigError, mixed.lock("x").acquire(timeout=5.0))
             assert "belongs to another set of nodes" in str(error)
@@ -124,7 +125,7 @@ async def used_until(condition: Callable[[], bool], redlock: Any) -> bool:
     for _ in range(200):
         with contextlib.suppress(QuorlockError):  # a quorum may be away for a moment
             await use(redlock)
-        if await until(condition, 0.02):
+        if await until_async(condition, 0.02):
             return True
     return False
 
@@ -135,7 +136,7 @@ async def test_the_name_that_a_quorum_keeps_decides(nodes: Servers, face: Face) 
     """
     async with face.redlock(nodes.urls[:3], **GOOD) as redlock:
         await use(redlock)
-        assert await until(lambda: all(node.up for node in redlock.nodes))
+        assert await until_async(lambda: all(node.up for node in redlock.nodes))
         (before,) = kept(nodes)
         after = before.partition(b" set=")[0] + b" set=other"
         for server in nodes[:2]:

@@ -19,6 +19,7 @@ import quorlock.asyncio as aio
 from quorlock import LeaseLost
 from quorlock._api.context_stack import ContextStack, block_of_caller
 from quorlock._core.results import LossReason
+from tests.harness.support.wait import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -170,8 +171,7 @@ async def test_an_async_generator_that_is_left_late_ends_its_own_lease(
                 asyncio.get_running_loop().set_exception_handler(lambda *_: None)
                 del generator
                 gc.collect()
-                while len(lock._entered._blocks) > 1:  # noqa: ASYNC110 (it is the loop's task)
-                    await asyncio.sleep(0.001)
+                assert await until_async(lambda: len(lock._entered._blocks) == 1)
             assert lease.held
             assert await lock.locked()
             assert not lease.lost.is_set()

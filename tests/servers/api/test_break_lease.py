@@ -6,7 +6,8 @@ from typing import Any
 
 from quorlock import ConfigError, LeaseLost, QuorumUnreachable
 from quorlock.testing.servers import Servers
-from tests.servers.api.faces import Face, holders, raises, steal, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, holders, raises, steal
 
 SETTINGS = {"node_timeout": 0.1, "connect_timeout": 0.3}
 
@@ -60,7 +61,7 @@ async def test_leftovers_go_one_by_one(face: Face, nodes: Servers) -> None:
             node.execute("SET", "a", b"\xff\x00not ascii", "PX", 60_000)
         steal(nodes[2:4], "a", "two")
         assert await redlock.break_lease("a", await holder_of(redlock)) is False
-        assert await until(lambda: holders(nodes, "a") == [None, None, b"two", b"two", None])
+        assert await until_async(lambda: holders(nodes, "a") == [None, None, b"two", b"two", None])
 
 
 async def test_without_a_quorum_it_is_not_known(face: Face, mortal_nodes: Servers) -> None:

@@ -12,7 +12,8 @@ import quorlock
 import quorlock.asyncio as aio
 from quorlock import QuorumUnreachable
 from quorlock.testing.servers import Servers
-from tests.servers.api.faces import Face, left_over, raises, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, left_over, raises
 
 SETTINGS: dict[str, Any] = {"node_timeout": 0.25, "connect_timeout": 0.5}
 CYCLES = 60
@@ -106,7 +107,7 @@ async def test_three_of_five_killed(face: Face, mortal_nodes: Servers, before: b
     async with face.redlock(mortal_nodes.urls, **settings) as other:
         # A set that is in use: of a fresh one, two of five may not agree on anything by themselves.
         await cycles(other, 3)
-        assert await until(
+        assert await until_async(
             lambda: all(n.execute("EXISTS", "quorlock:config") for n in mortal_nodes)
         )
     async with face.redlock(mortal_nodes.urls, **settings) as redlock:

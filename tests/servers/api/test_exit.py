@@ -13,7 +13,8 @@ import pytest
 import quorlock.asyncio as aio
 from quorlock import LeaseLost, QuorlockError
 from quorlock.testing.servers import Servers
-from tests.servers.api.faces import Face, raises, real, steal, until, until_over, wipe
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, raises, real, steal, until_over, wipe
 
 SETTINGS: dict[str, Any] = {
     "node_timeout": 0.05,
@@ -262,7 +263,7 @@ async def test_a_cancelled_body_releases_on_its_way_out(nodes: Servers) -> None:
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
-        assert await until(lambda: not any(node.keys() for node in nodes))
+        assert await until_async(lambda: not any(node.keys() for node in nodes))
 
 
 async def test_a_redlocks_block_lets_errors_out_and_closes(face: Face, nodes: Servers) -> None:

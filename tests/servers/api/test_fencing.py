@@ -16,7 +16,8 @@ import pytest
 import quorlock.asyncio as aio
 from quorlock import ConfigError, NodeError, Ticket
 from quorlock.testing.servers import Server, Servers
-from tests.servers.api.faces import Face, holders, raises, until, wipe
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, holders, raises, wipe
 
 FENCER = Path(__file__).with_name("fencer.py")
 COUNTER = "quorlock:fence:"
@@ -151,7 +152,7 @@ def scripts_run(node: Server) -> int:
 
 async def until_quiet(nodes: Iterable[Server]) -> None:
     """Wait until the releases have reached the nodes that were not awaited."""
-    assert await until(lambda: not any(h for name in NAMES for h in holders(nodes, name)))
+    assert await until_async(lambda: not any(h for name in NAMES for h in holders(nodes, name)))
 
 
 async def test_a_server_that_forgot_the_scripts_is_no_trouble(face: Face, nodes: Servers) -> None:
@@ -181,7 +182,7 @@ async def test_nodes_that_were_left_behind_catch_up(face: Face, nodes: Servers) 
             fences.append(await fence_of(redlock))
             assert fences[-1] > fences[-2]
             assert len(fences) < 50
-        assert await until(lambda: counters(nodes, "a") == [fences[-1]] * 5)
+        assert await until_async(lambda: counters(nodes, "a") == [fences[-1]] * 5)
         assert await fence_of(redlock) == fences[-1] + 1
 
 
@@ -203,7 +204,7 @@ async def fence_that_all_issued(redlock: aio.Redlock, nodes: Servers, resource: 
     """A late node has it a moment later; one whose clock shows another second, with the next."""
     for _ in range(20):
         fence = await fence_of(redlock, resource)
-        if await until(lambda: len(set(counters(nodes, resource))) == 1, 0.2):
+        if await until_async(lambda: len(set(counters(nodes, resource))) == 1, 0.2):
             return fence
     raise AssertionError(f"{counters(nodes, resource)}: they never agree")
 

@@ -13,13 +13,13 @@ import pytest
 import quorlock.asyncio as aio
 from quorlock import ConfigError, LeaseLost, QuorumUnreachable, Ticket
 from quorlock.testing.servers import Servers
+from tests.harness.support.wait import until_async
 from tests.servers.api.faces import (
     Face,
     holders,
     left_over,
     raises,
     steal,
-    until,
     until_over,
     wipe,
 )
@@ -178,12 +178,12 @@ async def test_what_another_has_meanwhile_cannot_be_adopted(face: Face, nodes: S
     """
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("a").acquire()
-        assert await until(lambda: None not in holders(nodes, "a"))
+        assert await until_async(lambda: None not in holders(nodes, "a"))
         ticket = await lease.hand_over()
         wipe(nodes[:3], "a")
         steal(nodes[:3], "a")
         assert (await raises(LeaseLost, redlock.adopt(ticket))).reason == "taken"
-        assert await until(lambda: holders(nodes, "a") == [b"theirs"] * 3 + [None] * 2)
+        assert await until_async(lambda: holders(nodes, "a") == [b"theirs"] * 3 + [None] * 2)
 
 
 async def test_what_is_not_held_cannot_be_handed_over(face: Face, nodes: Servers) -> None:

@@ -19,7 +19,8 @@ from quorlock import ConfigError, Ticket, now
 from quorlock._core.time import NS_PER_S
 from quorlock.testing.servers import Server, Servers
 from tests.harness.support.impostors import Proxy
-from tests.servers.api.faces import Face, holders, raises, real, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, holders, raises, real
 
 # Renewal looks first after a tenth of the ttl: it extends, and then tops up in the same pass.
 SETTINGS: dict[str, Any] = {"ttl": 2.0, "max_ttl": 6.0, "connect_timeout": 0.4}
@@ -58,7 +59,7 @@ async def giver(face: Face, nodes: Servers) -> AsyncIterator[Giver]:
             lock = redlock.lock("warm")
             for _ in range(2):
                 await (await lock.acquire()).release()
-            assert await until(lambda: proxy.requests[-1][0].startswith(b"EVAL"))
+            assert await until_async(lambda: proxy.requests[-1][0].startswith(b"EVAL"))
             yield Giver(redlock, proxy, nodes)
 
 
@@ -72,7 +73,7 @@ async def unanswered(face: Face, given: Giver, **terms: Any) -> aio.Lease:
     given.proxy.hold(requests=False)
     lease = await given.redlock.lock("x", **terms).acquire()
     token = lease.token.encode()
-    assert await until(lambda: given.hidden.execute("GET", "x") == token)
+    assert await until_async(lambda: given.hidden.execute("GET", "x") == token)
     return lease
 
 
@@ -85,11 +86,11 @@ async def under_way(face: Face, given: Giver) -> aio.Lease:
     if face.name == "blocking":  # sees the cut when it asks next
         await given.redlock.inspect("x")
     token, doubts = lease.token.encode(), given.node_states.all[2].pending_releases._doubts
-    assert await until(lambda: len(given.sent(lease.token)) > 1)
-    assert await until(lambda: not doubts.is_under_way(token)), "the first is answered"
+    assert await until_async(lambda: len(given.sent(lease.token)) > 1)
+    assert await until_async(lambda: not doubts.is_under_way(token)), "the first is answered"
     given.proxy.hold()
     while not doubts.is_under_way(token):  # one that had passed before is answered at once
-        assert await until(lambda: doubts.is_under_way(token))
+        assert await until_async(lambda: doubts.is_under_way(token))
         await asyncio.sleep(SOON / 2)
     return lease
 
@@ -97,7 +98,7 @@ async def under_way(face: Face, given: Giver) -> aio.Lease:
 async def see_a_pass(lease: aio.Lease) -> None:
     """Wait until renewal has extended the lease, and topped up what lacks its key."""
     before = lease.valid_until
-    assert await until(lambda: lease.valid_until > before)
+    assert await until_async(lambda: lease.valid_until > before)
     await asyncio.sleep(SOON)
 
 
@@ -141,7 +142,7 @@ async def test_a_release_under_way_is_in_the_ticket_and_its_node_is_left_alone(
             await see_a_pass(credulous)
             assert holders(nodes[:3], "x")[2] == ticket.token.encode()
             given.proxy.resume()
-            assert await until(lambda: given.hidden.execute("GET", "x") is None), (
+            assert await until_async(lambda: given.hidden.execute("GET", "x") is None), (
                 "the release that was under way"
             )
             await credulous.release()
@@ -155,7 +156,7 @@ async def test_the_doubt_ends_max_ttl_after_its_connection(face: Face, nodes: Se
         given.proxy.cut()
         pending_releases = given.node_states.all[2].pending_releases
         token = lease.token.encode()
-        assert await until(lambda: not pending_releases._doubts.is_under_way(token))
+        assert await until_async(lambda: not pending_releases._doubts.is_under_way(token))
         ticket = await lease.hand_over()
         ((named, seconds),) = ticket.in_doubt
         assert named == run_id(given.hidden)
@@ -268,7 +269,7 @@ async def test_extensions_sent_to_all_at_once_spare_a_node_in_doubt(
         lease = await given.redlock.lock("x").acquire()
         for _ in range(3):
             await lease.extend()
-        assert await until(lambda: len(given.sent(lease.token)) == 4)
+        assert await until_async(lambda: len(given.sent(lease.token)) == 4)
         assert b"EVALSHA" in given.sent(lease.token)
         ticket = await lease.hand_over()
         told = replace(ticket, in_doubt=((run_id(given.hidden), None),))
@@ -293,13 +294,13 @@ async def test_nothing_of_its_renewal_follows_the_ticket(face: Face, nodes: Serv
             renewal: Any = lease._state.renewal
             for proxy in (first, second):
                 proxy.hold()
-            assert await until(lambda: renewal.in_flight)
+            assert await until_async(lambda: renewal.in_flight)
             ticket = await lease.hand_over()
             assert lease._state.renewal is None
             assert face.name == "asyncio" or not renewal.in_flight
             for proxy in (first, second):
                 proxy.resume()
-            assert await until(lambda: not renewal.in_flight)
+            assert await until_async(lambda: not renewal.in_flight)
             named = ticket.token.encode()
             sent = [sum(named in c for c in proxy.requests) for proxy in (first, second)]
             await asyncio.sleep(SOON)

@@ -19,7 +19,8 @@ from quorlock import LeaseLost
 from quorlock._core import renewal_schedule
 from quorlock.testing.servers import Server, Servers, find_binary
 from tests.harness.support.stats import scripts_asked
-from tests.servers.api.faces import Face, holders, raises, steal, until, wipe
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, holders, raises, steal, wipe
 
 TTL = 10.0
 SETTINGS: dict[str, Any] = {"ttl": TTL, "restart_guard": None}
@@ -65,7 +66,7 @@ async def watched(redlock: aio.Redlock, resource: str = "a") -> aio.Lease:
     """A renewed lease that all nodes give hints of: it has been extended once."""
     lease = await redlock.lock(resource, renew=True).acquire()
     first = lease.valid_until
-    assert await until(lambda: lease.valid_until > first, TTL / 3)
+    assert await until_async(lambda: lease.valid_until > first, TTL / 3)
     return lease
 
 
@@ -125,7 +126,7 @@ async def test_keys_lost_by_a_minority_are_restored_at_once(
         due = next_due(lease)
         token = lease.token.encode()
         happens(telling[MINORITY])
-        assert await until(lambda: holders(telling, "a") == [token] * 5, TTL)
+        assert await until_async(lambda: holders(telling, "a") == [token] * 5, TTL)
         assert quorlock.now() < due
         assert lease.held
         assert await lease.release() is True
@@ -158,7 +159,7 @@ async def test_keys_of_other_clients_cause_no_check(face: Face, telling: Servers
         assert [looks(node) for node in telling] == asked
         token = kept.token.encode()
         wipe(telling[4:], "a")
-        assert await until(lambda: holders(telling, "a") == [token] * 5, TTL)
+        assert await until_async(lambda: holders(telling, "a") == [token] * 5, TTL)
         assert [looks(node) for node in telling[:4]] == [calls + 1 for calls in asked[:4]]
 
 
@@ -187,7 +188,7 @@ async def test_a_node_that_comes_back_sends_invalidations_again(
         for node in telling[MAJORITY]:
             node.execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         valid_until = lease.valid_until
-        assert await until(lambda: lease.valid_until > valid_until, TTL)
+        assert await until_async(lambda: lease.valid_until > valid_until, TTL)
         event, due = lease.lost, next_due(lease)
         flush(telling[MAJORITY])
         assert await face.is_set_within(event, TTL)

@@ -10,7 +10,8 @@ import pytest
 from quorlock import ConfigError, Inspection, NodeView, VoteCode
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Proxy
-from tests.servers.api.faces import Face, holders, raises, steal, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, holders, raises, steal
 
 SETTINGS = {"node_timeout": 0.1, "connect_timeout": 0.3}
 
@@ -31,7 +32,7 @@ async def test_held(face: Face, nodes: Servers) -> None:
     """One digest on all nodes, the time left on each, and until a quorum is free."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         async with redlock.lock("a", ttl=8) as lease:
-            assert await until(lambda: None not in holders(nodes, "a"))
+            assert await until_async(lambda: None not in holders(nodes, "a"))
             report = await redlock.inspect("a")
             assert report.verdict == "held"
             assert report.ttl_left is not None
@@ -96,7 +97,7 @@ async def test_some_nodes_cannot_say(
     """Two of five down: still a verdict. Three: unreachable. Each with its error, none hidden."""
     async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a", ttl=20).acquire()
-        assert await until(lambda: None not in holders(mortal_nodes, "a"))
+        assert await until_async(lambda: None not in holders(mortal_nodes, "a"))
         for node in mortal_nodes[:down]:
             getattr(node, fault)()
         for _ in range(2):
@@ -148,7 +149,7 @@ async def test_a_hung_node_is_not_asked_for_ever(face: Face, nodes: Servers) -> 
             assert report.nodes[0].code is VoteCode.BACKLOG
             assert len(proxy.requests) == asked
             proxy.resume()
-            assert await until(lambda: redlock.nodes[0].up)
+            assert await until_async(lambda: redlock.nodes[0].up)
             end = time.monotonic() + 10  # any one reply may take longer than node_timeout
             while (await redlock.inspect("a")).nodes[0].error:
                 assert time.monotonic() < end

@@ -21,6 +21,7 @@ from quorlock._core.results import LossReason
 from quorlock._core.time import FOR_EVER
 from quorlock._drivers import clock
 from quorlock.testing.servers import Server, Servers
+from tests.harness.support.wait import until_async
 from tests.servers.api.faces import (
     Face,
     holders,
@@ -28,7 +29,6 @@ from tests.servers.api.faces import (
     raises,
     real,
     steal,
-    until,
     until_over,
     wipe,
 )
@@ -135,7 +135,7 @@ async def test_a_forgotten_lease_is_released(face: Face, nodes: Servers) -> None
         gone = weakref.ref(real(lease))
         del lease
         assert gone() is None
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: left_over(nodes) == {})
 
 
 async def test_a_lease_forgotten_just_before_the_end_is_released(
@@ -185,7 +185,7 @@ async def test_an_extension_noticed_after_the_end_is_a_loss(
             await lease.extend(20)
         assert caught.value.reason == "expired"
         assert not lease.held
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: left_over(nodes) == {})
 
 
 async def test_extend_never_shortens(face: Face, nodes: Servers) -> None:
@@ -233,7 +233,7 @@ async def test_extending_what_ran_out_creates_nothing(face: Face, nodes: Servers
         lost = await raises(LeaseLost, lease.extend())
         assert (lost.reason, lost.lease) == ("expired", real(lease))
         await asyncio.sleep(0.02)
-        assert await until(lambda: left_over(nodes) == {}), "it is given back on all nodes"
+        assert await until_async(lambda: left_over(nodes) == {}), "it is given back on all nodes"
         await raises(LeaseLost, lease.extend(10))
         assert not lease.held
         assert await lease.release() is False
@@ -244,21 +244,21 @@ async def test_extending_a_vanished_lease_creates_nothing(face: Face, nodes: Ser
     """Keys deleted on a quorum: LeaseLost, `evicted`, over for good, released on the others."""
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("a").acquire()
-        assert await until(lambda: None not in holders(nodes, "a"))
+        assert await until_async(lambda: None not in holders(nodes, "a"))
         wipe(nodes[1:4], "a")
         lost = await raises(LeaseLost, lease.extend())
         assert lost.reason == "evicted"
         assert sum(vote.cause == "the key is gone" for vote in lost.votes) >= 3
         assert (lease.held, lease.valid_until) == (False, 0.0)
         assert await lease.release() is False
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: left_over(nodes) == {})
 
 
 async def test_a_minority_that_lost_the_key_does_not_matter(face: Face, nodes: Servers) -> None:
     """Two of five without our key: the extension wins, and their keys are not re-created."""
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("a").acquire()
-        assert await until(lambda: None not in holders(nodes, "a"))
+        assert await until_async(lambda: None not in holders(nodes, "a"))
         wipe(nodes[:1], "a")
         steal(nodes[1:2], "a")
         await lease.extend(20)
@@ -289,7 +289,7 @@ async def test_anothers_key_is_never_touched(face: Face, nodes: Servers, thief_h
     async with face.redlock(nodes.urls) as redlock:
         first, second = [await redlock.lock(name).acquire() for name in ("a", "b")]
         for name in ("a", "b"):
-            assert await until(lambda name=name: None not in holders(nodes, name))  # type: ignore[misc]
+            assert await until_async(lambda name=name: None not in holders(nodes, name))  # type: ignore[misc]
             wipe(nodes[:thief_has], name)
             steal(nodes[:thief_has], name)
         lost = await raises(LeaseLost, first.extend(1))
@@ -345,7 +345,7 @@ async def test_without_a_quorum_extend_tries_until_the_validity_ends(
         assert not lease.held
         for node in mortal_nodes[:3]:
             node.cont()
-        assert await until(lambda: left_over(mortal_nodes) == {})
+        assert await until_async(lambda: left_over(mortal_nodes) == {})
 
 
 async def test_extend_gets_through_a_short_outage(face: Face, mortal_nodes: Servers) -> None:

@@ -19,7 +19,8 @@ import quorlock
 import quorlock.asyncio as aio
 from quorlock import AcquireTimeout, ConfigError, VoteCode
 from quorlock.testing.servers import Servers
-from tests.servers.api.faces import Face, holders, left_over, raises, real, steal, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, holders, left_over, raises, real, steal
 
 QUICK = (0.002, 0.01)
 
@@ -126,7 +127,7 @@ async def test_a_waiter_gets_the_lock_when_it_is_released(
                 assert second.token != first.token
                 await second.release()
                 return got
-            assert await until(asked.is_set)
+            assert await until_async(asked.is_set)
             await asyncio.sleep(0.05)
             given_back = quorlock.now()
             await first.release()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import quorlock
 from quorlock import VoteCode
 from quorlock.testing.servers import Servers
-from tests.servers.api.faces import Face, raises, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, raises
 
 SETTINGS = {"node_timeout": 0.1, "connect_timeout": 0.3, "outage_timeout": 0.0}
 
@@ -49,7 +50,7 @@ async def test_dead_nodes_are_named_and_come_back(face: Face, mortal_nodes: Serv
             await redlock.inspect("a")
             if all(status.up for status in redlock.nodes):
                 break
-            await until(lambda: False, 0.01)
+            await until_async(lambda: False, 0.01)
         assert all(status.up and not status.why for status in redlock.nodes)
 
 

@@ -14,6 +14,7 @@ from quorlock._drivers.aio import admission
 from quorlock._drivers.sync import driver as blocking
 from quorlock._drivers.sync.pool import Borrower, ConnectionPool
 from quorlock.errors import VoteCode
+from tests.harness.support.wait import until
 from tests.servers.api.faces import real
 
 if TYPE_CHECKING:
@@ -177,8 +178,7 @@ def test_threads_are_served_in_the_order_of_their_coming() -> None:
         thread = threading.Thread(target=work, args=(number,))
         thread.start()
         threads.append(thread)
-        while len(pool._queue) <= number:
-            time.sleep(0.0001)
+        assert until(lambda: len(pool._queue) > number)  # noqa: B023
     urgent = pool.borrow(Caller(urgent=True))
     assert urgent is not None
     assert urgent is not first

@@ -20,7 +20,8 @@ import quorlock.asyncio as aio
 from quorlock import ConfigError, HoldLimitReached, LeaseLost
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Proxy
-from tests.servers.api.faces import Face, holders, left_over, raises, real, steal, until, wipe
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, holders, left_over, raises, real, steal, wipe
 
 # Short enough to wait for, long enough for a machine that runs other tests as well.
 TTL = 0.9
@@ -57,7 +58,7 @@ async def test_a_renewed_lease_outlives_its_ttl(face: Face, nodes: Servers) -> N
             assert holders(nodes, "a") == [lease.token.encode()] * 5
             assert loop_drivers() == ["quorlock renewal"]
         assert left_over(nodes) == {}
-        assert await until(lambda: not loop_drivers())
+        assert await until_async(lambda: not loop_drivers())
 
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["renewed", "by hand"])
@@ -77,8 +78,7 @@ async def test_nodes_that_reply_after_node_timeout_extend(
                 before = lease.valid_until
                 if by_hand:
                     await lease.extend()
-                while lease.valid_until == before and lease.held:  # noqa: ASYNC110
-                    await asyncio.sleep(0.002)
+                await until_async(lambda: lease.valid_until != before or not lease.held)  # noqa: B023
                 assert lease.held
             for proxy in proxies:
                 proxy.delay = 0.0
@@ -89,7 +89,7 @@ async def test_without_renew_it_ends(face: Face, nodes: Servers) -> None:
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a", ttl=0.4).acquire()
         assert not loop_drivers()
-        assert await until(lambda: not lease.held)
+        assert await until_async(lambda: not lease.held)
 
 
 async def test_many_leases_hang_on_one_engine(face: Face, nodes: Servers) -> None:
@@ -99,7 +99,7 @@ async def test_many_leases_hang_on_one_engine(face: Face, nodes: Servers) -> Non
         leases = [await redlock.lock(name, ttl=3, renew=True).acquire() for name in names]
         assert loop_drivers() == ["quorlock renewal"]
         firsts = [lease.valid_until for lease in leases]
-        assert await until(lambda: quorlock.now() > max(firsts), 20)
+        assert await until_async(lambda: quorlock.now() > max(firsts), 20)
         assert all(lease.held for lease in leases)
         assert all([await lease.release() for lease in leases[::2]])
         assert all(lease.held for lease in leases[1::2])
@@ -121,7 +121,7 @@ async def test_max_hold_ends_it(face: Face, nodes: Servers) -> None:
             await asyncio.sleep(0.01)
         assert quorlock.now() > began + TTL, "it was extended"
         assert await face.is_set_within(event, 5)
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: left_over(nodes) == {})
         lost = await raises(LeaseLost, lease.extend())
         assert lost.reason == "expired"
         assert [real(warned[0])] == [real(lease)]
@@ -156,12 +156,12 @@ async def test_a_loss_that_is_seen_early_leaves_the_other_keys_until_then(
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         for renew in (True, False):
             lease = await redlock.lock("a", ttl=0.5, renew=renew).acquire()
-            await until(lambda: None not in holders(nodes, "a"))
+            await until_async(lambda: None not in holders(nodes, "a"))
             told_until = lease.valid_until
             wipe(nodes[MAJORITY], "a")
             await raises(LeaseLost, lease.extend())
             assert not lease.held
-            assert await until(lambda: holders(nodes, "a") == [None] * 5)
+            assert await until_async(lambda: holders(nodes, "a") == [None] * 5)
             assert quorlock.now() >= told_until
 
 
@@ -280,7 +280,7 @@ async def test_all_nodes_hang(face: Face, mortal_nodes: Servers) -> None:
     async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a", ttl=3.0, renew=True, on_warning=warn).acquire()
         event, ends = lease.lost, lease.valid_until
-        assert await until(lambda: lease.valid_until > ends)
+        assert await until_async(lambda: lease.valid_until > ends)
         for node in mortal_nodes:
             node.stop()
         await asyncio.sleep(0.2)  # what was under way has come down
@@ -296,7 +296,7 @@ async def test_all_nodes_hang(face: Face, mortal_nodes: Servers) -> None:
         assert {vote.cause for vote in lost.votes} == {"no answer in time"}
         for node in mortal_nodes:
             node.cont()
-        assert await until(lambda: left_over(mortal_nodes) == {})
+        assert await until_async(lambda: left_over(mortal_nodes) == {})
         assert lease.held is False
 
 
@@ -310,7 +310,7 @@ async def test_keys_that_are_gone_are_reported_at_the_next_renewal(
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a", ttl=6, renew=True).acquire()
         event = lease.lost
-        assert await until(lambda: None not in holders(nodes, "a"))
+        assert await until_async(lambda: None not in holders(nodes, "a"))
         wipe(nodes[MAJORITY], "a")
         if thief:
             steal(nodes[MAJORITY], "a")
@@ -337,7 +337,7 @@ async def test_a_lost_lease_stays_lost_when_its_key_comes_back(face: Face, nodes
                 await asyncio.sleep(0.1)
                 assert not lease.held
                 await raises(LeaseLost, lease.extend())
-        assert await until(lambda: not loop_drivers())
+        assert await until_async(lambda: not loop_drivers())
     wipe(nodes, "a")
 
 
@@ -357,10 +357,10 @@ async def test_what_a_warning_raises_is_logged(
             for declines in (1, 2):
                 for node in mortal_nodes:
                     node.stop()
-                assert await until(lambda n=declines: len(caplog.records) == n, 6)  # type: ignore[misc]
+                assert await until_async(lambda n=declines: len(caplog.records) == n, 6)  # type: ignore[misc]
                 for node in mortal_nodes:
                     node.cont()
-                assert await until(lambda: lease.validity > 1.5)
+                assert await until_async(lambda: lease.validity > 1.5)
             assert lease.held
     assert {record.name for record in caplog.records} == {"quorlock"}
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
@@ -412,7 +412,7 @@ async def test_a_warning_that_raises_anything_ends_no_task(
         for lease in leases:
             await asyncio.wait_for(lease.lost.wait(), 10)
         first = other.valid_until
-        assert await until(lambda: quorlock.now() > first + 0.1)
+        assert await until_async(lambda: quorlock.now() > first + 0.1)
         assert other.held
     for error in errors:
         assert type(error).__name__ in caplog.text
@@ -429,7 +429,7 @@ def test_a_warning_that_exits_leaves_the_loop(nodes: Servers, error: BaseExcepti
 
     async def go_on() -> None:
         first = leases["b"].valid_until
-        assert await until(lambda: quorlock.now() > first + 0.1)
+        assert await until_async(lambda: quorlock.now() > first + 0.1)
         assert leases["b"].held
         await redlock.close()
 
@@ -456,14 +456,14 @@ async def test_nodes_that_lack_the_key_get_it_back(face: Face, mortal_nodes: Ser
         async with redlock.lock("a", ttl=2, renew=True) as lease:
             token = lease.token.encode()
             mortal_nodes[0].restart()
-            assert await until(lambda: holders(mortal_nodes, "a") == [token] * 5, 20)
+            assert await until_async(lambda: holders(mortal_nodes, "a") == [token] * 5, 20)
             mortal_nodes[1].restart()
             mortal_nodes[2].execute("DEL", "a")
-            assert await until(lambda: holders(mortal_nodes, "a") == [token] * 5, 20)
+            assert await until_async(lambda: holders(mortal_nodes, "a") == [token] * 5, 20)
             lives = [node.execute("PTTL", "a") for node in mortal_nodes]
             assert max(lives) <= 2000
             assert lease.held
-        assert await until(lambda: left_over(mortal_nodes) == {})
+        assert await until_async(lambda: left_over(mortal_nodes) == {})
 
 
 async def test_a_topped_up_key_is_never_left_behind(face: Face, nodes: Servers) -> None:
@@ -474,7 +474,7 @@ async def test_a_topped_up_key_is_never_left_behind(face: Face, nodes: Servers) 
             nodes[number % 5].execute("DEL", "a")
             await asyncio.sleep(0.14 + 0.005 * number)
             await lease.release()
-            assert await until(lambda: left_over(nodes) == {})
+            assert await until_async(lambda: left_over(nodes) == {})
 
 
 # --- the end -----------------------------------------------------------------------------------
@@ -484,11 +484,11 @@ async def test_a_lease_that_is_garbage_is_not_renewed(face: Face, nodes: Servers
     """A garbage lease is released, and its renewal ends."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a", renew=True).acquire()
-        assert await until(lambda: loop_drivers() != [])
+        assert await until_async(lambda: loop_drivers() != [])
         del lease
         gc.collect()
-        assert await until(lambda: left_over(nodes) == {})
-        assert await until(lambda: not loop_drivers())
+        assert await until_async(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: not loop_drivers())
 
 
 async def test_close_ends_renewal(face: Face, nodes: Servers) -> None:
@@ -505,10 +505,10 @@ async def test_a_lease_is_renewed_where_it_was_adopted(face: Face, nodes: Server
     async with face.redlock(nodes.urls, **SETTINGS) as giver, face.redlock(nodes.urls) as taker:
         lease = await giver.lock("a", ttl=1, renew=True).acquire()
         ticket = await lease.hand_over()
-        assert await until(lambda: not loop_drivers())
+        assert await until_async(lambda: not loop_drivers())
         adopted = await taker.adopt(ticket, renew=True, max_hold=60)
         first = adopted.valid_until
-        assert await until(lambda: quorlock.now() > first + 0.2)
+        assert await until_async(lambda: quorlock.now() > first + 0.2)
         assert adopted.held
         assert await adopted.release() is True
     assert left_over(nodes) == {}
@@ -520,7 +520,7 @@ async def test_release_by_token_ends_renewal(face: Face, nodes: Servers) -> None
         lease = await redlock.lock("a", renew=True).acquire()
         assert await redlock.release("a", lease.token) is True
         assert not lease.held
-        assert await until(lambda: not loop_drivers())
+        assert await until_async(lambda: not loop_drivers())
         assert left_over(nodes) == {}
 
 
@@ -580,7 +580,7 @@ async def test_an_extension_ends_with_the_validity(face: Face, mortal_nodes: Ser
         assert quorlock.now() - end < 4.0
         for node in mortal_nodes:
             node.cont()
-    assert await until(lambda: left_over(mortal_nodes) == {})
+    assert await until_async(lambda: left_over(mortal_nodes) == {})
 
 
 async def test_extending_a_renewed_lease_by_hand(face: Face, nodes: Servers) -> None:
@@ -590,7 +590,7 @@ async def test_extending_a_renewed_lease_by_hand(face: Face, nodes: Servers) -> 
         await lease.extend(2 * TTL)
         assert lease.validity > TTL
         end = lease.valid_until
-        assert await until(lambda: quorlock.now() > end + 0.1, 10)
+        assert await until_async(lambda: quorlock.now() > end + 0.1, 10)
         assert lease.held
         assert lease.validity < TTL
         assert await lease.release() is True

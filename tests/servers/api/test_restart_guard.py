@@ -11,7 +11,8 @@ import quorlock
 from quorlock import ConfigError, LeaseLost, Node, NodeError, QuorumUnreachable
 from quorlock.testing.memory import MemoryNodes
 from quorlock.testing.servers import Server, Servers
-from tests.servers.api.faces import Face, raises, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, raises
 
 # A restarted node keeps out for max_ttl and 1 % and 2 ms more.
 SHORT: dict[str, Any] = {"ttl": 0.8, "max_ttl": 0.8}
@@ -78,7 +79,7 @@ async def test_it_votes_again_when_everything_is_over(nodes: Servers, face: Face
         await raises(QuorumUnreachable, redlock.lock("x").acquire(timeout=0))
         lease = await redlock.lock("x").acquire(timeout=None)
         assert lease.held
-        assert await until(lambda: all(status.up for status in redlock.nodes))
+        assert await until_async(lambda: all(status.up for status in redlock.nodes))
         await lease.extend()
         assert await lease.release() is True
 
@@ -102,13 +103,13 @@ async def test_what_it_still_has_is_released(face: Face) -> None:
     with MemoryNodes(3) as nodes:
         async with face.redlock(nodes.urls, **LONG) as redlock:
             lease = await redlock.lock("x").acquire()
-            assert await until(lambda: nodes[0].keys() == [b"x"])
+            assert await until_async(lambda: nodes[0].keys() == [b"x"])
             nodes[0].restart(memory="kept")
             await notice(redlock, nodes[0])
             while not (await redlock.inspect("x")).nodes[0].holder:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)  # over connections that may have to be made first
             assert await lease.release() is True
-            assert await until(lambda: nodes[0].keys() == [])
+            assert await until_async(lambda: nodes[0].keys() == [])
 
 
 async def test_a_durable_node_votes_at_once(nodes: Servers, face: Face) -> None:
@@ -180,7 +181,9 @@ async def test_a_process_that_was_killed(guard: str, options: tuple[str, ...], f
             assert not await votes(face, server.url, guard)
             server.execute("SAVE")  # with the marker of the process of before
         # Writes wait in memory while an fsync is under way: it would come back without them.
-        await until(lambda: "aof_buffer_length:0" in persistence(server) or options[0] == "--save")
+        await until_async(
+            lambda: "aof_buffer_length:0" in persistence(server) or options[0] == "--save"
+        )
         server.restart()
         assert server.execute("EXISTS", CONFIG) == 1, "it came back with its keys"
         assert not await votes(face, server.url, guard)
@@ -205,7 +208,7 @@ async def test_all_keys_are_gone(guard: str, nodes: Servers, face: Face) -> None
     settings = {"ttl": 0.5, "max_ttl": 0.5} if guard == "uptime" else {}
     server.execute("DEL", "quorlock:born-empty")
     if guard == "uptime":
-        await until(lambda: uptime(server) >= 2)
+        await until_async(lambda: uptime(server) >= 2)
     server.execute("FLUSHALL")
     assert await votes(face, server.url, guard, **settings) is (guard == "uptime")
 
@@ -229,9 +232,9 @@ async def test_a_replica_takes_over(guard: str, face: Face) -> None:
     with Servers(2, tcp=True, options=at_once) as (master, replica):
         replica.execute("REPLICAOF", "127.0.0.1", master.port)
         assert await votes(face, master.url, guard, **brief)
-        assert await until(lambda: replica.execute("EXISTS", CONFIG) == 1)
+        assert await until_async(lambda: replica.execute("EXISTS", CONFIG) == 1)
         replica.execute("REPLICAOF", "NO", "ONE")
-        assert guard == "marker" or await until(lambda: uptime(replica) >= 2)
+        assert guard == "marker" or await until_async(lambda: uptime(replica) >= 2)
         assert await votes(face, replica.url, guard, **brief) is (guard == "uptime")
 
 
@@ -242,7 +245,7 @@ async def test_what_clients_agree_on_is_written_down(nodes: Servers, face: Face)
     """The first client writes them permanently, and again if they are gone."""
     async with face.redlock(nodes.urls[:3], **LONG) as redlock:
         await redlock.lock("x").try_acquire()
-        assert await until(lambda: all(server.execute("GET", CONFIG) for server in nodes[:3]))
+        assert await until_async(lambda: all(server.execute("GET", CONFIG) for server in nodes[:3]))
         said = [server.execute("GET", CONFIG) for server in nodes[:3]]
         assert len(set(said)) == 1
         run_ids = sorted(
@@ -296,7 +299,7 @@ async def test_a_node_whose_clients_changed_meanwhile_does_not_vote(
     """A node that has voted before may refuse later: the client continues with the others."""
     async with face.redlock(nodes.urls[:3], **LONG) as redlock:
         await (await redlock.lock("x").acquire()).release()
-        assert await until(lambda: all(status.up for status in redlock.nodes))
+        assert await until_async(lambda: all(status.up for status in redlock.nodes))
         nodes[0].execute("SET", CONFIG, "n=1 of others")
         nodes[0].execute("CLIENT", "KILL", "TYPE", "normal")
         await reports(redlock, nodes[0], "n=1 of others")
@@ -335,14 +338,14 @@ async def test_failover_and_fail_back_on_a_live_connection(face: Face, is_notice
     at_once = ("--repl-diskless-sync-delay", "0")
     with Servers(2, tcp=True, options=at_once) as (node, replica):
         replica.execute("REPLICAOF", "127.0.0.1", node.port)
-        assert await until(lambda: b"master_link_status:up" in replica.execute("INFO"))
+        assert await until_async(lambda: b"master_link_status:up" in replica.execute("INFO"))
         async with face.redlock([node.tcp_url], **TURNS, restart_guard="marker") as redlock:
             await (await redlock.lock("warm").acquire(timeout=5.0)).release()
-            assert await until(lambda: replica.execute("EXISTS", "quorlock:guard") == 1)
+            assert await until_async(lambda: replica.execute("EXISTS", "quorlock:guard") == 1)
             replica.execute("REPLICAOF", "NO", "ONE")
             lease = await redlock.lock("x").acquire(timeout=5.0)
             node.execute("REPLICAOF", "127.0.0.1", replica.port)
-            assert await until(lambda: node.keys() == [])
+            assert await until_async(lambda: node.keys() == [])
             if is_noticed:
                 await raises(Exception, redlock.lock("y").acquire(timeout=0))
             node.execute("REPLICAOF", "NO", "ONE")

@@ -7,7 +7,6 @@ record that a request is in flight and its sending.
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +20,7 @@ from quorlock._drivers import clock
 from quorlock._drivers.clock import now
 from quorlock._sync.lease import Lease
 from quorlock._sync.renewal import RenewalThread, _ThreadRenewedLease, renewer
+from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,8 +61,7 @@ class Scene:
         """End it, and stop renewal: return when that waits, or has not waited."""
         self.end()
         self.stopping.start()
-        while self.stopping.is_alive() and not self.loop_driver.settled.waiting:
-            time.sleep(0.0005)
+        assert until(lambda: self.loop_driver.settled.waiting or not self.stopping.is_alive())
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ import valkey.asyncio
 from quorlock import ConfigError, Node, NodeError, Tls
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import TlsFront
-from tests.servers.api.faces import Face, raises, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, raises
 
 USER = "app-ü:1"
 # All that a URL has a meaning for, and more.
@@ -94,7 +95,9 @@ async def lands(
         assert [vote.node for vote in lease.votes] == [node.address for node in redlock.nodes]
         # All three, in the end: who came too late for the verdict has the key nevertheless.
         assert (await redlock.inspect("who")).verdict == "held"
-        assert await until(lambda: keys_in(servers, db) == [[b"who"]] * 3), keys_in(servers, db)
+        assert await until_async(lambda: keys_in(servers, db) == [[b"who"]] * 3), keys_in(
+            servers, db
+        )
         assert [server.keys() for server in servers] == [[b"who"]] * 3
         assert users_of(servers) == [{user}] * 3
         assert all(node.up and node.version for node in redlock.nodes), redlock.nodes

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import quorlock
 from quorlock.testing.servers import Server
+from tests.harness.support.wait import until
 from tests.servers.api.faces import holders
 
 SRC = Path(quorlock.__file__).parents[1]
@@ -88,7 +88,4 @@ def at_last(nodes: Iterable[Server], resource: str, *tokens: str | None) -> bool
     has, and the others follow.
     """
     wanted = {None if token is None else token.encode() for token in tokens}
-    deadline = time.monotonic() + 10
-    while set(holders(nodes, resource)) != wanted and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return set(holders(nodes, resource)) == wanted
+    return until(lambda: set(holders(nodes, resource)) == wanted, 10)

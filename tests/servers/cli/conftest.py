@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 import quorlock
 from quorlock.testing.servers import Servers
+from tests.harness.support.wait import until
 from tests.servers.cli.command import Shell
 
 
@@ -63,8 +63,6 @@ def used_nodes(mortal_nodes: Servers) -> Servers:
     """The five of a set that is in use: of a fresh one, two may not agree on anything."""
     with quorlock.Redlock(mortal_nodes.urls) as redlock:
         redlock.lock("used").acquire().release()
-        deadline = time.monotonic() + 10
-        while not all(node.execute("EXISTS", "quorlock:config") for node in mortal_nodes):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        config = "quorlock:config"
+        assert until(lambda: all(node.execute("EXISTS", config) for node in mortal_nodes), 10)
     return mortal_nodes

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from quorlock._cli import exit_status
+from tests.harness.support.wait import until
 from tests.servers.cli.command import COMMAND
-from tests.servers.cli.run.looks import await_that, runs
+from tests.servers.cli.run.looks import PATIENCE, runs
 from tests.servers.cli.terminal import PROMPT, Terminal
 
 if TYPE_CHECKING:
@@ -156,9 +157,9 @@ def test_none_gets_away_when_the_lease_is_over(
 @pytest.mark.parametrize("way", ["timeout", "setsid", "a daemon", "job control"])
 def test_none_gets_away_when_run_is_killed(way: str, shell: Shell, fugitive: Fugitive) -> None:
     with shell.start("run", "x", "--ttl", "1s", "-c", WAYS_OUT[way]) as running:
-        await_that(fugitive.pids)
+        assert until(fugitive.pids, PATIENCE)
         running.kill()
-    await_that(lambda: not any(runs(pid) for pid in fugitive.pids()))
+    assert until(lambda: not any(runs(pid) for pid in fugitive.pids()), PATIENCE)
 
 
 @needs_linux
@@ -168,9 +169,9 @@ def test_a_signal_that_is_passed_on_reaches_another_group(
 ) -> None:
     """The shell dies of it, and so would leave the other behind without a lock."""
     with shell.start("run", "x", "-c", WAYS_OUT[way]) as running:
-        await_that(fugitive.pids)
+        assert until(fugitive.pids, PATIENCE)
         running.terminate()
-    await_that(lambda: not any(runs(pid) for pid in fugitive.pids()))
+    assert until(lambda: not any(runs(pid) for pid in fugitive.pids()), PATIENCE)
 
 
 @needs_linux
@@ -182,10 +183,10 @@ def test_a_signal_comes_once_to_the_command_of_a_run_in_a_run(shell: Shell) -> N
     script = f"trap : INT; {QUORLOCK} run y -- {sys.executable} counter; true"
     got, go = shell.home / "got", shell.home / "go"
     with shell.start("run", "x", "-c", script) as running:
-        await_that((shell.home / "pids").exists)
+        assert until((shell.home / "pids").exists, PATIENCE)
         for sent in (1, 2, 3):
             running.send_signal(signal.SIGINT)
-            await_that(lambda: got.stat().st_size >= sent)  # noqa: B023 (called before the next)
+            assert until(lambda: got.stat().st_size >= sent, PATIENCE)  # noqa: B023 (called before the next)
         go.touch()
     assert got.read_text() == "..."
 
@@ -211,9 +212,10 @@ def test_orphans_are_buried_while_the_command_runs(shell: Shell) -> None:
         stdin=subprocess.PIPE,
     ) as running:
         pids = shell.home / "pids"
-        await_that(lambda: pids.exists() and len(pids.read_text().split()) == 9)
-        await_that(
-            lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split())
+        assert until(lambda: pids.exists() and len(pids.read_text().split()) == 9, PATIENCE)
+        assert until(
+            lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split()),
+            PATIENCE,
         )
         running.communicate()
     assert running.returncode == 0
@@ -256,7 +258,7 @@ def pids(shell: Shell) -> list[int]:
 def test_ctrl_z_and_fg(bash: Terminal, shell: Shell) -> None:
     """The command continues, if the lease is still held."""
     bash.type(f"{QUORLOCK} run x -- sh reader\r")
-    await_that(lambda: pids(shell))
+    assert until(lambda: pids(shell), PATIENCE)
     bash.type("\x1a")
     bash.await_text("Stopped")
     bash.await_text(PROMPT, times=2)  # what is typed before it may be lost
@@ -274,10 +276,10 @@ def test_stopped_for_longer_than_the_lease_it_is_dead_by_then(
     """A terminal stops a job as a whole; the guard is not stopped, and does what it is for."""
     end = " &" if how != "Ctrl-Z" else ""
     bash.type(f"{QUORLOCK} run x --ttl 1s -- sh reader{end}\r")
-    await_that(lambda: pids(shell))
+    assert until(lambda: pids(shell), PATIENCE)
     if how == "Ctrl-Z":
         bash.type("\x1a")
-    await_that(lambda: not any(runs(pid) for pid in pids(shell)))
+    assert until(lambda: not any(runs(pid) for pid in pids(shell)), PATIENCE)
     bash.await_text(PROMPT, times=2)
     bash.type("   fg; echo status=$?\r")  # it may lose the first while it sets up the terminal
     bash.await_text(f"status={exit_status.EX_LOST}")

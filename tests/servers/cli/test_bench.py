@@ -8,7 +8,6 @@ import pty
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from quorlock._cli.exit_status import EX_NOPERM, EX_SIGNAL, EX_UNAVAILABLE, EX_USAGE
 from quorlock.testing.servers import Server, Servers
+from tests.harness.support.wait import until
 from tests.servers.cli import schema
 from tests.servers.cli.command import COMMAND, Shell
 
@@ -52,10 +52,7 @@ def keys_of(nodes: Iterable[Server]) -> list[bytes]:
 
 def emptied(nodes: Iterable[Server]) -> bool:
     """No key is left, before any could have run out: a node that woke up reads what it was sent."""
-    deadline = time.monotonic() + 5
-    while keys_of(nodes) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return keys_of(nodes) == []
+    return until(lambda: keys_of(nodes) == [])
 
 
 def test_it_measures(shell: Shell, nodes: Servers) -> None:

@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from quorlock._cli.doctor.probe import find_out
 from quorlock.testing.servers import Servers, find_binary
 from tests.harness.faults import shim
 from tests.harness.support.impostors import Impostor, Proxy, TlsFront, answers
+from tests.harness.support.wait import until
 from tests.servers.cli.command import Shell
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -193,8 +193,8 @@ def test_a_marker_that_is_not_there_keeps_out(nodes: Servers) -> None:
     assert names(examine(urls, **guarded), "error", "warning") == {"uptime"}
     with Redlock(urls, restart_guard="marker", max_ttl=10.0) as redlock:
         assert redlock.lock("a").try_acquire() is not None, "servers that were born empty"
-        while not all(server.execute("EXISTS", "quorlock:guard") for server in nodes[:3]):
-            time.sleep(0.002)  # two votes decided; the third node is still being connected
+        # Two votes decided; the third node is still being connected.
+        assert until(lambda: all(node.execute("EXISTS", "quorlock:guard") for node in nodes[:3]))
     assert names(examine(urls, **guarded), "error", "warning") == set()
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ import pytest
 from quorlock import Redlock, errors
 from quorlock._cli import exit_status
 from quorlock.testing.servers import Servers
+from tests.harness.support.wait import until
 from tests.servers.cli.command import COMMAND, Shell, at_last
 
 SECRET = "canary-s3cret"
@@ -151,10 +151,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 def asks(nodes: Servers) -> None:
     """Return when a client has tried to acquire at every node."""
-    deadline = time.monotonic() + 20
-    while not all(sets(node.execute("INFO", "commandstats")) for node in nodes):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert until(lambda: all(sets(node.execute("INFO", "commandstats")) for node in nodes), 20)
 
 
 def sets(stats: bytes) -> bool:

@@ -8,7 +8,6 @@ import signal
 import stat
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from quorlock._cli.exit_status import (
 from quorlock._cli.local import nodes as local_nodes
 from quorlock._cli.local.server import LocalServer
 from quorlock.testing.servers import ServersUnavailable, converse
+from tests.harness.support.wait import until
 from tests.servers.cli.command import Shell
 
 
@@ -141,10 +141,7 @@ def test_a_node_that_died_is_started_again_and_keeps_out(shell: Shell) -> None:
 
 def wait_until_ended(*numbers: int) -> None:
     servers = local_nodes.present()
-    deadline = time.monotonic() + 10
-    while any(servers[number].pid for number in numbers):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    assert until(lambda: not any(servers[number].pid for number in numbers), 10)
 
 
 def test_a_reboot_ends_whatever_was_held(shell: Shell) -> None:
@@ -161,8 +158,8 @@ def test_a_reboot_ends_whatever_was_held(shell: Shell) -> None:
 
 def test_a_start_that_is_interrupted_leaves_nothing(shell: Shell) -> None:
     starting = shell.start("local", "up", "--nodes", "9")
-    while not (local_nodes.folder() / "note.json").exists() and starting.poll() is None:
-        time.sleep(0.0005)
+    note = local_nodes.folder() / "note.json"
+    assert until(lambda: note.exists() or starting.poll() is not None, 60)
     starting.send_signal(signal.SIGINT)
     _, complaint = starting.communicate(timeout=60)
     assert "Traceback" not in complaint

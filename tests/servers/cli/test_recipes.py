@@ -25,8 +25,9 @@ import pytest
 from quorlock._cli import exit_status
 from quorlock.fencing import FenceTable
 from quorlock.testing.servers import Servers
+from tests.harness.support.wait import until
 from tests.servers.cli.command import SRC
-from tests.servers.cli.run.looks import await_that, runs
+from tests.servers.cli.run.looks import PATIENCE, runs
 from tools.snippets import read_blocks
 
 PAGES = Path(__file__).parents[3] / "docs" / "recipes"
@@ -173,15 +174,15 @@ def test_cron_runs_it_on_one_of_three_hosts(host: Host, nodes: Servers) -> None:
     words, variables = cron_job(host)
     assert "MAILTO" in variables
     hosts = [host.start(words) for _ in range(3)]
-    await_that(lambda: sum(it.poll() is not None for it in hosts) == 2)
-    await_that(lambda: host.lines("backup"))
+    assert until(lambda: sum(it.poll() is not None for it in hosts) == 2, PATIENCE)
+    assert until(lambda: host.lines("backup"), PATIENCE)
     (holder,) = [it for it in hosts if it.poll() is None]
     assert [ended(it) for it in hosts if it is not holder] == [(0, "", "")] * 2
     assert host.run(words) == (0, "", "")  # late: the job is long done, and the lock is held on
     os.killpg(holder.pid, signal.SIGTERM)  # cron's shell as well: not a minute of it here
     ended(holder)
     assert host.lines() == [f"{host.home}/srv/backup --all"]
-    await_that(lambda: not keys(nodes))
+    assert until(lambda: not keys(nodes), PATIENCE)
 
 
 def test_what_keeps_a_cron_job_from_running_is_said(host: Host) -> None:
@@ -256,7 +257,7 @@ def test_the_timers_service_is_well_though_another_holds_it(host: Host) -> None:
     host.put_job("srv/backup")
     words, variables, section = service("ini nightly.service", host)
     first = host.start(words, **variables)
-    await_that(lambda: host.lines("backup"))
+    assert until(lambda: host.lines("backup"), PATIENCE)
     status, _, complained = host.run(words, **variables)
     assert str(status) in section["SuccessExitStatus"].split()
     assert "is held by another" in complained
@@ -274,7 +275,7 @@ def test_a_service_that_is_stopped_is_well(title: str, host: Host, nodes: Server
     words, variables, section = service(title, host)
     assert section["KillMode"] == "mixed"
     running = host.start(words, **variables)
-    await_that(lambda: host.lines("begun"))
+    assert until(lambda: host.lines("begun"), PATIENCE)
     running.terminate()
     assert str(ended(running)[0]) in section["SuccessExitStatus"].split()
     assert len(host.lines("got TERM")) == 1
@@ -308,7 +309,7 @@ class Container:
     def __init__(self, host: Host, words: list[str]) -> None:
         self.runtime = host.start([*UNSHARE, *words])
         file = Path(f"/proc/{self.runtime.pid}/task/{self.runtime.pid}/children")
-        await_that(lambda: file.read_text() or self.runtime.poll() is not None)
+        assert until(lambda: file.read_text() or self.runtime.poll() is not None, PATIENCE)
         self.one = int(file.read_text())
 
     def send(self, number: int) -> None:
@@ -345,7 +346,7 @@ def test_process_1_passes_term_on_and_gives_the_lock_back(
     for name in ("srv/nightly", "srv/scheduler"):
         host.put_program(name)
     container = Container(host, container_commands(host)[which])
-    await_that(lambda: host.lines("begun"))
+    assert until(lambda: host.lines("begun"), PATIENCE)
     assert host.lines("begun") != ["begun 1"]
     container.send(signal.SIGTERM)
     assert ended(container.runtime)[0] == 128 + signal.SIGTERM
@@ -361,12 +362,12 @@ def test_after_the_grace_nothing_is_left_of_a_command_that_ignores_term(host: Ho
     shutil.copy("/bin/sleep", host.home / mark)
     host.put("srv/scheduler", f"#!/bin/sh\ntrap '' TERM\n./{mark} 1000 & ./{mark} 1000")
     container = Container(host, container_commands(host)["deployment"])
-    await_that(lambda: len(named(mark)) == 2)
+    assert until(lambda: len(named(mark)) == 2, PATIENCE)
     inside = named(mark)
     container.send(signal.SIGTERM)
     container.send(signal.SIGKILL)
     ended(container.runtime)
-    await_that(lambda: not any(runs(pid) for pid in inside))
+    assert until(lambda: not any(runs(pid) for pid in inside), PATIENCE)
 
 
 def named(name: str) -> list[int]:
@@ -409,11 +410,11 @@ def test_one_pod_leads_and_the_next_when_it_ends(host: Host) -> None:
 def assert_takes_turns(host: Host, words: list[str], **environment: str) -> None:
     """Check that the second of two begins when the first has ended."""
     pods = [host.start(words, **environment) for _ in range(2)]
-    await_that(lambda: host.lines("begun"))
+    assert until(lambda: host.lines("begun"), PATIENCE)
     leader = int(host.lines("begun")[0].split()[1])
     assert len(host.lines("begun")) == 1
     os.kill(leader, signal.SIGTERM)
-    await_that(lambda: len(host.lines("begun")) == 2)
+    assert until(lambda: len(host.lines("begun")) == 2, PATIENCE)
     assert host.lines()[1] == "got TERM"
     os.kill(int(host.lines("begun")[1].split()[1]), signal.SIGTERM)
     assert [ended(it)[0] for it in pods] == [143, 143]
@@ -429,7 +430,7 @@ def test_a_cancelled_pipeline_signals_the_deploy(title: str, host: Host, nodes: 
     assert found is not None
     host.put_program("deploy")
     step = host.start(["bash", "-e", "-c", found[1]])
-    await_that(lambda: host.lines("begun"))
+    assert until(lambda: host.lines("begun"), PATIENCE)
     step.terminate()
     assert ended(step)[0] == 143
     assert len(host.lines("got TERM")) == 1

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from array import array
 from typing import Any
 
@@ -18,6 +17,7 @@ from quorlock import Inspection, NodeView, Redlock
 from quorlock._cli.text_layout import fitted, wrapped
 from quorlock._cli.watch import sight
 from quorlock.testing.servers import Servers
+from tests.harness.support.wait import until
 from tests.servers.api.faces import steal
 from tests.servers.cli import schema
 from tests.servers.cli.command import COMMAND, Shell
@@ -257,10 +257,14 @@ def test_a_writer_without_a_reader_can_be_ended(shell: Shell, nodes: Servers) ->
     with shell.start(*watch) as process:
         assert process.stdout is not None
         unread = array("i", [0])
-        while unread[0] < 60_000:  # of the 65,536 that a pipe holds
+        output = process.stdout
+
+        def is_nearly_full() -> bool:
             assert process.poll() is None
-            time.sleep(0.01)
-            fcntl.ioctl(process.stdout, termios.FIONREAD, unread)
+            fcntl.ioctl(output, termios.FIONREAD, unread)
+            return unread[0] >= 60_000  # of the 65,536 that a pipe holds
+
+        assert until(is_nearly_full, 60)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 143
         assert process.stdout.read().count("\n") < 100

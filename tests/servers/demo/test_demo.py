@@ -32,6 +32,7 @@ from quorlock._demo.scenario import (
     FaultHistory,
     schedule,
 )
+from tests.harness.support.wait import until
 from tests.tooling.tools.test_readme import block, missing
 
 if TYPE_CHECKING:
@@ -149,9 +150,7 @@ def test_workers_end_when_their_parent_is_killed(folder: Path) -> None:
         while b"workers begin" not in demo.stdout.readline():
             assert demo.poll() is None
         demo.kill()
-    deadline = time.monotonic() + 15
-    while (workers(folder) or any(folder.iterdir())) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: not workers(folder) and not any(folder.iterdir()), 15)
     assert workers(folder) == []
     assert list(folder.iterdir()) == []
 

@@ -8,6 +8,7 @@ from quorlock._core.time import NS_PER_S
 from quorlock._drivers.clock import now
 from quorlock.asyncio import Redlock
 from quorlock.testing.memory import MemoryNodes
+from tests.harness.support.wait import until_async
 
 
 def ask(seconds: float) -> Flow[object]:
@@ -29,8 +30,7 @@ def test_the_timer_is_set_for_the_earliest_deadline() -> None:
             await asyncio.sleep(0)
             (loop_driver,) = driver._loop_drivers.values()
             deadlines = loop_driver.deadlines
-            while deadlines._timer_at < now() + 30 * NS_PER_S:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            assert await until_async(lambda: deadlines._timer_at >= now() + 30 * NS_PER_S)
             short = asyncio.create_task(driver.run(ask(0.05)))
             await asyncio.sleep(0)
             await asyncio.sleep(0)

@@ -1,7 +1,6 @@
 """A node with a pending release of a token never counts for an extension of its lease."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -10,6 +9,7 @@ from quorlock._drivers.clock import now
 from quorlock.asyncio import Redlock as AsyncRedlock
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Proxy
+from tests.harness.support.wait import until
 
 SETTINGS = {"ttl": 2.0, "max_ttl": 4.0, "node_timeout": 0.2, "connect_timeout": 0.4}
 
@@ -61,10 +61,8 @@ def test_a_vote_that_was_never_received_is_no_vote_later(nodes: Servers) -> None
             nodes[1].kill()
             with pytest.raises(LeaseLost):
                 lease.extend()
-            end = time.monotonic() + 3.0
-            while (left := [nodes[0].keys(), nodes[2].keys()]) != [[], []]:
-                assert time.monotonic() < end, left
-                time.sleep(0.01)
+            until(lambda: not nodes[0].keys() and not nodes[2].keys(), 3)
+            assert [nodes[0].keys(), nodes[2].keys()] == [[], []]
 
 
 def test_a_lease_that_moved_away_is_not_released_from_here(nodes: Servers) -> None:

@@ -14,6 +14,7 @@ import quorlock
 import quorlock.asyncio as aio
 from quorlock._drivers.threads import BackgroundThread
 from quorlock.testing.servers import Servers
+from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
     from quorlock._core.time import Instant
@@ -23,12 +24,8 @@ MANY = 1_500
 
 def keys_left(nodes: Servers, seconds: float = 20.0) -> int:
     """Return how many keys are on the nodes when no more disappear, or when the time is up."""
-    end = time.monotonic() + seconds
-    left = 1
-    while left and time.monotonic() < end:
-        time.sleep(0.01)
-        left = sum(len(node.keys()) for node in nodes)
-    return left
+    until(lambda: not any(node.keys() for node in nodes), seconds)
+    return sum(len(node.keys()) for node in nodes)
 
 
 def test_garbage_is_released_by_one_thread(nodes: Servers) -> None:
@@ -106,9 +103,7 @@ def test_a_redlock_is_collected_by_a_thread_of_its_own(
     try:
         abandon(nodes, where)
         assert keys_left(nodes) == 0
-        end = time.monotonic() + 10
-        while ours() and time.monotonic() < end:
-            time.sleep(0.005)
+        assert until(lambda: not ours(), 10)
     finally:
         gc.enable()
     assert collected

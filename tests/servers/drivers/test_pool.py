@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from quorlock import QuorlockError, Redlock
@@ -11,6 +10,7 @@ from quorlock._core.rounds import SentRound
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import CLOSED_MEANWHILE
 from quorlock._drivers.sync.pool import Borrower, ConnectionPool, _Slots
+from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
     from quorlock._drivers.sync.connection_set import ConnectionSet
@@ -62,8 +62,7 @@ def in_thread(
 
     thread = threading.Thread(target=work)
     thread.start()
-    while len(queue) == before and thread.is_alive():
-        time.sleep(0.0001)
+    assert until(lambda: len(queue) > before or not thread.is_alive())
     return thread
 
 
@@ -241,8 +240,7 @@ def test_nothing_is_sent_for_who_queued_when_it_was_closed(nodes: Servers) -> No
 
         thread = threading.Thread(target=work)
         thread.start()
-        while not pool._queue:
-            time.sleep(0.0001)
+        assert until(lambda: pool._queue)
         driver._closed.set()
         for connection_set in in_hand:
             pool.give_back(connection_set)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,8 @@ from quorlock._drivers import resolve
 from quorlock._drivers.aio import connect as dial_async
 from quorlock._drivers.clock import now
 from tests.harness.support.impostors import Proxy, TlsFront
-from tests.servers.api.faces import FACES, Face, until
+from tests.harness.support.wait import until, until_async
+from tests.servers.api.faces import FACES, Face
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,9 +60,7 @@ def dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dns]:
     monkeypatch.setattr(resolve, "_known", {})
     yield made
     made.goes_on.set()
-    end = time.monotonic() + 10
-    while lookups() and time.monotonic() < end:  # one that is just being started cannot be joined
-        time.sleep(0.001)
+    until(lambda: not lookups(), 10)  # one that is just being started cannot be joined
 
 
 def lookups() -> list[threading.Thread]:
@@ -240,7 +238,7 @@ def test_a_cancelled_wait_leaves_nothing_behind(dns: Dns) -> None:
 
     async def work() -> None:
         task = asyncio.create_task(dial_async._addresses("a.test", 1, now() + 60 * NS_PER_S))
-        assert await until(lambda: bool(resolve.lookup("a.test").listeners))
+        assert await until_async(lambda: bool(resolve.lookup("a.test").listeners))
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()

@@ -7,7 +7,6 @@ import contextlib
 import gc
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from quorlock.asyncio import Redlock
 from tests.harness.support.impostors import Proxy
 from tests.harness.support.stats import scripts_asked
+from tests.harness.support.wait import until, until_async
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -91,8 +91,7 @@ class Scene:
 
     async def connect(self) -> None:
         await self.redlock.lock("warm").locked()
-        while not self.is_up():  # noqa: ASYNC110 (there is no event)
-            await asyncio.sleep(0.002)
+        assert await until_async(self.is_up)
 
     def is_up(self) -> bool:
         loop = asyncio.get_running_loop()
@@ -110,10 +109,7 @@ class Scene:
 
     def settled(self) -> None:
         """Wait until the slow node has carried the pending release out."""
-        end = time.monotonic() + 5.0
-        while self.owed():
-            assert time.monotonic() < end, "the release stays pending"
-            time.sleep(0.002)
+        assert until(lambda: not self.owed()), "the release stays pending"
 
     def close(self) -> None:
         for loop in (self.second, self.first):
@@ -184,13 +180,8 @@ def test_a_pending_release_survives_the_connection(scene: Scene) -> None:
     scene.first.run(_cut(scene.redlock))
     scene.slow.execute("CONFIG", "RESETSTAT")
     scene.resume()
-    end = time.monotonic() + 5.0
-    while b"cmdstat_set:" not in (stats := scene.slow.execute("INFO", "commandstats")):
-        assert time.monotonic() < end, f"the held bytes never came: {stats}"
-        time.sleep(0.001)
-    while scene.slow.execute("GET", "x") is not None:
-        assert time.monotonic() < end, "the key stays"
-        time.sleep(0.001)
+    assert until(lambda: b"cmdstat_set:" in scene.slow.execute("INFO", "commandstats"))
+    assert until(lambda: scene.slow.execute("GET", "x") is None), "the key stays"
 
 
 async def _cut(redlock: Redlock) -> None:
@@ -204,10 +195,8 @@ def test_renewal_ends_from_another_loop(scene: Scene) -> None:
     """The first loop notifies its own task; nothing more is sent for the lease."""
     lease = scene.first.run(scene.redlock.lock("x", renew=True).acquire())
     assert scene.second.run(lease.release())
-    end = time.monotonic() + 5.0
-    while any("renewal" in task.get_name() for task in asyncio.all_tasks(scene.first.loop)):
-        assert time.monotonic() < end, "the task goes on"
-        time.sleep(0.002)
+    loop = scene.first.loop
+    assert until(lambda: not any("renewal" in it.get_name() for it in asyncio.all_tasks(loop)))
 
 
 def test_a_loss_is_reported_in_its_own_loop(scene: Scene) -> None:

@@ -31,6 +31,7 @@ from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import PendingRequest
 from quorlock.errors import VoteCode
 from tests.harness.support.script import policy_of
+from tests.harness.support.wait import until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -397,8 +398,7 @@ def test_a_quorum_that_comes_while_a_flow_sleeps_is_not_for_it() -> None:
             )  # so that the nodes know the script, and are asked together from now on
             turn = FlowTask(net.loop_driver, resting())
             turn.begin()
-            while turn.state is not SLEEPING:  # noqa: ASYNC110 (there is no event)
-                await asyncio.sleep(0.001)
+            assert await until_async(lambda: turn.state is SLEEPING)
             net.loop_driver._flush()
             for connector in net.loop_driver.connectors:
                 assert connector.connection is not None

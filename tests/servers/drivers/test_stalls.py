@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from quorlock import Redlock
+from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
     from quorlock import Lease
@@ -40,8 +41,8 @@ def test_nodes_that_stood_still_with_us_may_still_answer(nodes: Servers) -> None
             target=lambda: won.append(redlock.lock("x", timeout=0).acquire()), daemon=True
         )
         thread.start()
-        while not all(one is not None and one.pending for one in connection_set.connections):
-            time.sleep(0.001)
+        connections = connection_set.connections
+        assert until(lambda: all(one is not None and one.pending for one in connections))
         stall(2 * NODE_TIMEOUT)
         for node in nodes:
             node.cont()

@@ -6,7 +6,6 @@ import _thread
 import gc
 import sys
 import threading
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -20,6 +19,7 @@ from quorlock._drivers.sync.pool import ConnectionPool
 from quorlock._drivers.threads import BackgroundThread
 from quorlock._drivers.wait import WaitQueue
 from tests.exhaustive.test_interrupts import Interrupter
+from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,13 +52,6 @@ class Worker:
 
     def has_done(self, count: int) -> bool:
         return until(lambda: self.done >= count)
-
-
-def until(is_so: Callable[[], object], seconds: float = 10.0) -> bool:
-    end = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < end:
-        time.sleep(0.0005)
-    return bool(is_so())
 
 
 def refuse(*_: object) -> None:

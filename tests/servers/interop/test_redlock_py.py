@@ -14,7 +14,8 @@ import redlock as redlock_py
 
 from quorlock import AcquireTimeout, LeaseLost
 from quorlock.testing.servers import Servers
-from tests.servers.api.faces import FACES, Face, holders, left_over, raises, until
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import FACES, Face, holders, left_over, raises
 
 ROUNDS = 300
 TTL_MS = 10_000
@@ -73,7 +74,7 @@ async def test_our_lost_lease_leaves_theirs_alone(face: Face, nodes: Servers, th
     """Ours ran out, they have it: our extend raises, our release says False, theirs stays."""
     async with face.redlock(nodes.urls, node_timeout=0.03) as redlock:
         lease = await redlock.lock("shared", ttl=0.1).acquire()
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: left_over(nodes) == {})
         held = theirs.lock("shared", TTL_MS)
         assert held is not False
         await raises(LeaseLost, lease.extend())
@@ -86,7 +87,7 @@ async def test_they_cannot_release_ours(face: Face, nodes: Servers, theirs: Any)
     """redlock-py's unlock with its own token does not change our keys; with our token it does."""
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("shared").acquire()
-        assert await until(lambda: None not in holders(nodes, "shared"))
+        assert await until_async(lambda: None not in holders(nodes, "shared"))
         theirs.unlock(redlock_py.Lock(0, "shared", b"not ours"))
         assert holders(nodes, "shared") == [lease.token.encode()] * 5
         theirs.unlock(redlock_py.Lock(0, "shared", lease.token.encode()))

@@ -20,7 +20,8 @@ import quorlock.asyncio as aio
 from quorlock import AcquireTimeout, ConfigError, LeaseLost, QuorlockError, QuorumUnreachable
 from quorlock.testing.servers import Server, Servers
 from tests.harness.support.impostors import Proxy
-from tests.servers.api.faces import Face, holders, left_over, raises, steal, until, wipe
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, holders, left_over, raises, steal, wipe
 
 QUICK: dict[str, Any] = {"retry_delay": (0.005, 0.02)}
 # Who waits for nodes that can change nothing any more waits for longer than SOON.
@@ -51,7 +52,7 @@ async def test_an_even_split_is_decided(face: Face, nodes: Servers, count: int) 
         assert await redlock.lock("a").try_acquire() is None
         await raises(AcquireTimeout, redlock.lock("a").acquire(timeout=0))
         assert quorlock.now() - began < SOON
-        assert await until(lambda: left_over(ours) == {})
+        assert await until_async(lambda: left_over(ours) == {})
     assert holders(others, "a") == [b"theirs"] * len(others)
 
 
@@ -136,15 +137,15 @@ async def test_a_failed_attempt_is_released_before_the_pause(face: Face, nodes: 
     redlock = face.redlock(nodes.urls[:3], retry_delay=(60, 60))
     await (await redlock.lock("warm").acquire()).release()
     # Two refusals decide a round: a node that is still being connected would not be asked at all.
-    assert await until(lambda: b" set=" in (free.execute("GET", "quorlock:config") or b""))
+    assert await until_async(lambda: b" set=" in (free.execute("GET", "quorlock:config") or b""))
     sets_before = sets(free)
 
     async def part(index: int) -> bool:
         if index == 0:
             await redlock.lock("a").acquire()
         try:
-            asked = await until(lambda: sets(free) > sets_before)
-            return asked and await until(lambda: free.keys() == [])
+            asked = await until_async(lambda: sets(free) > sets_before)
+            return asked and await until_async(lambda: free.keys() == [])
         finally:
             await redlock.close()  # sends the waiter home
 
@@ -174,13 +175,13 @@ async def test_a_set_without_a_reply_is_released(face: Face, nodes: Servers, cou
             # Only then is there something to release on all nodes.
             before = [sets(node) for node in nodes[:count]]
             await raises(QuorumUnreachable, redlock.lock("a", ttl=30).acquire(timeout=0))
-            assert await until(
+            assert await until_async(
                 lambda: all(sets(n) > b for n, b in zip(nodes[:count], before, strict=True))
             )
             for proxy in proxies:
                 proxy.cut()
                 proxy.resume()
-            assert await until(lambda: left_over(nodes[:count]) == {}, 10)
+            assert await until_async(lambda: left_over(nodes[:count]) == {}, 10)
 
 
 async def test_a_cancelled_acquire_leaves_no_key(nodes: Servers) -> None:
@@ -189,16 +190,16 @@ async def test_a_cancelled_acquire_leaves_no_key(nodes: Servers) -> None:
         proxies = [stack.enter_context(Proxy(url)) for url in nodes.urls[:3]]
         async with aio.Redlock([proxy.url for proxy in proxies], node_timeout=1.0) as redlock:
             await (await redlock.lock("warm").acquire()).release()
-            assert await until(lambda: left_over(nodes) == {})
+            assert await until_async(lambda: left_over(nodes) == {})
             for proxy in proxies:
                 proxy.hold(requests=False)
             waiting = asyncio.create_task(redlock.lock("a").acquire())
-            assert await until(lambda: nodes[0].keys() == [b"a"])
+            assert await until_async(lambda: nodes[0].keys() == [b"a"])
             assert 0 < nodes[0].execute("PTTL", "a") <= 10_000, "a ttl from the beginning on"
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            assert await until(lambda: left_over(nodes) == {})
+            assert await until_async(lambda: left_over(nodes) == {})
             for proxy in proxies:
                 proxy.resume()
             lease = await redlock.lock("a").acquire(timeout=10)
@@ -241,7 +242,7 @@ async def test_other_names_are_other_locks(face: Face, nodes: Servers) -> None:
         leases = [await redlock.lock(name).acquire(timeout=0) for name in ("a", "b")]
         assert await second.lock("a").try_acquire() is None
         leases.append(await second.lock("c").acquire(timeout=0))
-        assert await until(lambda: nodes[0].keys() == [b"a", b"b", b"c"])
+        assert await until_async(lambda: nodes[0].keys() == [b"a", b"b", b"c"])
         assert [await lease.release() for lease in leases] == [True] * 3
     assert left_over(nodes) == {}
 

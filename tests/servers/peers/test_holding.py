@@ -14,7 +14,8 @@ import quorlock.asyncio as aio
 from quorlock import ConfigError, LeaseLost, QuorlockError
 from quorlock.testing.servers import Server, Servers
 from tests.harness.support.impostors import Proxy
-from tests.servers.api.faces import Face, holders, left_over, raises, steal, until, wipe
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, holders, left_over, raises, steal, wipe
 
 
 def lives(nodes: Servers) -> list[int]:
@@ -41,7 +42,7 @@ async def test_no_extension_takes_the_key_away(face: Face, nodes: Servers, ttl: 
     """A ttl that is none is an error; the lease and its keys stay."""
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("a").acquire()
-        assert await until(lambda: None not in holders(nodes, "a"))
+        assert await until_async(lambda: None not in holders(nodes, "a"))
         await raises(ConfigError, lease.extend(ttl))
         await raises(ConfigError, redlock.extend("a", lease.token, ttl=ttl))
         assert lease.held
@@ -81,7 +82,7 @@ async def test_validity_is_backed_by_a_quorum_of_keys(face: Face, nodes: Servers
     """
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("a", ttl=20).acquire()
-        assert await until(lambda: None not in holders(nodes, "a"))
+        assert await until_async(lambda: None not in holders(nodes, "a"))
         wipe(nodes[:2], "a")
         nodes[2].execute("PEXPIRE", "a", 5_000)
         await lease.extend(25)
@@ -123,8 +124,8 @@ async def test_a_set_that_comes_after_the_release_leaves_no_key(face: Face, node
             lease = await redlock.lock("ghost", ttl=30).acquire(timeout=0)
             assert await lease.release() is True
             assert b"$5\r\nghost\r\n" not in road.carried, "or it was not late"
-            assert await until(lambda: b"$5\r\nghost\r\n" in road.carried)
-            assert await until(lambda: left_over(nodes) == {})
+            assert await until_async(lambda: b"$5\r\nghost\r\n" in road.carried)
+            assert await until_async(lambda: left_over(nodes) == {})
             await asyncio.sleep(0.1)
             assert left_over(nodes) == {}
 
@@ -152,7 +153,7 @@ async def test_a_release_that_met_a_broken_connection_is_made_good(
         async with face.redlock(urls, **settings) as redlock:
             assert await all_up(redlock)
             lease = await redlock.lock("a", ttl=30).acquire()
-            assert await until(lambda: None not in holders(nodes[:3], "a"))
+            assert await until_async(lambda: None not in holders(nodes[:3], "a"))
             for proxy in proxies:
                 proxy.hold()
             with suppress(QuorlockError):
@@ -161,7 +162,7 @@ async def test_a_release_that_met_a_broken_connection_is_made_good(
             for proxy in proxies:
                 proxy.cut()
                 proxy.resume()
-            assert await until(lambda: gone(nodes[:3]), 10)
+            assert await until_async(lambda: gone(nodes[:3]), 10)
 
 
 def gone(nodes: list[Server]) -> bool:

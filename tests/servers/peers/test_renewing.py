@@ -14,7 +14,8 @@ import quorlock.asyncio as aio
 from quorlock import LeaseLost
 from quorlock.testing.servers import Servers
 from tests.harness.support.stats import scripts_asked
-from tests.servers.api.faces import Face, holders, left_over, raises, until, wipe
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, holders, left_over, raises, wipe
 
 SETTINGS: dict[str, Any] = {"node_timeout": 0.1, "retry_delay": (0.01, 0.03)}
 
@@ -22,7 +23,7 @@ SETTINGS: dict[str, Any] = {"node_timeout": 0.1, "retry_delay": (0.01, 0.03)}
 async def lives_on(lease: aio.Lease, end: float | None = None) -> bool:
     """Return whether it is extended beyond that end, or its current one."""
     end = lease.valid_until if end is None else end
-    return await until(lambda: lease.valid_until != end, 10) and lease.valid_until > end
+    return await until_async(lambda: lease.valid_until != end, 10) and lease.valid_until > end
 
 
 def scripts_run(nodes: Servers) -> list[int]:
@@ -42,7 +43,7 @@ async def test_renewal_outlives_a_blink_of_all_nodes(face: Face, mortal_nodes: S
             for node in mortal_nodes:
                 node.stop()
             # Two thirds of the ttl are left when it is tried, one third when it works again.
-            assert await until(lambda: lease.validity < 1.2, 10)
+            assert await until_async(lambda: lease.validity < 1.2, 10)
             assert lease.valid_until == end, "it was extended by nodes that stand still"
             for node in mortal_nodes:
                 node.cont()
@@ -68,13 +69,13 @@ async def test_the_next_lease_of_a_name_is_renewed_too(face: Face, mortal_nodes:
         lost = await lock.acquire()
         for node in mortal_nodes:
             node.stop()
-        assert await until(lambda: not lost.held)
+        assert await until_async(lambda: not lost.held)
         for node in mortal_nodes:
             node.cont()
         deleted = await lock.acquire()
         assert await lives_on(deleted)
         wipe(mortal_nodes, "a")
-        assert await until(lambda: not deleted.held)
+        assert await until_async(lambda: not deleted.held)
         last = await lock.acquire()
         assert await lives_on(last)
         assert await last.release() is True
@@ -108,14 +109,14 @@ async def test_what_an_operator_deletes_is_not_made_again(face: Face, nodes: Ser
     """
     async with face.redlock(nodes.urls, **SETTINGS) as redlock, face.redlock(nodes.urls) as other:
         lease = await redlock.lock("a", ttl=3, renew=True).acquire()
-        assert await until(lambda: None not in holders(nodes, "a"))
+        assert await until_async(lambda: None not in holders(nodes, "a"))
         wipe(nodes, "a")
-        assert await until(lambda: not lease.held)
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: not lease.held)
+        assert await until_async(lambda: left_over(nodes) == {})
         assert (await raises(LeaseLost, lease.extend())).reason == "evicted"
         async with other.lock("a", timeout=0) as next_one:
             token = next_one.token.encode()
-            assert await until(lambda: holders(nodes, "a") == [token] * 5)
+            assert await until_async(lambda: holders(nodes, "a") == [token] * 5)
             assert await lease.release() is False
             assert next_one.held
             assert holders(nodes, "a") == [token] * 5
@@ -131,8 +132,8 @@ async def test_an_acquire_that_was_cancelled_is_not_renewed(nodes: Servers) -> N
             attempt.cancel()
             with suppress(asyncio.CancelledError):
                 await (await attempt).release()
-            assert await until(lambda: left_over(nodes) == {})
-        assert await until(lambda: "quorlock renewal" not in task_names())
+            assert await until_async(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: "quorlock renewal" not in task_names())
 
 
 def task_names() -> set[str]:
@@ -145,5 +146,5 @@ async def test_a_fenced_lease_ends_like_any_other(face: Face, nodes: Servers) ->
         lease = await redlock.lock("a", ttl=0.8, fencing=True).acquire()
         assert lease.fence is not None
         assert all(node.execute("PTTL", "a") <= 800 for node in nodes)
-        assert await until(lambda: not lease.held)
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: not lease.held)
+        assert await until_async(lambda: left_over(nodes) == {})

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.harness.faults import Fault, Site
+from tests.harness.support.wait import until
 from tests.harness.traffic.processes import Process, Processes
 from tests.harness.traffic.records import instant
 from tests.harness.traffic.settings import ASYNCIO, BLOCKING, Settings
@@ -217,10 +218,7 @@ class Scenario:
 
     def until(self, reached: Callable[[History], bool], seconds: float = 10.0) -> bool:
         """Follow the records until something is in them."""
-        deadline = time.monotonic() + seconds
-        while not reached(self.history.follow()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return reached(self.history)
+        return until(lambda: reached(self.history.follow()), seconds)
 
     def under_way(self, act: Act) -> list[Call]:
         """Calls that were made, or went on, while a fault was in force."""
@@ -264,10 +262,7 @@ class Scenario:
     @staticmethod
     def _soon(look: Callable[[], list[str]], seconds: float) -> list[str]:
         """Return what `look` still sees after a while; return at once when it sees nothing."""
-        deadline = time.monotonic() + seconds
-        while (seen := look()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return seen
+        return [] if until(lambda: not look(), seconds) else look()
 
 
 def _may_last(fault: Fault, since: int) -> bool:

@@ -32,6 +32,7 @@ from tests.harness.support.impostors import (
     silent,
     take_frames,
 )
+from tests.harness.support.wait import until
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 SET = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n"
@@ -270,18 +271,14 @@ def test_late_requests_of_a_caller_that_left(server: Server, proxy: Proxy) -> No
     with dial(proxy) as caller:
         proxy.hold()
         caller.sendall(SET)
-    while proxy.requests != [[b"SET", b"k", b"v"]]:
-        time.sleep(0.001)
+    assert until(lambda: proxy.requests == [[b"SET", b"k", b"v"]])
     assert server.keys() == []
     proxy.resume()
     assert appears(server, b"k")
 
 
 def appears(server: Server, key: bytes) -> bool:
-    deadline = time.monotonic() + 5
-    while key not in server.keys() and time.monotonic() < deadline:  # noqa: SIM118
-        time.sleep(0.001)
-    return key in server.keys()  # noqa: SIM118
+    return until(lambda: key in server.keys())  # noqa: SIM118
 
 
 def test_cut_ends_what_is_open_only(server: Server, proxy: Proxy) -> None:

@@ -35,7 +35,8 @@ from quorlock import (
 from quorlock.testing import memory
 from quorlock.testing.memory import Elsewhere, MemoryNode, MemoryNodes
 from quorlock.testing.servers import ServerReplyError
-from tests.servers.api.faces import FACES, Face, raises, until
+from tests.harness.support.wait import until, until_async
+from tests.servers.api.faces import FACES, Face, raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -89,7 +90,7 @@ async def test_a_lock_is_acquired_extended_and_released(face: Face, nodes: Memor
         assert await sees_all(redlock)
         lease = await redlock.lock("invoice:42", ttl=8).acquire()
         # The verdict falls with the second vote; the third node has it a moment later.
-        assert await until(lambda: len(left_over(nodes)) == 3)
+        assert await until_async(lambda: len(left_over(nodes)) == 3)
         for node in nodes:
             assert node.execute("GET", "invoice:42") == lease.token.encode()
             assert 3_000 < node.execute("PTTL", "invoice:42") <= 8_000
@@ -102,7 +103,7 @@ async def test_a_lock_is_acquired_extended_and_released(face: Face, nodes: Memor
         # By the two that decided it; the third may have been asked in vain (NOSCRIPT, too late).
         assert sum(node.execute("PTTL", "invoice:42") > 9_000 for node in nodes) >= 2
         assert await lease.release() is True
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: left_over(nodes) == {})
         async with other.lock("invoice:42", timeout=0) as lease:
             assert lease.held
     assert left_over(nodes) == {}
@@ -228,7 +229,7 @@ async def test_a_stopped_majority(face: Face, nodes: MemoryNodes) -> None:
             absent = {vote.node: vote.cause for vote in error.votes if not vote.answered}
             assert absent.keys() == {node.url for node in nodes[:2]}
             assert all("refused" in cause or "lost" in cause for cause in absent.values())
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: left_over(nodes) == {})
         nodes.start()
         assert await sees_all(redlock)
         assert await (await redlock.lock("a").acquire(timeout=0)).release() is True
@@ -259,9 +260,9 @@ async def test_a_hung_minority(face: Face, nodes: MemoryNodes) -> None:
                 hung.go_on()
                 token = lease.token.encode()
                 # In the end: what it was sent may lie in its socket still.
-                assert await until(partial(_has, hung, token))
+                assert await until_async(partial(_has, hung, token))
                 assert await redlock.lock("a").try_acquire() is None
-            assert await until(lambda: left_over(nodes) == {})
+            assert await until_async(lambda: left_over(nodes) == {})
 
 
 @both
@@ -275,7 +276,7 @@ async def test_a_hung_majority(face: Face, nodes: MemoryNodes) -> None:
         absent = {vote.node for vote in error.votes if not vote.answered}
         assert absent == {node.url for node in nodes[:2]}
         nodes.start()
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: left_over(nodes) == {})
         assert await (await redlock.lock("a").acquire(timeout=20)).release() is True
     assert left_over(nodes) == {}
 
@@ -300,7 +301,7 @@ async def test_a_hung_node_outlives_its_clients(face: Face, nodes: MemoryNodes) 
         nodes[0].hang()
         ticket = await (await redlock.lock("a", ttl=20).acquire()).hand_over()
     assert set(left_over(nodes)) == {nodes[1].url, nodes[2].url}
-    assert await until(lambda: not serving())
+    assert await until_async(lambda: not serving())
     nodes[0].go_on()
     assert nodes[0].execute("GET", "a") == ticket.token.encode()
     assert nodes[0]._door._visits == {}
@@ -314,12 +315,12 @@ async def test_a_pending_release_is_sent(face: Face, nodes: MemoryNodes) -> None
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         assert await sees_all(redlock)
         lease = await redlock.lock("a", ttl=25).acquire()
-        assert await until(lambda: len(left_over(nodes)) == 3)
+        assert await until_async(lambda: len(left_over(nodes)) == 3)
         nodes[2].stop()
         assert await lease.release() is True
         assert left_over(nodes) == {nodes[2].url: [b"a"]}
         nodes[2].start()
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: left_over(nodes) == {})
 
 
 @both
@@ -329,7 +330,7 @@ async def test_a_restarted_node(face: Face, nodes: MemoryNodes) -> None:
         for memory_left, count in (("lost", 2), ("kept", 3), ("saved", 3)):
             assert await sees_all(redlock)
             lease = await redlock.lock("a").acquire()
-            assert await until(lambda: len(left_over(nodes)) == 3)
+            assert await until_async(lambda: len(left_over(nodes)) == 3)
             if memory_left == "saved":
                 nodes[0].save()
                 nodes[0].execute("SET", "later", "x")
@@ -339,7 +340,7 @@ async def test_a_restarted_node(face: Face, nodes: MemoryNodes) -> None:
             assert len(left_over(nodes)) == count
             await lease.extend(20)
             assert await lease.release() is True
-            assert await until(lambda: left_over(nodes) == {}), left_over(nodes)
+            assert await until_async(lambda: left_over(nodes) == {}), left_over(nodes)
 
 
 def run_id(node: MemoryNode) -> str:
@@ -381,7 +382,7 @@ async def test_a_majority_that_forgets(face: Face, nodes: MemoryNodes) -> None:
             error = await raises(LeaseLost, lease.extend())
             assert error.reason == "evicted"
             assert not lease.held
-        assert await until(lambda: left_over(nodes) == {})
+        assert await until_async(lambda: left_over(nodes) == {})
 
 
 @both
@@ -519,11 +520,7 @@ def test_a_node_can_be_asked_past_the_network(nodes: MemoryNodes) -> None:
     node.flush()
     assert node.keys() == []
     node.execute("SET", "b", "x", "PX", 1)
-    assert until_gone(node)
-
-
-def until_gone(node: MemoryNode) -> bool:
-    return asyncio.run(until(lambda: node.keys() == []))
+    assert until(lambda: node.keys() == [])
 
 
 def test_fresh_nodes_are_not_shared() -> None:
@@ -601,7 +598,7 @@ def test_one_thread_serves_all_and_ends_with_the_last_connection(nodes: MemoryNo
         one.close()
         with other.lock("a"):
             assert len(serving()) == 1
-    assert asyncio.run(until(lambda: serving() == []))
+    assert until(lambda: serving() == [])
 
 
 @both
@@ -617,8 +614,8 @@ async def test_a_redlock_that_was_not_closed(face: Face, nodes: MemoryNodes) -> 
     cycle.append(cycle)
     del redlock, lease, acquired, cycle
     gc.collect()
-    assert await until(lambda: left_over(nodes) == {})
-    assert await until(lambda: serving() == [])
+    assert await until_async(lambda: left_over(nodes) == {})
+    assert await until_async(lambda: serving() == [])
 
 
 def test_a_fault_of_the_thread_hangs_no_client(
@@ -631,7 +628,7 @@ def test_a_fault_of_the_thread_hangs_no_client(
         patch.setattr(memory, "_encoded", None)
         with pytest.raises(ConnectionResetError):
             client.ask(b"PING")
-        assert asyncio.run(until(lambda: serving() == []))
+        assert until(lambda: serving() == [])
     assert len(told) == 1
     with quorlock.Redlock(nodes.urls) as redlock, redlock.lock("a"):
         pass
@@ -770,7 +767,7 @@ def test_connections_end_with_what_they_led_to(nodes: MemoryNodes) -> None:
     for _ in range(50):
         with Client(nodes[0]) as client:
             assert client.ask(b"PING") == b"PONG"
-    assert asyncio.run(until(lambda: serving() == []))
+    assert until(lambda: serving() == [])
     assert nodes[0]._door._visits == {}
 
 
@@ -915,7 +912,7 @@ async def test_a_living_child_keeps_no_connection_open(face: Face, nodes: Memory
                 os.read(release, 1)
             finally:
                 os._exit(0)
-    ended = await until(lambda: serving() == [], 2.0)
+    ended = await until_async(lambda: serving() == [], 2.0)
     os.close(hold)
     os.close(release)
     os.waitpid(pid, 0)  # noqa: ASYNC222 (it ends now)

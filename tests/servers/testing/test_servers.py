@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -24,6 +24,7 @@ import pytest
 from quorlock.testing import servers as module
 from quorlock.testing.servers import Server, ServerReplyError, Servers, ServersUnavailable
 from tests.harness.guards import Present
+from tests.harness.support.wait import until
 
 SRC = str(Path(module.__file__).parents[2])
 
@@ -32,13 +33,6 @@ SRC = str(Path(module.__file__).parents[2])
 def server() -> Iterator[Server]:
     with Servers(1) as servers:
         yield servers[0]
-
-
-def eventually(reached: Callable[[], bool], seconds: float = 5.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not reached() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return reached()
 
 
 def is_gone(pid: int) -> bool:
@@ -456,10 +450,10 @@ def test_stop_is_complete_when_it_returns(server: Server) -> None:
 def test_a_stop_from_outside_is_seen(server: Server) -> None:
     """`stopped` and `alive` ask the system, they do not remember what we did."""
     os.kill(server.pid, signal.SIGSTOP)
-    assert eventually(lambda: server.stopped)
+    assert until(lambda: server.stopped)
     server.cont()
     os.kill(server.pid, signal.SIGKILL)
-    assert eventually(lambda: not server.alive)
+    assert until(lambda: not server.alive)
 
 
 @pytest.mark.parametrize("order", ["stop", "cont"])
@@ -492,7 +486,7 @@ def test_restart_is_empty_after_replication() -> None:
         master, replica = servers
         master.execute("SET", "k", "v")
         replica.execute("REPLICAOF", "127.0.0.1", master.port)
-        assert eventually(lambda: replica.keys() == [b"k"])
+        assert until(lambda: replica.keys() == [b"k"])
         replica.execute("REPLICAOF", "NO", "ONE")
         replica.restart()
         assert replica.keys() == []
@@ -580,7 +574,7 @@ def test_servers_die_with_their_parent(number: signal.Signals) -> None:
         parent.process.send_signal(number)
         parent.process.wait(5)
         started = time.monotonic()
-        assert eventually(parent.left_nothing)
+        assert until(parent.left_nothing)
         print(f"gone {(time.monotonic() - started) * 1e3:.0f} ms after {number.name}")
 
 
@@ -599,7 +593,7 @@ servers = Servers.start(2); servers[0].stop(); tell(servers); input()
     with Parent(script) as parent:
         parent.process.kill()
         parent.process.wait(5)
-        assert eventually(parent.left_nothing)
+        assert until(parent.left_nothing)
 
 
 @pytest.mark.parametrize("program", ["raise SystemExit(1)", "import time; time.sleep(60)"])
@@ -618,7 +612,7 @@ def test_servers_die_with_the_parents_group() -> None:
     with Parent("servers = Servers.start(2); tell(servers); input()") as parent:
         os.killpg(parent.process.pid, signal.SIGKILL)
         parent.process.wait(5)
-        assert eventually(parent.left_nothing)
+        assert until(parent.left_nothing)
 
 
 def test_ctrl_c_leaves_them_to_the_parent() -> None:
@@ -655,7 +649,7 @@ input()
         try:
             parent.process.kill()
             parent.process.wait(5)
-            assert eventually(parent.left_nothing)
+            assert until(parent.left_nothing)
             assert not is_gone(child)
         finally:
             os.kill(child, signal.SIGKILL)
@@ -688,7 +682,7 @@ input()
         assert not any(map(is_gone, parent.pids))
         parent.process.kill()
         parent.process.wait(5)
-        assert eventually(parent.left_nothing)
+        assert until(parent.left_nothing)
 
 
 def test_many_sets_at_once() -> None:

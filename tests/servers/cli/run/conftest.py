@@ -15,7 +15,8 @@ import pytest
 
 import quorlock
 from quorlock import Redlock
-from tests.servers.cli.run.looks import await_that
+from tests.harness.support.wait import until
+from tests.servers.cli.run.looks import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +83,7 @@ class Runner:
     def patient(self, *arguments: str, does: str = "", **more: Any) -> Run:
         """Run `patient.py` under the lock; returns once that has begun."""
         run = self.start(*arguments, "--", sys.executable, str(PATIENT), does, **more)
-        await_that(lambda: self.log("begun") or run.process.poll() is not None)
+        assert until(lambda: self.log("begun") or run.process.poll() is not None, PATIENCE)
         return run
 
     def log(self, word: str) -> list[list[float]]:

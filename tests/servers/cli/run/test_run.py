@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.support.wait import until
 from tests.servers.cli.run.conftest import events
-from tests.servers.cli.run.looks import await_that
+from tests.servers.cli.run.looks import PATIENCE
 
 if TYPE_CHECKING:
     from quorlock import Redlock
@@ -185,7 +186,7 @@ def test_interrupted_while_it_waits_it_ends_and_leaves_nothing(
     number = signal.Signals[name]
     with redlock.lock("x"):
         waiting = run.start("x", "--", "echo", "ran")
-        await_that(lambda: has_asked(run))
+        assert until(lambda: has_asked(run), PATIENCE)
         waiting.send(signal.SIGUSR1)  # this one is for the command
         waiting.send(number)
         done = waiting.end()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.support.wait import until
 from tests.servers.cli.run.conftest import events
-from tests.servers.cli.run.looks import await_that, runs
+from tests.servers.cli.run.looks import PATIENCE, runs
 
 if TYPE_CHECKING:
     from quorlock import Redlock
@@ -118,5 +119,5 @@ def test_renewal_continues_while_the_command_is_stopped(run: Runner, redlock: Re
         redlock.lock("x", timeout=2.0).acquire()
     os.kill(run.pids()[0], signal.SIGCONT)
     held.send(signal.SIGINT)
-    await_that(lambda: run.log("end"))
+    assert until(lambda: run.log("end"), PATIENCE)
     assert held.end().returncode == 0

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from quorlock import Redlock
+from tests.harness.support.wait import until
 from tests.servers.cli.run.conftest import PATIENT, Runner, events
-from tests.servers.cli.run.looks import await_that, runs
+from tests.servers.cli.run.looks import PATIENCE, runs
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
@@ -23,10 +24,10 @@ def test_it_is_passed_on_once(name: str, run: Runner) -> None:
     number = signal.Signals[name]
     held = run.patient("x")
     held.send(number)
-    await_that(lambda: run.log("got"))
+    assert until(lambda: run.log("got"), PATIENCE)
     assert held.process.poll() is None
     held.send(signal.SIGTERM if number != signal.SIGTERM else signal.SIGINT)
-    await_that(lambda: len(run.log("got")) == 2)
+    assert until(lambda: len(run.log("got")) == 2, PATIENCE)
     assert run.log("got")[0][0] == number
 
 
@@ -47,7 +48,9 @@ def test_the_status_shows_the_signal_and_grandchildren_get_it_too(name: str, run
     assert held.end().returncode == 128 + number
     # INT and QUIT are ignored by what a shell starts with `&`.
     spared = pids[0] if number in (signal.SIGINT, signal.SIGQUIT) else None
-    await_that(lambda: [pid for pid in pids if runs(pid)] == ([spared] if spared else []))
+    assert until(
+        lambda: [pid for pid in pids if runs(pid)] == ([spared] if spared else []), PATIENCE
+    )
     if spared:
         os.kill(spared, signal.SIGKILL)
     assert not any(run.keys())
@@ -61,7 +64,7 @@ def test_signals_that_we_ignore_are_ignored_by_the_command_too(run: Runner) -> N
         signal.signal(signal.SIGHUP, before)
     held.send(signal.SIGHUP)
     held.send(signal.SIGTERM)
-    await_that(lambda: run.log("got"))
+    assert until(lambda: run.log("got"), PATIENCE)
     assert [int(line[0]) for line in run.log("got")] == [signal.SIGTERM]
     assert held.process.poll() is None
 
@@ -70,7 +73,7 @@ def test_many_ctrl_c_end_neither_us_nor_the_release(run: Runner) -> None:
     held = run.patient("x")
     for times in (1, 2, 3):
         held.send(signal.SIGINT)
-        await_that(lambda: len(run.log("got")) >= times)  # noqa: B023 (called before the next)
+        assert until(lambda: len(run.log("got")) >= times, PATIENCE)  # noqa: B023 (called before the next)
     # Stopped now, so that the last one arrives before it has seen the end of the command.
     os.kill(held.pid, signal.SIGSTOP)
     for pid in reversed(run.pids()):
@@ -112,7 +115,7 @@ def test_with_its_guard_killed_the_command_dies(run: Runner) -> None:
     (guard,) = children(held.pid)
     os.kill(guard, signal.SIGKILL)
     assert held.end().returncode == 128 + signal.SIGKILL
-    await_that(lambda: not [pid for pid in run.pids() if runs(pid)])
+    assert until(lambda: not [pid for pid in run.pids() if runs(pid)], PATIENCE)
     assert not any(run.keys())
 
 
@@ -162,13 +165,13 @@ def control(terminal: int) -> None:
 
 def test_on_a_terminal_ctrl_c_comes_once_and_a_signal_to_us_as_well(run: Runner) -> None:
     terminal = Terminal(run, "x", "--", sys.executable, str(PATIENT), "")
-    await_that(lambda: run.log("begun"))
+    assert until(lambda: run.log("begun"), PATIENCE)
     terminal.type(b"\x03")
-    await_that(lambda: run.log("got"))
+    assert until(lambda: run.log("got"), PATIENCE)
     terminal.run.send(signal.SIGTERM)
-    await_that(lambda: len(run.log("got")) == 2)
+    assert until(lambda: len(run.log("got")) == 2, PATIENCE)
     terminal.run.send(signal.SIGINT)  # not by the terminal: the command did not get it
-    await_that(lambda: len(run.log("got")) == 3)
+    assert until(lambda: len(run.log("got")) == 3, PATIENCE)
     numbers = [int(line[0]) for line in run.log("got")]
     assert numbers == [signal.SIGINT, signal.SIGTERM, signal.SIGINT]
     for pid in reversed(run.pids()):
