@@ -27,6 +27,8 @@ from quorlock import QuorlockError
 from quorlock._drivers.aio.admission import Admission
 from quorlock.asyncio import Lease, Redlock
 from tests.harness.support.impostors import Proxy
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import left_over
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -127,22 +129,16 @@ class Scene:
     async def clean(self) -> bool:
         """Check that no live node has a key, within a bounded time."""
         allowed = b"another" if self.held_by_another else None
-        end = time.monotonic() + CLEAN_WITHIN
-        while any(value != allowed for value in self.values()):
-            if time.monotonic() > end:
-                return False
-            await asyncio.sleep(0.001)
-        return True
+        return await until_async(lambda: set(self.values()) <= {allowed}, CLEAN_WITHIN)
 
     async def without_leases(self) -> bool:
         """No lease is noted any more, within a bounded time: a loop drops callbacks later."""
-        end = time.monotonic() + CLEAN_WITHIN
-        while self.redlock._session.live:
-            if time.monotonic() > end:
-                return False
+
+        def is_so() -> bool:
             gc.collect()
-            await asyncio.sleep(0.001)
-        return True
+            return not self.redlock._session.live
+
+        return await until_async(is_so, CLEAN_WITHIN)
 
     def scrub(self) -> None:
         for server in self.live:
@@ -620,10 +616,8 @@ def test_task_group_that_fails(nodes: Servers) -> None:
 
 
 async def gone(nodes: Iterable[Server]) -> None:
-    end = time.monotonic() + CLEAN_WITHIN
-    while left := [server.keys() for server in nodes if server.keys()]:
-        assert time.monotonic() < end, left
-        await asyncio.sleep(0.001)
+    clean = await until_async(lambda: not left_over(nodes), CLEAN_WITHIN)
+    assert clean, left_over(nodes)
 
 
 def test_a_hundred_at_once(nodes: Servers) -> None:
@@ -733,11 +727,10 @@ def test_an_interrupt_that_cuts_our_own_code(
             with pytest.raises(Interrupt):
                 await redlock.lock(RESOURCE).acquire()
             lease = await redlock.lock(RESOURCE).acquire(timeout=5.0)
-            async with asyncio.timeout(10):
-                while not (after := connections(nodes[0])) - before:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)  # it may come a moment later than a quorum
+            # It may come a moment later than a quorum.
+            assert await until_async(lambda: connections(nodes[0]) - before, 10)
             assert before
-            assert not before & after
+            assert not before & connections(nodes[0])
             assert await lease.release()
 
     monkeypatch.setattr("quorlock._drivers.aio.admission.ACQUIRING_MAX", 1)

@@ -23,6 +23,8 @@ import pytest
 import quorlock
 import quorlock.asyncio
 from quorlock import QuorlockError
+from tests.harness.support.wait import until, until_async
+from tests.servers.api.faces import left_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -104,10 +106,7 @@ def run(nodes: Servers, source: str) -> Ended:
 
 def clean(nodes: Iterable[Server]) -> None:
     """No key is left on any of them, within a bounded time."""
-    end = time.monotonic() + CLEAN_WITHIN
-    while left := {server.path[-6:]: keys for server in nodes if (keys := server.keys())}:
-        assert time.monotonic() < end, f"keys left: {left}"
-        time.sleep(0.002)
+    assert until(lambda: not left_over(nodes), CLEAN_WITHIN), left_over(nodes)
 
 
 def quiet(ended: Ended, status: int = 0) -> None:
@@ -551,10 +550,12 @@ def test_garbage_lease_in_a_cycle_collected_anywhere(nodes: Servers) -> None:
             gc.set_threshold(*before)
         # While another thread collects, `gc.collect` returns without having collected anything
         # (CPython's Modules/gcmodule.c), so once may be too few.
-        end = time.monotonic() + CLEAN_WITHIN
-        while redlock._session.live and time.monotonic() < end:
+
+        def is_collected() -> bool:
             gc.collect()
-            time.sleep(0.001)
+            return not redlock._session.live
+
+        assert until(is_collected, CLEAN_WITHIN)
         clean(nodes)
 
 
@@ -584,10 +585,7 @@ async def drop_a_lease(nodes: Servers) -> None:
     lease = await redlock.lock("r").acquire()
     del lease
     gc.collect()
-    end = time.monotonic() + CLEAN_WITHIN
-    while any(server.keys() for server in nodes):
-        assert time.monotonic() < end
-        await asyncio.sleep(0.001)
+    assert await until_async(lambda: not left_over(nodes), CLEAN_WITHIN)
     await redlock.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -613,10 +611,7 @@ def test_nothing_is_left_after_close(nodes: Servers) -> None:
     for thread in threads:
         thread.join(5)
         assert not thread.is_alive(), "a waiter is told that it was closed"
-    end = time.monotonic() + 2
-    while threads_of_ours():
-        assert time.monotonic() < end, threads_of_ours()
-        time.sleep(0.01)
+    assert until(lambda: not threads_of_ours(), 2), threads_of_ours()
     with pytest.raises(QuorlockError, match="closed"):
         redlock.lock("r").acquire()
     for server in nodes[:4]:

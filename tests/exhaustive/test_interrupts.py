@@ -34,6 +34,7 @@ import pytest
 import quorlock
 from quorlock import ConfigError, Lease, LeaseLost, QuorlockError, Redlock
 from quorlock._core.results import LossReason
+from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -225,12 +226,7 @@ class Scene:
     def clean(self) -> bool:
         """Check that no live node has a key, within a bounded time."""
         allowed = b"another" if self.held_by_another else None
-        end = time.monotonic() + CLEAN_WITHIN
-        while any(value != allowed for value in self.values()):
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.001)
-        return True
+        return until(lambda: set(self.values()) <= {allowed}, CLEAN_WITHIN)
 
     def scrub(self) -> None:
         for server in self.live:
@@ -257,10 +253,7 @@ class Scene:
 
     def unusable(self) -> Iterator[str]:
         session, pool = self.redlock._session, self.redlock._session.driver._pool
-        end = time.monotonic() + CLEAN_WITHIN
-        while session.live and time.monotonic() < end:
-            time.sleep(0.001)  # a thread releases what was dropped
-        if session.live:
+        if not until(lambda: not session.live, CLEAN_WITHIN):  # a thread releases what was dropped
             yield f"an account of {len(session.live)} leases is left"
             session.live.clear()
         try:
@@ -269,10 +262,7 @@ class Scene:
                 yield "a later release says False"
         except QuorlockError as error:
             yield f"a later acquire fails: {error}"
-        end = time.monotonic() + CLEAN_WITHIN
-        while in_use(pool) and time.monotonic() < end:
-            time.sleep(0.001)
-        if in_use(pool):
+        if not until(lambda: not in_use(pool), CLEAN_WITHIN):
             yield f"{in_use(pool)} bundles are lost"
 
 
@@ -360,10 +350,9 @@ def acquire_renewed(scene: Scene, interrupter: Interrupter) -> None:
     except KeyboardInterrupt:
         interrupted = True
     with scene.redlock.lock("next", ttl=1.0, timeout=2.0, renew=True) as lease:
-        first, end = lease.valid_until, time.monotonic() + 0.8
-        while lease.valid_until == first:
-            assert time.monotonic() < end, f"nothing renews: {interrupter.where}"
-            time.sleep(0.005)
+        first = lease.valid_until
+        renewed = until(lambda: lease.valid_until != first, 0.8)
+        assert renewed, f"nothing renews: {interrupter.where}"
     if interrupted:
         raise KeyboardInterrupt
 
@@ -510,8 +499,10 @@ def test_what_starts_renewal(nodes: Servers, within: str) -> None:
 
 
 def renewal_has_ended() -> None:
-    while any(thread.name == "quorlock renewal" for thread in threading.enumerate()):
-        time.sleep(0.005)
+    def is_so() -> bool:
+        return not any(thread.name == "quorlock renewal" for thread in threading.enumerate())
+
+    assert until(is_so, 60)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)

@@ -31,6 +31,8 @@ from quorlock._drivers.clock import now
 from quorlock._drivers.sync.pool import Borrower
 from quorlock.errors import VoteCode
 from tests.harness.support.impostors import Proxy
+from tests.harness.support.wait import until
+from tests.servers.api.faces import left_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -159,10 +161,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Callable[..., Face]]:
 
 def clean(nodes: Iterable[Server]) -> None:
     """No key is left on any of them, within a bounded time."""
-    end = time.monotonic() + CLEAN_WITHIN
-    while left := {server.path[-6:]: keys for server in nodes if (keys := server.keys())}:
-        assert time.monotonic() < end, f"ghosts: {left}"
-        time.sleep(0.002)
+    assert until(lambda: not left_over(nodes), CLEAN_WITHIN), f"ghosts: {left_over(nodes)}"
 
 
 def stays_clean(nodes: Iterable[Server], seconds: float) -> None:
@@ -175,10 +174,7 @@ def stays_clean(nodes: Iterable[Server], seconds: float) -> None:
 
 def arrives(node: Server, resource: str, token: str, within: float = 5.0) -> None:
     """A lock is won without waiting for every node: this one's SET may still be on its way."""
-    deadline = time.monotonic() + within
-    while node.execute("GET", resource) != token.encode():
-        assert time.monotonic() < deadline, f"{token} never reached {node}"
-        time.sleep(0.001)
+    assert until(lambda: node.execute("GET", resource) == token.encode(), within), node
 
 
 def cycle(redlock: Face, resource: str = "warm", timeout: float = 2.0) -> None:
@@ -196,10 +192,7 @@ def all_up(redlock: Face, within: float = 5.0) -> None:
 
 def paid(redlock: Face, within: float = 5.0) -> None:
     """Wait until every pending release has been executed once."""
-    end = time.monotonic() + within
-    while redlock.unpaid():
-        assert time.monotonic() < end, "owed, and never paid"
-        time.sleep(0.002)
+    assert until(lambda: not redlock.unpaid(), within)
 
 
 def in_front(nodes: Servers, stack: ExitStack, *indices: int) -> tuple[list[str], list[Proxy]]:
@@ -316,10 +309,7 @@ def test_a_release_that_a_node_refuses_is_tried_again(
         assert nodes[4].execute("GET", "r") == lease.token.encode()
     finally:
         nodes[4].execute("ACL", "SETUSER", "default", "+eval", "+evalsha")
-    deadline = time.monotonic() + 2
-    while nodes[4].execute("GET", "r") is not None:
-        assert time.monotonic() < deadline, "the key is left"
-        time.sleep(0.01)
+    assert until(lambda: nodes[4].execute("GET", "r") is None, 2), "the key is left"
 
 
 @pytest.mark.parametrize("released", [True, False])
@@ -596,9 +586,8 @@ def test_backlog_is_bounded(nodes: Servers, face: Callable[..., Face]) -> None:
             cycle(redlock, f"b{number}")
         # This one goes to the node despite its backlog: nothing is in flight behind it.
         assert redlock.release(lease)
-        while not any(lease.token.encode() in command for command in proxy.requests[started:]):
-            assert time.monotonic() < end + 10.0, "a release was not sent"
-            time.sleep(0.001)
+        token = lease.token.encode()
+        assert until(lambda: any(token in words for words in proxy.requests[started:]), 10)
         asked = proxy.requests[started:]
         sets = [command for command in asked if command[0] == b"SET"]
         assert not [command for command in sets if command[1].startswith(b"b")]
@@ -681,10 +670,7 @@ def test_node_restarts(nodes: Servers, face: Callable[..., Face]) -> None:
         for server in nodes[:2]:
             server.cont()
         clean(nodes)
-    end = time.monotonic() + 3
-    while redlock.owed():
-        assert time.monotonic() < end, "a new process owes what the old one got"
-        time.sleep(0.01)
+    assert until(lambda: not redlock.owed(), 3), "a new process owes what the old one got"
 
 
 def test_all_nodes_restart(nodes: Servers, face: Callable[..., Face]) -> None:

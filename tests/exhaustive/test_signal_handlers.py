@@ -33,6 +33,7 @@ from tests.exhaustive.test_interrupts import (
     maker,
     watchdog,
 )
+from tests.harness.support.wait import until, until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -139,10 +140,8 @@ def test_a_handler_calls_the_library(
         assert scene.clean(), f"{where}: keys left: {scene.values()}"
         if does in ("release", "acquire") and handler.where:
             assert handler.outcome == "True", where
-        end = time.monotonic() + CLEAN_WITHIN
-        while in_use(scene.redlock._session.driver._pool) and time.monotonic() < end:
-            time.sleep(0.001)
-        assert not in_use(scene.redlock._session.driver._pool), where
+        pool = scene.redlock._session.driver._pool
+        assert until(lambda: not in_use(pool), CLEAN_WITHIN), where  # noqa: B023
         if not handler.where:
             break
     else:
@@ -229,12 +228,7 @@ def test_other_threads_find_what_is_left(nodes: Servers, monkeypatch: Any) -> No
 
 
 def all_gone(nodes: Servers) -> bool:
-    end = time.monotonic() + CLEAN_WITHIN
-    while any(key.startswith(RESOURCE.encode()) for node in nodes for key in node.keys()):  # noqa: SIM118
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.001)
-    return True
+    return until(lambda: not keys_of(nodes), CLEAN_WITHIN)
 
 
 # --- asyncio ---------------------------------------------------------------------------------
@@ -352,11 +346,13 @@ async def opened(nodes: Servers) -> aio.Redlock:
     return redlock
 
 
+def keys_of(nodes: Servers) -> list[bytes]:
+    return [key for node in nodes for key in node.keys() if RESOURCE.encode() in key]  # noqa: SIM118
+
+
 async def is_clean(nodes: Servers, where: str) -> None:
-    end = time.monotonic() + CLEAN_WITHIN
-    while keys := [key for node in nodes for key in node.keys() if RESOURCE.encode() in key]:  # noqa: SIM118
-        assert time.monotonic() < end, f"{where}: keys left: {keys}"
-        await asyncio.sleep(0.002)
+    clean = await until_async(lambda: not keys_of(nodes), CLEAN_WITHIN)
+    assert clean, f"{where}: keys left: {keys_of(nodes)}"
 
 
 # --- real signals ----------------------------------------------------------------------------

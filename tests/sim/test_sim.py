@@ -9,7 +9,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +17,7 @@ from quorlock_sim import __main__ as sim
 from quorlock_sim import report, runner
 from quorlock_sim.report import Report
 from quorlock_sim.scenarios import ALL, SCENARIOS, Floors, floors_of, plan_of
+from tests.harness.support.wait import until
 from tests.sim.corpus import SEEDS
 from tests.sim.mutations import MUTATIONS
 
@@ -266,17 +266,15 @@ def test_ctrl_c_ends_it_with_the_table_so_far(jobs: str) -> None:
     assert "Traceback" not in errors, errors
     assert re.search(r"worlds +[\d,]+ ", out)
     assert process.returncode in (0, 1)
-    assert nobody_left(process.pid)
+    assert until(lambda: nobody_left(process.pid))
 
 
 def nobody_left(group: int) -> bool:
-    """Within a moment, every process of that group has gone."""
-    for _ in range(100):
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.05)
+    """Every process of that group has gone."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
     return False
 
 

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from bench.contestants import CONTESTANTS
 from bench.fleet import Fleet
 from bench.plan import WORKS, works
 from bench.results import Results
+from tests.harness.support.wait import until
 
 BRIEF = {"workers": 2, "warm_up": 0.02, "seconds": 0.05}
 KEYS = {"cycles", "seconds", "per_s", "p50_us", "p99_us", "cpu_us", "errors"}
@@ -153,9 +153,7 @@ def test_ctrl_c_ends_a_run_cleanly(tmp_path: Path) -> None:
     guards).
     """
     with start(tmp_path, "--only", "uncontended", "--contestants", "quorlock") as process:
-        until = time.monotonic() + 30
-        while not children_of(process.pid) and time.monotonic() < until:
-            time.sleep(0.01)
+        assert until(lambda: children_of(process.pid), 30)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err

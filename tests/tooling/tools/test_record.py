@@ -7,13 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from tests.harness.support.wait import until
 from tools import record, record_terminal
 from tools.record import Failed, Script, Step
 from tools.record_svg import Size
@@ -36,11 +36,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def _pid(folder: Path, pattern: str) -> int:
     """Return the process id in a file, once it is there."""
-    deadline = time.monotonic() + 30
-    while not (found := [path.read_text() for path in folder.glob(pattern)]) or not found[0]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return int(found[0])
+    found = until(lambda: "".join(path.read_text() for path in folder.glob(pattern)), 30)
+    return int(found)
 
 
 def _is_alive(pid: int) -> bool:
