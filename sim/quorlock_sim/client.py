@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from quorlock._core.commands import AnyAcquire, Command, Extend, IssueFence, Release
 from quorlock._core.effects import Commit, FlowCancelled, Receive, Send, SendBatch, Sleep, Timeout
@@ -22,6 +22,7 @@ from quorlock._core.time import NS_PER_MS
 from quorlock._core.votes import Answer, Vote
 from quorlock._protocol.encoding import MARKER, encode
 from quorlock._protocol.pipeline import PendingRequest
+from quorlock._protocol.reader import ProtocolError
 from quorlock.errors import VoteCode
 from quorlock.testing.fake_node import Error
 from quorlock_sim.client_renewal import Renewer, check_sent
@@ -66,11 +67,55 @@ class SeededEntropy:
         return shortest + int(self.rng.random() * (longest - shortest))
 
 
-class KnownNode(NamedTuple):
-    """A node as a process knows it, with the `run_id` of the latest connection."""
+class NodeRecord:
+    """A node as one process knows it, for `route` and `Peer`.
 
-    pending_releases: PendingReleases
-    run_id: str
+    Attributes:
+        run_id: of the latest connection.
+        back_off: the pause before the next attempt to connect.
+        send_at: when its pending releases are sent next; None: no timer is set.
+    """
+
+    is_healthy = False  # every reply is recorded
+
+    def __init__(self, process: Process, index: int) -> None:
+        policy = process.policy
+        self.index = index
+        self.pending_releases = PendingReleases(policy.max_ttl)
+        self.guard = Guard(policy)
+        self.run_id = ""
+        self.latency: int | None = None
+        self.max_silence = 2 * policy.node_timeout
+        self.back_off = BACK_OFF_MIN
+        self.send_at: int | None = None
+        self._process = process
+
+    def on_answer(self, request: PendingRequest, answer: Answer, at: int) -> None:
+        """Record a reply."""
+        del answer
+        self.latency = at - request.asked_at
+
+    def on_release_refused(self, release: Release, run_id: str, at: int) -> None:
+        """Retry a release that the node answered with an error."""
+        self.pending_releases.add_refused(release.key, release.token, run_id, at)
+        self._process.send_due_soon(self.index)
+
+    def on_protocol_error(self, error: ProtocolError, run_id: str) -> None:
+        """Record that the server is a replica: simulated servers send no other such reply."""
+        del error
+        self.guard.on_demoted(run_id)
+
+    def on_connection_lost(self, answer: Answer) -> None:
+        """Do nothing: the process connects again."""
+
+    def on_last_reply(self, run_id: str, at: int) -> None:
+        """Record when the latest reply from the server of a lost connection came."""
+        self.guard.on_reply(run_id, at - (self.latency or 0))
+
+    def release_later(self, command: AnyAcquire | Release, run_id: str, at: int) -> None:
+        """Register a pending release."""
+        self.pending_releases.add(command.key, command.token, run_id, at)
+        self._process.send_due_soon(self.index)
 
 
 class Process:
@@ -109,9 +154,7 @@ class Process:
         self.rng = dice
         self.entropy = SeededEntropy(f"c{index}", dice)
         self.links: list[list[Link | None]] = [[None] * policy.n for _ in range(connection_sets)]
-        self.pending_releases = [PendingReleases(policy.max_ttl) for _ in range(policy.n)]
-        self._run_ids = [""] * policy.n
-        self.guards = [Guard(policy) for _ in range(policy.n)]
+        self.nodes = [NodeRecord(self, index) for index in range(policy.n)]
         self.cut_off = [0] * policy.n
         self.turns: list[SimFlow[Any]] = []
         self.paused = False
@@ -124,8 +167,6 @@ class Process:
         self._late: list[tuple[Callable[[Any], None], Any]] = []  # timers during a pause
         self._frozen_until = 0
         self._pauses: list[tuple[int, int]] = []
-        self._back_off = [BACK_OFF_MIN] * policy.n
-        self._paying: list[int | None] = [None] * policy.n
         self.renewer = Renewer(world, self)
 
     def now(self) -> int:
@@ -240,7 +281,7 @@ class Process:
         if isinstance(found, Unsent):
             if found.is_release:
                 assert isinstance(command, Release)
-                self.release_later(index, command, found.run_id)
+                self.nodes[index].release_later(command, found.run_id, self.now())
             return DOWN
         if isinstance(found.paths, int):
             return self._ask(index, data, request, found.paths, effect)
@@ -249,9 +290,9 @@ class Process:
         link.send(data, request)
         return None
 
-    def node(self, index: int) -> KnownNode:
+    def node(self, index: int) -> NodeRecord:
         """Return the state of a node, for `route`."""
-        return KnownNode(self.pending_releases[index], self._run_ids[index])
+        return self.nodes[index]
 
     def connection(self, path: object, index: int) -> Link | None:
         """Return the connection of this connection set to a node, for `route`."""
@@ -275,22 +316,14 @@ class Process:
         if link.lost:
             self.world.loses(message, "reply")
             return
-        at = link.pipeline.replied_at = self.now()
-        data = encoded(message.reply)
-        link.pipeline.feed(data, len(data))
-        for request, answer in link.pipeline.parse_replies():
-            receiver = request.receiver
-            assert isinstance(receiver, (SimFlow, ReleaseRequest))
-            self.world.heard(message, request, answer)
-            if type(request.command) is Release and answer.is_fault and not answer.is_done:
-                self._refused(link.server.index, request.command, link.run_id)
-            if not receiver.over:
-                receiver.deliver(NodeReply(request.round, link.server.index, answer, at))
-        if link.pipeline.protocol_error is not None:
-            self.guards[link.server.index].on_demoted(link.run_id)
+        link.read = message
+        try:
+            link.parse(encoded(message.reply), self.now())
+        except ProtocolError:
             self.loses(link)
-        elif link.pipeline.outgoing:
-            link.ask_again()
+        else:
+            if link.pipeline.outgoing:
+                link.ask_again()
 
     # --- connecting and disconnecting --------------------------------------------------------
 
@@ -298,8 +331,8 @@ class Process:
         """Open a connection; pending releases are sent first (rule 3)."""
         link = self.links[connection_set][index] = self.world.link(self, connection_set, index)
         link.quarantine = self._greet(index)
-        self._run_ids[index] = link.run_id
-        self._back_off[index] = BACK_OFF_MIN
+        self.nodes[index].run_id = link.run_id
+        self.nodes[index].back_off = BACK_OFF_MIN
         self.send_due(index)
 
     def _greet(self, index: int) -> Quarantine | None:
@@ -308,7 +341,7 @@ class Process:
         if self.policy.restart_guard == "marker":
             marked = node.guard(MARKER, node.run_id.encode(), b"nothing", at)
         marked_ms = marked if isinstance(marked, int) else 0  # refused: the node is full, a replica
-        guard = self.guards[index]
+        guard = self.nodes[index].guard
         return guard.on_connect(node.run_id, node.uptime_s(at), self.now(), marked_ms=marked_ms)
 
     def loses(self, link: Link, survivors: int = 1000, late_by: int = 0) -> None:
@@ -319,21 +352,14 @@ class Process:
         link.tear(survivors, late_by)
         self.world.disconnected(link)
         self.links[link.connection_set][index] = None
-        for command in link.pipeline.keys_in_doubt():
-            self.release_later(index, command, link.run_id)
         at = self.now()
-        for request in link.pipeline.pending:
-            receiver = request.receiver
-            assert isinstance(receiver, (SimFlow, ReleaseRequest))
-            if not receiver.over:
-                receiver.deliver(NodeReply(request.round, index, LOST, at))
+        link.register_loss(LOST, at)
+        link.answer_open_requests(LOST, at)
         self.later(self._wait(index), self._try, (link.connection_set, index))
 
     def _wait(self, index: int) -> int:
-        pause, self._back_off[index] = (
-            self._back_off[index],
-            min(2 * self._back_off[index], BACK_OFF_MAX),
-        )
+        pause = self.nodes[index].back_off
+        self.nodes[index].back_off = min(2 * pause, BACK_OFF_MAX)
         return pause
 
     def _try(self, way: tuple[int, int]) -> None:
@@ -356,14 +382,8 @@ class Process:
 
     # --- pending releases --------------------------------------------------------------------
 
-    def release_later(self, index: int, command: AnyAcquire | Release, run_id: str) -> None:
-        """Add a pending release for this node."""
-        self.pending_releases[index].add(command.key, command.token, run_id, self.now())
-        self.world.schedule(self.world.now, self._act, (self.send_due, index))
-
-    def _refused(self, index: int, command: Release, run_id: str) -> None:
-        """Retry a release that a node answered with an error."""
-        self.pending_releases[index].add_refused(command.key, command.token, run_id, self.now())
+    def send_due_soon(self, index: int) -> None:
+        """Send the pending releases of a node that are due, after what happens now."""
         self.world.schedule(self.world.now, self._act, (self.send_due, index))
 
     def send_due(self, index: int) -> None:
@@ -371,33 +391,33 @@ class Process:
         link = next((ways[index] for ways in self.links if ways[index] is not None), None)
         if link is None:
             return
-        at = self.now()
-        for copy in self.pending_releases[index].due(at, link.run_id):
-            release = copy.release
-            link.send(encode(release), PendingRequest(release, ReleaseRequest(self, copy), 0, at))
-        due = self.pending_releases[index].next_due()
-        if due is not None and due != self._paying[index]:
-            self._paying[index] = due
-            self.wake_at(due, self._send_due_again, (index, due))
+        at, node = self.now(), self.nodes[index]
+        for copy in node.pending_releases.due(at, link.run_id):
+            receiver = ReleaseRequest(node.pending_releases, copy)
+            link.send(encode(copy.release), PendingRequest(copy.release, receiver, 0, at))
+        due = node.pending_releases.next_due()
+        if due is not None and due != node.send_at:
+            node.send_at = due
+            self.wake_at(due, self._send_due_again, (node, due))
 
-    def _send_due_again(self, what: tuple[int, int]) -> None:
-        index, due = what
-        if self._paying[index] == due:
-            self._paying[index] = None
-        self.send_due(index)
+    def _send_due_again(self, what: tuple[NodeRecord, int]) -> None:
+        node, due = what
+        if node.send_at == due:
+            node.send_at = None
+        self.send_due(node.index)
 
     def suppress_releases(self, lease: LeaseRecord) -> Remaining:
         """Suppress releases of the lease's token; return the time each is still in doubt."""
         at, in_doubt = self.now(), lease.in_doubt or {}
-        for index, pending_releases in enumerate(self.pending_releases):
-            carried = partial(self._carries, index)
-            in_doubt = merged(in_doubt, pending_releases.suppress(lease.token, at, carried))
+        for node in self.nodes:
+            carried = partial(self._carries, node.index)
+            in_doubt = merged(in_doubt, node.pending_releases.suppress(lease.token, at, carried))
         return remaining(in_doubt, at)
 
     def allow_releases(self, token: bytes) -> None:
         """Allow releases of a token again, after its lease was adopted here."""
-        for index, pending_releases in enumerate(self.pending_releases):
-            pending_releases.unsuppress(token, partial(self._carries, index))
+        for node in self.nodes:
+            node.pending_releases.unsuppress(token, partial(self._carries, node.index))
 
     def _carries(self, index: int, token: bytes) -> bool:
         links = (ways[index] for ways in self.links)
@@ -423,17 +443,15 @@ class ReleaseRequest:
     over = False
     round = 0
 
-    def __init__(self, process: Process, copy: ReleaseCopy) -> None:
-        self._process = process
+    def __init__(self, pending_releases: PendingReleases, copy: ReleaseCopy) -> None:
+        self._pending_releases = pending_releases
         self._copy = copy
 
     def deliver(self, reply: NodeReply) -> None:
-        """Confirm the pending release, if the node has executed it."""
-        pending_releases, (release, run_id) = self._process.pending_releases[reply.node], self._copy
-        pending_releases.on_connection_lost(self._copy, reply.at)
-        if reply.answer.is_done:
-            deleted = reply.answer.vote is Vote.GRANTED
-            pending_releases.confirm(release.token, run_id, deleted=deleted)
+        """Record the reply to the pending release."""
+        release, run_id = self._copy
+        self._pending_releases.on_connection_lost(self._copy, reply.at)
+        self._pending_releases.on_reply(release.token, run_id, reply.answer)
 
 
 class SimFlow(Generic[T]):

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quorlock._protocol.pipeline import RequestPipeline
+from quorlock._protocol.peer import Peer
 
 if TYPE_CHECKING:
     from random import Random
 
     from quorlock._core.commands import Command
-    from quorlock._core.restart_guard import Quarantine
+    from quorlock._core.votes import Answer
     from quorlock._protocol.pipeline import PendingRequest
     from quorlock.testing.fake_node import Reply
     from quorlock_sim.client import Process
@@ -72,51 +72,25 @@ class Message:
         self.reply: Reply = None
 
 
-class Link:
+class Link(Peer):
     """One connection of a client to a node.
 
     Attributes:
-        lost: the client knows that the connection is lost.
         epoch: the epoch of the server that it belongs to.
+        read: the message that the client reads now.
     """
-
-    __slots__ = (
-        "connection_set",
-        "duplicate_after",
-        "epoch",
-        "gone_by",
-        "held_replies",
-        "held_requests",
-        "last_request",
-        "late_until",
-        "lost",
-        "number",
-        "pipeline",
-        "process",
-        "quarantine",
-        "replies_until",
-        "requests_until",
-        "rng",
-        "run_id",
-        "sent",
-        "server",
-        "swallows_replies",
-        "swallows_requests",
-    )
 
     def __init__(
         self, number: int, process: Process, connection_set: int, server: SimServer
     ) -> None:
+        super().__init__(process.nodes[server.index], None, server.node.run_id)
         self.number = number
         self.process = process
         self.connection_set = connection_set
         self.server = server
-        self.run_id = server.node.run_id
         self.epoch = server.epoch
-        self.quarantine: Quarantine | None = None  # set while the node must not vote
-        self.pipeline = RequestPipeline(None, 2 * process.policy.node_timeout)
+        self.read: Message  # set before its reply is parsed
         self.rng = process.rng
-        self.lost = False
         self.requests_until = 0  # the arrival of the last request: the next may not be earlier
         self.replies_until = 0
         self.swallows_requests = False  # requests are dropped from now on
@@ -128,21 +102,6 @@ class Link:
         self.gone_by = 1 << 62  # ... nor after this one
         self.held_requests: list[Message] = []  # by a partition
         self.held_replies: list[Message] = []
-
-    # --- for `route` -------------------------------------------------------------------------
-
-    @property
-    def ttl_ms_max(self) -> int:
-        """Return 0: simulated clients share no limit."""
-        return 0
-
-    def has_pending_acquire(self, token: bytes) -> bool:
-        """Return whether the acquire with this token has no reply yet."""
-        return self.pipeline.has_pending_acquire(token)
-
-    def is_backlogged(self, at: int) -> bool:
-        """Return whether many requests are pending and no reply came for a while."""
-        return self.pipeline.is_backlogged(at)
 
     # --- to the node -------------------------------------------------------------------------
 
@@ -203,6 +162,11 @@ class Link:
         at = max(world.now + world.network_profile.delay(self.rng), self.replies_until)
         self.replies_until = at
         world.schedule(at, self._arrived, message)
+
+    def deliver(self, answered: tuple[PendingRequest, Answer], at: int) -> None:
+        """Record the reply of the message that is read, and pass it to its receiver."""
+        self.process.world.heard(self.read, *answered)
+        super().deliver(answered, at)
 
     def _arrived(self, message: Message) -> None:
         if self.lost:

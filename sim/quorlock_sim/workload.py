@@ -80,7 +80,7 @@ class SimWorker:
         turn = self.turn
         if turn is not None and not turn.over:
             return turn.phase
-        if any(len(pending_releases) for pending_releases in self.process.pending_releases):
+        if any(len(node.pending_releases) for node in self.process.nodes):
             return "pending"
         return "holding" if self.lease is not None and self.lease.ended is None else "idle"
 

@@ -489,7 +489,7 @@ class World:
             return True
         if any(_is_at(turn.command, token) for turn in process.turns):
             return True
-        if _pays_later(process.pending_releases[server.index], token, process.now()):
+        if _pays_later(process.nodes[server.index].pending_releases, token, process.now()):
             return True  # the release is sent again later, since an old SET may still arrive
         # If the client's clock jumped ahead, the last release was sent too early.
         return (token, server.index) in self.set_late and process.elapsed.steps()[1] > 0

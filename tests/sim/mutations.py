@@ -35,8 +35,9 @@ from quorlock._core.rounds import NodeReply, SentRound, Target
 from quorlock._core.routing import Unsent
 from quorlock._core.tally import Tally, Verdict
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST, notice
-from quorlock._core.votes import TIMED_OUT, Vote
+from quorlock._core.votes import TIMED_OUT, Answer, Vote
 from quorlock._protocol.encoding import COUNTER
+from quorlock._protocol.peer import Peer
 from quorlock.testing.fake_node import Entry, FakeNode, Reply
 from quorlock_sim import client, client_renewal
 from quorlock_sim.client import Process, SeededEntropy
@@ -409,6 +410,26 @@ def keeps_nothing(self: PendingReleases, key: bytes, token: bytes, run_id: str, 
     """Register no pending release for a lost connection."""
 
 
+def loses_without_releases(self: Peer, answer: Answer, at: int, *, blame: bool = True) -> None:
+    """Record a lost connection, and leave the keys of its open requests."""
+    self.lost = True
+
+
+_answer_open_requests = Peer.answer_open_requests
+
+
+def answers_before_releases(self: Peer, answer: Answer, at: int) -> None:
+    """Reply to the open requests of a lost connection, and register their releases after that."""
+    in_doubt = list(self.pipeline.keys_in_doubt())
+    _answer_open_requests(self, answer, at)
+    for command in in_doubt:
+        self.node_state.release_later(command, self.run_id, at)
+
+
+def gives_up_refused_releases(self: Peer, release: Release, at: int) -> None:
+    """Never retry a release that the server answered with an error."""
+
+
 _process = Process.__init__
 
 
@@ -576,6 +597,24 @@ MUTATIONS = (
         "no pending release for a lost connection",
         "leftover",
         ((PendingReleases, "add", keeps_nothing),),
+    ),
+    Mutation(
+        "a lost connection leaves the keys of its open requests",
+        "leftover",
+        ((Peer, "register_loss", loses_without_releases),),
+    ),
+    Mutation(
+        "open requests answered before their pending releases",
+        "leftover",
+        (
+            (Peer, "register_loss", loses_without_releases),
+            (Peer, "answer_open_requests", answers_before_releases),
+        ),
+    ),
+    Mutation(
+        "a refused release is not retried",
+        "leftover",
+        ((Peer, "on_release_refused", gives_up_refused_releases),),
     ),
     Mutation(
         "handed over without its doubts",

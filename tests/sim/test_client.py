@@ -229,7 +229,7 @@ def test_a_release_that_cannot_be_sent_becomes_pending_and_is_sent_later() -> No
     seen = see(plan([job(hold=5 * MS)], faults=[fault("break", 2 * MS, client=0, node=1)]))
     released = seen.all("execute", node=1, token="c0.1", command="release")
     assert [line["vote"] for line in released] == ["granted"]
-    assert seen.world.processes[0].pending_releases[1].next_due() is None
+    assert seen.world.processes[0].nodes[1].pending_releases.next_due() is None
     (sent,) = seen.all("send", message=released[0]["message"])
     assert sent["round"] == 0, "which says that it is a debt"
 
@@ -243,7 +243,7 @@ def test_no_extension_counts_a_node_with_a_pending_release() -> None:
         answers.append(sent_round.nodes)
 
     stage = Stage()
-    stage.act(MS // 2, lambda: stage.process.release_later(1, RELEASE, "n1.0"))
+    stage.act(MS // 2, lambda: stage.process.nodes[1].release_later(RELEASE, "n1.0", 0))
     stage.lead(flow())
     assert answers == [0b101]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from quorlock._core.pending_releases import PendingReleases
+from quorlock._core.votes import Answer
 from quorlock_sim.choices import KINDS, ChosenWorld, SmallWorld
 from quorlock_sim.directed import ALL, BEYOND, Directed, NoSuchChoice, play
 from quorlock_sim.trace import Trace
@@ -14,14 +15,15 @@ from quorlock_sim.view.diagram import diagram
 from tests.sim.mutations import MUTATIONS, Mutation
 
 
-def settled_at_once(self: PendingReleases, token: bytes, run_id: str, *, deleted: bool) -> None:
+def settled_at_once(self: PendingReleases, token: bytes, run_id: str, answer: Answer) -> None:
     """Send a pending release only once, regardless of old bytes."""
-    self._by_token.pop(token, None)
+    if answer.is_done:
+        self._by_token.pop(token, None)
 
 
 OURS = (
     Mutation(
-        "sent once is confirmed", "leftover", ((PendingReleases, "confirm", settled_at_once),)
+        "sent once is confirmed", "leftover", ((PendingReleases, "on_reply", settled_at_once),)
     ),
 )
 BREAKS = {mutation.name: mutation for mutation in (*MUTATIONS, *OURS)}

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 from quorlock._core.commands import ACQUIRES, Extend, Release
 from quorlock._core.releases_in_doubt import ReleaseCopy, ReleasesInDoubt
 from quorlock._core.time import NS_PER_MS, PAST
+from quorlock._core.votes import Vote
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._core.effects import Send
     from quorlock._core.time import Duration, Instant
+    from quorlock._core.votes import Answer
 
 FIRST_PAUSE: Duration = 100 * NS_PER_MS
 # The most refused releases that are retried; the keys of further ones expire with their ttl.
@@ -191,14 +193,14 @@ class PendingReleases:
             default=None,
         )
 
-    def confirm(self, token: bytes, run_id: str, *, deleted: bool) -> None:
-        """Note that the node carried the release out, and remove it if that settles it."""
+    def on_reply(self, token: bytes, run_id: str, answer: Answer) -> None:
+        """Note the reply to a release, and remove the release if that settles it."""
         pending_release = self._by_token.get(token)
-        # Bytes meant for the old process never reach a new one, so once is enough there.
-        if pending_release is None:
+        if pending_release is None or not answer.is_done:
             return
         pending_release.sent = True
-        if deleted or pending_release.run_id != run_id:
+        # Bytes meant for the old process never reach a new one, so once is enough there.
+        if answer.vote is Vote.GRANTED or pending_release.run_id != run_id:
             self._by_token.pop(token, None)
 
 

@@ -10,7 +10,6 @@ import weakref
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from quorlock._core.commands import Release
 from quorlock._core.pending_releases import PendingReleases
 from quorlock._core.restart_guard import Guard, quarantine_answer
 from quorlock._core.results import NodeStatus
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from quorlock._core.agreement import Reading
-    from quorlock._core.commands import AnyAcquire, Command
+    from quorlock._core.commands import AnyAcquire, Command, Release
     from quorlock._core.config import Policy
     from quorlock._core.restart_guard import Quarantine
     from quorlock._core.time import Duration, Instant
@@ -175,15 +174,15 @@ class NodeState:
         """Return the node's stored settings as far as they are known. The caller has the lock."""
         return self.settings.known(at, is_connected=self.is_connected())
 
-    def refuted(self, nonsense: ProtocolError, run_id: str) -> None:
-        """Record that a reply showed that this process must not vote."""
-        if isinstance(nonsense, Demoted):
+    def on_protocol_error(self, error: ProtocolError, run_id: str) -> None:
+        """Record that a reply showed that this server process must not vote."""
+        if isinstance(error, Demoted):
             self.guard.on_demoted(run_id)
 
-    def depart(self, connection: ServerConnection) -> None:
-        """Record the latest time at which the server of a lost connection was alive."""
-        # The last reply was sent earlier than it was received, by about one latency.
-        self.guard.on_reply(connection.run_id, connection.replied_at - (self.latency or 0))
+    def on_last_reply(self, run_id: str, at: Instant) -> None:
+        """Record when the latest reply from the server of a lost connection came."""
+        # It was sent earlier, by about one latency.
+        self.guard.on_reply(run_id, at - (self.latency or 0))
 
     @property
     def run_id(self) -> str:
@@ -239,38 +238,39 @@ class NodeState:
     ) -> None:
         """Close these connections (None: all), which must not vote. The caller has the lock."""
         for connection in list(self._connections if connections is None else connections):
-            self.depart(connection)
+            self.on_last_reply(connection.run_id, connection.replied_at)
             connection.supersede(why)
 
-    def on_connection_lost(self, text: str, code: VoteCode) -> None:
+    def on_connection_lost(self, answer: Answer) -> None:
         """Record that a connection was lost; the node may well be reachable."""
         self.is_healthy = False
         if self.reachability is Reachability.UP:
             self.reachability = Reachability.UNTRIED
-        self.reconnect.answer = _down(text)
-        if code is VoteCode.PROTOCOL_ERROR:
-            # A new connection does not prove it fixed.
-            self._troubles[None] = Answer(Vote.UNKNOWN, code, text)
+        self.reconnect.answer = _down(answer.text)
+        if answer.code is VoteCode.PROTOCOL_ERROR:
+            self._troubles[None] = answer  # a new connection does not prove it fixed
 
     def on_answer(self, request: PendingRequest, answer: Answer, at: Instant) -> None:
         """Record a reply that a connection received."""
         self.latency = at - request.asked_at
         self.reachability = _UP  # perhaps over another connection than the lost one
         if answer is not GRANTED or self._troubles:
-            self._note(request.command, answer, at)
+            self._note(request.command, answer)
         self.is_healthy = not self._troubles
 
-    def _note(self, command: Command, answer: Answer, at: Instant) -> None:
+    def _note(self, command: Command, answer: Answer) -> None:
         if answer.code in _TROUBLES:
             if not answer.text.startswith("NOSCRIPT"):
                 self._troubles[type(command)] = answer
-            if type(command) is Release:
-                self.pending_releases.add_refused(command.key, command.token, self.run_id, at)
-                self.on_pending_release()
         elif self._troubles:
             # An error of a command is over only when the same command is granted.
             self._troubles.pop(type(command), None)
             self._troubles.pop(None, None)
+
+    def on_release_refused(self, release: Release, run_id: str, at: Instant) -> None:
+        """Retry a release that the server answered with an error."""
+        self.pending_releases.add_refused(release.key, release.token, run_id, at)
+        self.on_pending_release()
 
     def on_connect_failed(self, error: Exception, now: Instant) -> None:
         """Record a failed connect; the next back-off is twice as long."""

@@ -70,7 +70,8 @@ class ReplyReceiver(Protocol):
     @property
     def over(self) -> bool: ...
 
-    def deliver(self, reply: NodeReply) -> None:
+    @property
+    def deliver(self) -> Callable[[NodeReply], None]:
         """Receive one reply."""
         ...
 

@@ -152,7 +152,7 @@ CORE = [
     Mutant(
         "debt-settled-by-any-reply",
         "_core/pending_releases.py",
-        "        if deleted or pending_release.run_id != run_id:\n",
+        "        if answer.vote is Vote.GRANTED or pending_release.run_id != run_id:\n",
         "        if True:\n",
         ("tests/unit/core/test_pending_releases.py",),
     ),

@@ -17,6 +17,7 @@ from quorlock._core.pending_releases import FIRST_PAUSE, REFUSED_MAX, PendingRel
 from quorlock._core.releases_in_doubt import ReleaseCopy
 from quorlock._core.rounds import Target
 from quorlock._core.time import FOR_EVER, NS_PER_MS
+from quorlock._core.votes import ABSENT, GRANTED
 
 MAX_TTL = 30_000 * NS_PER_MS
 RUN = "run"
@@ -105,7 +106,7 @@ class DebtsMachine(RuleBasedStateMachine):
 
     @rule(token=TOKENS, run_id=RUN_IDS, deleted=st.booleans())
     def answered(self, token: bytes, run_id: str, deleted: bool) -> None:
-        self.pending_releases.confirm(token, run_id, deleted=deleted)
+        self.pending_releases.on_reply(token, run_id, GRANTED if deleted else ABSENT)
         pending_release = self.expected.get(token)
         if pending_release is not None and (deleted or pending_release.run_id != run_id):
             del self.expected[token]
@@ -155,7 +156,7 @@ def test_a_node_that_deleted_the_key_may_get_another_copy_of_the_release() -> No
     for now in (0, FIRST_PAUSE):
         for copy in pending_releases.due(now, "run"):
             pending_releases.on_connection_lost(copy, now + 1)
-    pending_releases.confirm(b"t", "run", deleted=True)
+    pending_releases.on_reply(b"t", "run", GRANTED)
     assert b"t" not in pending_releases
     assert pending_releases.may_still_release(b"t", FIRST_PAUSE + MAX_TTL)
     assert not pending_releases.may_still_release(b"t", FIRST_PAUSE + MAX_TTL + 1)
@@ -207,7 +208,7 @@ def test_the_time_of_a_doubt_begins_when_the_copy_ends() -> None:
     (copy,) = pending_releases.due(0, "run")
     late = 3 * MAX_TTL
     pending_releases.on_connection_lost(copy, late)
-    pending_releases.confirm(b"t", "run", deleted=True)
+    pending_releases.on_reply(b"t", "run", GRANTED)
     assert pending_releases.may_still_release(b"t", late + MAX_TTL - 1)
     assert not pending_releases.may_still_release(b"t", late + MAX_TTL)
     assert pending_releases.suppress(b"t", late + 1, nowhere) == {"run": late + MAX_TTL}
@@ -219,7 +220,7 @@ def test_a_doubt_names_the_process_that_each_copy_was_sent_to() -> None:
     pending_releases.add(b"k", b"t", "before", 0)
     (copy,) = pending_releases.due(1, "after")
     pending_releases.on_connection_lost(copy, 2)
-    pending_releases.confirm(b"t", "after", deleted=False)
+    pending_releases.on_reply(b"t", "after", ABSENT)
     assert pending_releases.suppress(b"t", 3, nowhere) == {"before": MAX_TTL, "after": 2 + MAX_TTL}
 
 
@@ -284,7 +285,7 @@ def test_a_lease_that_has_come_back_is_released_again() -> None:
         pending_releases.unsuppress(b"t", carried)
         pending_releases.add(b"k", b"t", "run", 1)
         assert len(pending_releases.due(1, RUN)) == releases
-        pending_releases.confirm(b"t", "run", deleted=True)
+        pending_releases.on_reply(b"t", "run", GRANTED)
 
 
 # --- what relies on a key -----------------------------------------------------------------------
@@ -340,10 +341,10 @@ def test_a_pending_release_ends_when_the_node_deleted_the_key() -> None:
     """ "Absent" does not end it: the SET may still be in flight to the same process."""
     pending_releases = PendingReleases(MAX_TTL)
     pending_releases.add(b"k", b"t", "run", 0)
-    pending_releases.confirm(b"other", "run", deleted=True)
-    pending_releases.confirm(b"t", "run", deleted=False)
+    pending_releases.on_reply(b"other", "run", GRANTED)
+    pending_releases.on_reply(b"t", "run", ABSENT)
     assert len(pending_releases) == 1
-    pending_releases.confirm(b"t", "run", deleted=True)
+    pending_releases.on_reply(b"t", "run", GRANTED)
     assert (
         len(pending_releases),
         pending_releases.next_due(),
@@ -355,7 +356,7 @@ def test_a_pending_release_ends_when_the_node_is_another_process() -> None:
     """Nothing that was sent to the old process can reach the new one."""
     pending_releases = PendingReleases(MAX_TTL)
     pending_releases.add(b"k", b"t", "run", 0)
-    pending_releases.confirm(b"t", "another run", deleted=False)
+    pending_releases.on_reply(b"t", "another run", ABSENT)
     assert len(pending_releases) == 0
 
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from quorlock._core.rounds import NodeReply
     from quorlock._core.time import Instant
     from quorlock._drivers.aio.flow_state import FlowState
-    from quorlock._drivers.node_state import NodeState
+    from quorlock._protocol.peer import PeerNode
     from quorlock._protocol.pipeline import RequestPipeline
 
 
 class SharedConnection(Protocol):
     """A connection as the shared pipeline knows it."""
 
-    node_state: NodeState
+    node_state: PeerNode
     pipeline: RequestPipeline
     shared_index: int  # in the shared pipeline; -1: not in it
     is_private: bool  # too many of its replies are pending to be in it

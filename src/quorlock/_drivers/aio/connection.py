@@ -13,13 +13,11 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
-from quorlock._core.commands import Release
-from quorlock._core.rounds import replied
-from quorlock._core.votes import GRANTED, Answer, Vote
+from quorlock._core.votes import Answer, Vote
 from quorlock._drivers.clock import now
 from quorlock._drivers.sync.connection import is_closed_by_peer
 from quorlock._protocol.handshake import CLOSED_IMMEDIATELY, Handshake, NodeRejected, ServerInfo
-from quorlock._protocol.pipeline import PendingRequest, RequestPipeline
+from quorlock._protocol.peer import Peer
 from quorlock._protocol.reader import ProtocolError
 from quorlock.errors import VoteCode
 
@@ -27,10 +25,11 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from quorlock._core.restart_guard import Quarantine
+    from quorlock._core.commands import Release
     from quorlock._core.time import Instant
     from quorlock._drivers.aio.batching import SharedPipeline
     from quorlock._drivers.node_state import NodeState
+    from quorlock._protocol.pipeline import PendingRequest
 
 _BUFFER_BYTES = 16_384
 LOOK_AGAIN = 0.001  # seconds, see `sync.connect`
@@ -107,7 +106,7 @@ class AsyncHandshake:
             self.server_info.exception()  # marked as retrieved: its caller may be gone
 
 
-class AsyncConnection(asyncio.BufferedProtocol):
+class AsyncConnection(Peer, asyncio.BufferedProtocol):
     """One connection to one node, shared by all tasks of its event loop."""
 
     def __init__(
@@ -118,15 +117,10 @@ class AsyncConnection(asyncio.BufferedProtocol):
         owner: ConnectionOwner,
         shared_pipeline: SharedPipeline,
     ) -> None:
-        self.node_state = node_state
-        self.lost = False
+        super().__init__(node_state, secret, run_id="")  # the handshake reads it
         self.admitted = False  # its server may vote
         self.shared_index = -1  # in the shared pipeline; -1: not in it
         self.is_private = False  # too many of its replies are pending to be in it
-        self.run_id = ""
-        self.quarantine: Quarantine | None = None  # its server must not vote yet
-        self.ttl_ms_max = 0
-        self.pipeline = RequestPipeline(secret, node_state.max_silence)
         self.pipeline.shared = self
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._handshake = handshake
@@ -166,11 +160,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         with contextlib.suppress(IndexError):  # it has just left the shared pipeline
             if self.shared_index >= 0 and self._shared_pipeline.has_pending_acquire(self, token):
                 return True
-        return self.pipeline.has_pending_acquire(token)
-
-    def is_backlogged(self, at: Instant) -> bool:
-        """Return whether many requests are pending and no reply came for a while."""
-        return self.pipeline.is_backlogged(at)
+        return super().has_pending_acquire(token)
 
     def send(self, data: bytes, request: PendingRequest) -> bool:
         """Queue a request and send its bytes; return false if the connection is already lost."""
@@ -200,11 +190,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
         if self.shared_index >= 0:
             self._shared_pipeline.flush()  # the earlier requests
             self._shared_pipeline.flush_to_private(self)
-
-    @property
-    def replied_at(self) -> Instant:
-        """The time of the latest reply from its server."""
-        return self.pipeline.replied_at
 
     def is_closed_by_peer(self) -> bool:
         """Return whether the server has closed the connection. Safe from any thread."""
@@ -250,7 +235,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
             else:
                 self._handshake.receive(bytes(self._buffer[:nbytes]), self)
         except ProtocolError as nonsense:
-            self.node_state.refuted(nonsense, self.run_id)
             self._mark_lost(str(nonsense), nonsense.code)
         except BaseException as error:
             if not self._owner.on_interrupt(error):
@@ -295,33 +279,25 @@ class AsyncConnection(asyncio.BufferedProtocol):
             if not end:
                 data = data[size:]
                 break
-            pipeline.feed(data[size:end], end - size)
-            self._deliver(at)
+            self._parse(data[size:end], at)
             data = data[end:]
             if not data:
                 return
-        pipeline.feed(data, len(data))
-        self._deliver(at)
+        self._parse(data, at)
 
-    def _deliver(self, at: Instant) -> None:
-        pipeline, node_state = self.pipeline, self.node_state
-        index, in_trouble = node_state.index, not node_state.is_healthy
-        for request, answer in pipeline.parse_replies():
-            if answer is not GRANTED or in_trouble:
-                node_state.on_answer(request, answer, at)
-                if type(request.command) is Release and not answer.is_done:
-                    self._owner.wake()
-            receiver = request.receiver
-            if not receiver.over:
-                receiver.deliver(replied((request.round, index, answer, at)))
-                node_state.latency = at - request.asked_at
-        if pipeline.protocol_error:
-            raise pipeline.protocol_error
+    def _parse(self, data: bytes, at: Instant) -> None:
+        self.parse(data, at)
+        pipeline = self.pipeline
         if pipeline.outgoing:
             self.write(b"")
         if self.is_private and not pipeline.pending:
             self.is_private = False
             self._owner.on_change()
+
+    def on_release_refused(self, release: Release, at: Instant) -> None:
+        """Retry a release that the server answered with an error."""
+        super().on_release_refused(release, at)
+        self._owner.wake()
 
     def _mark_lost(
         self, text: str, code: VoteCode = VoteCode.CONNECTION_LOST, *, blame: bool = True
@@ -332,34 +308,20 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self.abort()
         if not self.admitted:
             return  # the connecting task reports the reason
-        at = now()
-        self.node_state.depart(self)
         self.flush_to_private()
-        self._leave_releases(at)
-        if blame:
-            self.node_state.on_connection_lost(text, code)
+        answer, at = Answer(Vote.UNKNOWN, code, text), now()
+        self.register_loss(answer, at, blame=blame)
         self._owner.on_lost(self)
-        answer = Answer(Vote.UNKNOWN, code, text)
-        for request in self.pipeline.pending:
-            receiver = request.receiver
-            if not receiver.over:
-                receiver.deliver(replied((request.round, self.node_state.index, answer, at)))
+        self.answer_open_requests(answer, at)
 
     def discard(self) -> None:
         """Close now, notifying no receiver: an interrupt may have cut `_mark_lost` short."""
         self.lost = True
         self.abort()
         if self.admitted:
-            self.node_state.depart(self)
-            self.node_state.on_connection_lost(
-                "connection given up: the call was interrupted", VoteCode.CONNECTION_LOST
-            )
-            self._leave_releases(now())
+            text = "connection given up: the call was interrupted"
+            self.register_loss(Answer(Vote.UNKNOWN, VoteCode.CONNECTION_LOST, text), now())
             self.pipeline.pending.clear()
-
-    def _leave_releases(self, at: Instant) -> None:
-        for command in self.pipeline.keys_in_doubt():
-            self.node_state.release_later(command, self.run_id, at)
 
 
 def _end_of_line(data: bytes, start: int) -> int:

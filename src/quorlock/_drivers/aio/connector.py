@@ -9,7 +9,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from quorlock._core.time import NS_PER_S
-from quorlock._core.votes import Vote
 from quorlock._drivers.aio.connect import open_socket
 from quorlock._drivers.aio.connection import AsyncConnection, AsyncHandshake
 from quorlock._drivers.clock import now, sleep_seconds
@@ -286,9 +285,7 @@ class _ReleaseRequest:
     def deliver(self, reply: NodeReply) -> None:
         pending_releases, (release, run_id) = self._node_state.pending_releases, self._copy
         pending_releases.on_connection_lost(self._copy, reply.at)
-        if reply.answer.is_done:
-            deleted = reply.answer.vote is Vote.GRANTED
-            pending_releases.confirm(release.token, run_id, deleted=deleted)
+        pending_releases.on_reply(release.token, run_id, reply.answer)
         self._awaited.answer(release.token, reply.answer, reply.at)
 
 

@@ -14,19 +14,16 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from quorlock._core.commands import Release
-from quorlock._core.rounds import replied
-from quorlock._core.votes import GRANTED, Answer, Vote
+from quorlock._core.votes import Answer, Vote
 from quorlock._drivers.clock import now
-from quorlock._protocol.pipeline import RequestPipeline
+from quorlock._protocol.peer import Peer
 from quorlock._protocol.reader import ProtocolError
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.restart_guard import Quarantine
     from quorlock._core.rounds import NodeReply
-    from quorlock._core.time import Instant
     from quorlock._drivers.node_state import NodeState
     from quorlock._protocol.pipeline import PendingRequest
 
@@ -37,19 +34,25 @@ _READ_BYTES = 256
 _HUNG_UP = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
-class Inbox:
-    """The queue of replies for one flow. `over`: the flow has ended and reads no more."""
+class _Deliver(Protocol):
+    def __call__(self, reply: NodeReply, /) -> None: ...
 
-    __slots__ = ("inbox", "over", "round")
+
+class Inbox:
+    """The queue of replies for one flow. `over`: the flow has ended and reads no more.
+
+    deliver: Adds one reply; safe from any thread. An attribute: it saves a call for every reply.
+    """
+
+    __slots__ = ("deliver", "inbox", "over", "round")
+
+    deliver: _Deliver
 
     def __init__(self) -> None:
         self.inbox: deque[NodeReply] = deque()
+        self.deliver = self.inbox.append
         self.over = False
         self.round = 0
-
-    def deliver(self, reply: NodeReply) -> None:
-        """Add one reply; safe from any thread."""
-        self.inbox.append(reply)
 
 
 class ConnectionOwner(Protocol):
@@ -63,7 +66,7 @@ class ConnectionOwner(Protocol):
     visit: Callable[[Any], None]
 
 
-class Connection:
+class Connection(Peer):
     """One connection to one node, used by the owner of its connection set."""
 
     def __init__(
@@ -74,13 +77,8 @@ class Connection:
         secret: str | None,
         run_id: str,
     ) -> None:
+        super().__init__(node_state, secret, run_id)
         self.sock = sock
-        self.node_state = node_state
-        self.lost = False
-        self.run_id = run_id
-        self.quarantine: Quarantine | None = None  # its server must not vote yet
-        self.ttl_ms_max = 0
-        self.pipeline = RequestPipeline(secret, node_state.max_silence)
         self.pending = self.pipeline.pending
         self.owner: ConnectionOwner | None = None
         self._superseded = ""
@@ -120,14 +118,6 @@ class Connection:
             self._note_unsent()
         return True
 
-    def has_pending_acquire(self, token: bytes) -> bool:
-        """Return whether the acquire with this token has no reply yet; safe from any thread."""
-        return self.pipeline.has_pending_acquire(token)
-
-    def is_backlogged(self, at: Instant) -> bool:
-        """Return whether many requests are pending and no reply came for a while."""
-        return self.pipeline.is_backlogged(at)
-
     def receive(self) -> None:
         """Deliver the replies that have arrived; at the end of the stream, mark it lost."""
         if self.lost:
@@ -140,7 +130,8 @@ class Connection:
                     if not self._parse(data):
                         return
                 else:
-                    self._deliver(answered, now())
+                    self.pipeline.replied_at = at = now()
+                    self.deliver(answered, at)
                     if not self._reads_on:
                         return
         except self._would_block:
@@ -157,11 +148,6 @@ class Connection:
             self._write(b"")
         except OSError as error:
             self._on_error(error)
-
-    @property
-    def replied_at(self) -> Instant:
-        """The time of the latest reply from its server."""
-        return self.pipeline.replied_at
 
     def is_closed_by_peer(self) -> bool:
         """Return whether the server has closed the connection. Safe from any thread."""
@@ -194,30 +180,12 @@ class Connection:
         """Deliver the replies in `data`; return whether there may be more bytes to read."""
         if not data:
             raise ConnectionResetError(0, "closed by the server")
-        pipeline, at = self.pipeline, now()
-        pipeline.replied_at = at
-        pipeline.feed(data, len(data))
-        for answered in pipeline.parse_replies():
-            self._deliver(answered, at)
-        if pipeline.protocol_error:
-            raise pipeline.protocol_error
+        self.parse(data, now())
+        pipeline = self.pipeline
         if pipeline.outgoing:
             data, pipeline.outgoing = pipeline.outgoing, b""
             self._write(data)
         return self._reads_on or len(data) == _READ_BYTES
-
-    def _deliver(self, answered: tuple[PendingRequest, Answer], at: Instant) -> None:
-        request, answer = answered
-        node_state: NodeState = self.node_state
-        receiver: Any
-        _, receiver, round_, asked_at, _ = request
-        self.pipeline.replied_at = at
-        if answer is GRANTED and node_state.is_healthy:
-            node_state.latency = at - asked_at
-        else:
-            node_state.on_answer(request, answer, at)
-        if not receiver.over:
-            receiver.inbox.append(replied((round_, node_state.index, answer, at)))
 
     def _write(self, data: bytes) -> None:
         # A partly sent command is completed before anything else.
@@ -235,7 +203,6 @@ class Connection:
 
     def _on_error(self, error: OSError | ProtocolError) -> None:
         if isinstance(error, ProtocolError):
-            self.node_state.refuted(error, self.run_id)
             self._mark_lost(str(error), error.code)
         elif error.errno is None:
             raise error  # not from the socket: a signal handler's TimeoutError
@@ -246,22 +213,12 @@ class Connection:
         self, text: str, code: VoteCode = VoteCode.CONNECTION_LOST, *, blame: bool = True
     ) -> None:
         """Register pending releases for open requests. A second call completes a first."""
-        was_lost, self.lost = self.lost, True
+        blame, self.lost = blame and not self.lost, True
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
-        self.node_state.depart(self)
-        if blame and not was_lost:
-            self.node_state.on_connection_lost(text, code)
-        at = now()
-        answer = Answer(Vote.UNKNOWN, code, text)
-        for command in self.pipeline.keys_in_doubt():
-            self.node_state.release_later(command, self.run_id, at)
-        while self.pending:
-            request = self.pending[0]
-            receiver: Any = request.receiver
-            if not receiver.over:
-                receiver.inbox.append(replied((request.round, self.node_state.index, answer, at)))
-            self.pending.popleft()
+        answer, at = Answer(Vote.UNKNOWN, code, text), now()
+        self.register_loss(answer, at, blame=blame)
+        self.answer_open_requests(answer, at)
         self.unsent = b""
 
 

@@ -10,7 +10,6 @@ import select
 from typing import TYPE_CHECKING
 
 from quorlock._core.time import FOR_EVER
-from quorlock._core.votes import Vote
 from quorlock._drivers.clock import now, sleep_ms
 from quorlock._drivers.node_state import Reachability
 from quorlock._drivers.release_waiters import ReleaseWaiters
@@ -175,9 +174,7 @@ class Connector:
         receiver.over = True
         for reply in receiver.inbox:
             token = releases[reply.round].token
-            if reply.answer.is_done:
-                deleted = reply.answer.vote is Vote.GRANTED
-                pending_releases.confirm(token, connection.run_id, deleted=deleted)
+            pending_releases.on_reply(token, connection.run_id, reply.answer)
             self._awaited.answer(token, reply.answer, reply.at)
         return not connection.lost and len(receiver.inbox) == len(releases)
 

@@ -219,6 +219,7 @@ class _FlowRunner(Inbox, Borrower):
         self.has_won = False
         self.is_urgent = False
         self.inbox = deque()  # as `Inbox` begins, without another call
+        self.deliver = self.inbox.append
         self.over = False
         self.round = 0
 

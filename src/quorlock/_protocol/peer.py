@@ -1,0 +1,151 @@
+"""The server at the other end of one connection: what its replies and its loss mean.
+
+The connections of both drivers and of the simulator derive from `Peer`, and move the bytes.  A lost
+connection leaves no key behind: its open acquires and releases become pending releases, before any
+receiver is notified (rule 3).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from quorlock._core.commands import Release
+from quorlock._core.rounds import replied
+from quorlock._core.votes import GRANTED
+from quorlock._protocol.pipeline import RequestPipeline
+
+if TYPE_CHECKING:
+    from quorlock._core.commands import AnyAcquire
+    from quorlock._core.restart_guard import Quarantine
+    from quorlock._core.time import Duration, Instant
+    from quorlock._core.votes import Answer
+    from quorlock._protocol.pipeline import PendingRequest
+    from quorlock._protocol.reader import ProtocolError
+
+
+class PeerNode(Protocol):
+    """The node of a peer, as its process knows it.
+
+    is_healthy: a grant carries no information except its latency.
+    """
+
+    index: int
+    is_healthy: bool
+    latency: Duration | None
+
+    @property
+    def max_silence(self) -> Duration:
+        """The time for which the node may keep silent with requests pending."""
+        ...
+
+    def on_answer(self, request: PendingRequest, answer: Answer, at: Instant) -> None:
+        """Record a reply."""
+        ...
+
+    def on_release_refused(self, release: Release, run_id: str, at: Instant) -> None:
+        """Retry a release that the server answered with an error."""
+        ...
+
+    def on_protocol_error(self, error: ProtocolError, run_id: str) -> None:
+        """Record what a reply has shown that no request gets as its answer."""
+        ...
+
+    def on_connection_lost(self, answer: Answer) -> None:
+        """Record that a connection was lost, for this reason."""
+        ...
+
+    def release_later(self, command: AnyAcquire | Release, run_id: str, at: Instant) -> None:
+        """Register a pending release, to be sent over another connection."""
+        ...
+
+    def on_last_reply(self, run_id: str, at: Instant) -> None:
+        """Record when the latest reply from the server of a lost connection came."""
+        ...
+
+
+class Peer:
+    """The server process `run_id` at the other end of a connection.
+
+    Attributes:
+        lost: The connection is lost or closed; nothing is sent over it.
+        quarantine: Set while the server must not vote.
+        ttl_ms_max: The longest lease for requests over it; 0: only the client's limit.
+    """
+
+    def __init__(self, node_state: PeerNode, secret: str | None, run_id: str) -> None:
+        self.node_state = node_state
+        self.run_id = run_id
+        self.lost = False
+        self.quarantine: Quarantine | None = None
+        self.ttl_ms_max = 0
+        self.pipeline = RequestPipeline(secret, node_state.max_silence)
+
+    @property
+    def replied_at(self) -> Instant:
+        """The time of the latest reply from its server."""
+        return self.pipeline.replied_at
+
+    def has_pending_acquire(self, token: bytes) -> bool:
+        """Return whether the acquire with this token has no reply yet. Safe from any thread."""
+        return self.pipeline.has_pending_acquire(token)
+
+    def is_backlogged(self, at: Instant) -> bool:
+        """Return whether many requests are pending and no reply came for a while."""
+        return self.pipeline.is_backlogged(at)
+
+    def parse(self, data: bytes, at: Instant) -> None:
+        """Deliver the replies in `data`. Raises ProtocolError."""
+        pipeline = self.pipeline
+        pipeline.replied_at = at
+        pipeline.feed(data, len(data))
+        for answered in pipeline.parse_replies():
+            self.deliver(answered, at)
+        if pipeline.protocol_error is not None:
+            self.node_state.on_protocol_error(pipeline.protocol_error, self.run_id)
+            raise pipeline.protocol_error
+
+    def deliver(self, answered: tuple[PendingRequest, Answer], at: Instant) -> None:
+        """Record one reply and pass it to its receiver."""
+        request, answer = answered
+        node_state = self.node_state
+        if answer is GRANTED and node_state.is_healthy:
+            node_state.latency = at - request.asked_at
+        else:
+            node_state.on_answer(request, answer, at)
+            if type(request.command) is Release and answer.is_fault and not answer.is_done:
+                self.on_release_refused(request.command, at)
+        receiver = request.receiver
+        if not receiver.over:
+            receiver.deliver(replied((request.round, node_state.index, answer, at)))
+
+    def on_release_refused(self, release: Release, at: Instant) -> None:
+        """Retry a release that the server answered with an error."""
+        self.node_state.on_release_refused(release, self.run_id, at)
+
+    def register_loss(self, answer: Answer, at: Instant, *, blame: bool = True) -> None:
+        """Record that the connection is lost, and register pending releases for its open requests.
+
+        `answer_open_requests` follows.  After an interrupt, a second call completes the first.
+
+        Args:
+            answer: The reason.
+            at: The current time.
+            blame: The node is the cause; else its state stays as it is.
+        """
+        self.lost = True
+        self.node_state.on_last_reply(self.run_id, self.replied_at)
+        if blame:
+            self.node_state.on_connection_lost(answer)
+        for command in self.pipeline.keys_in_doubt():
+            self.node_state.release_later(command, self.run_id, at)
+
+    def answer_open_requests(self, answer: Answer, at: Instant) -> None:
+        """Reply to all open requests in the name of the lost server."""
+        pending = self.pipeline.pending
+        while pending:
+            request = pending[0]
+            if not request.receiver.over:
+                request.receiver.deliver(
+                    replied((request.round, self.node_state.index, answer, at))
+                )
+            pending.popleft()  # last: an interrupt before it repeats the reply
