@@ -649,13 +649,16 @@ def test_a_lease_that_is_left_to_run_out_may_stay(why: str, fine: bool) -> None:
     assert (judged(world).violations == ()) is fine
 
 
+def release_later(what: tuple[World, Release]) -> None:
+    """Register a pending release of client 1 at node 1."""
+    world, release = what
+    process = world.processes[1]
+    process.nodes[1].release_later(release, "n1.0", process.now())
+
+
 def test_a_key_with_a_pending_release_is_deleted_by_then() -> None:
     world = left(b"c1.4")
-    world.schedule(
-        10 * MS,
-        lambda _: world.processes[1].release_later(1, Release(b"r0", b"c1.4"), "n1.0"),
-        None,
-    )
+    world.schedule(10 * MS, release_later, (world, Release(b"r0", b"c1.4")))
     assert judged(world).violations == ()
     assert world.servers[1].node.keys == {}
 
@@ -668,7 +671,7 @@ def test_a_pending_release_with_an_attempt_left_may_still_be_open() -> None:
         world.servers[1].node.keys[b"r0"] = Entry(release.token, FAR)
 
     world = nothing_happened(clients=2)
-    world.schedule(1_550 * MS, lambda _: world.processes[1].release_later(1, release, "n1.0"), None)
+    world.schedule(1_550 * MS, release_later, (world, release))
     world.schedule(1_590 * MS, leave, world)  # just before the judge looks, at 1,600 ms
     assert judged(world).violations == ()
 
@@ -677,14 +680,10 @@ def test_a_pending_release_with_an_attempt_left_may_still_be_open() -> None:
 def test_a_pending_release_after_its_last_attempt_excuses_nothing(another: bool) -> None:
     """The entry is kept for a while; other pending releases of the node do not matter."""
     world = nothing_happened(clients=2)
-    process, server = world.processes[1], world.servers[1]
-    world.schedule(
-        10 * MS, lambda _: process.release_later(1, Release(b"r0", b"c1.4"), "n1.0"), None
-    )
+    server = world.servers[1]
+    world.schedule(10 * MS, release_later, (world, Release(b"r0", b"c1.4")))
     if another:
-        world.schedule(
-            1_550 * MS, lambda _: process.release_later(1, Release(b"r0", b"c1.5"), "n1.0"), None
-        )
+        world.schedule(1_550 * MS, release_later, (world, Release(b"r0", b"c1.5")))
     world.schedule(
         1_590 * MS, lambda _: server.node.keys.update({b"r0": Entry(b"c1.4", FAR)}), None
     )
