@@ -109,12 +109,20 @@ DRIFTING = {"DRIFT": 1, "ALLOWANCE": 1}
 EXTEND = {"EXTEND": 1}
 CONTINUED = {"EXTEND": 1, "CONTINUITY": 1}
 ADOPTED = {**CONTINUED, "HAND_OVER": 1}
-OWING = {"DEBTS": 1, "REPLIES": 1}
+PENDING = {"PENDING_RELEASES": 1, "REPLIES": 1}
 QUICK = {"TTL": 2}
-HANDED_ON = {"EXTEND": 1, "DEBTS": 1, "REPLIES": 1, "TTL": 2, "LATE": 0, "LONE": 1, "HAND_OVER": 1}
+HANDED_ON = {
+    "EXTEND": 1,
+    "PENDING_RELEASES": 1,
+    "REPLIES": 1,
+    "TTL": 2,
+    "LATE": 0,
+    "LONE": 1,
+    "HAND_OVER": 1,
+}
 MARKER = {"MARKER": 1, "QUARANTINE": 3}
 ALL_LOSSES = {"CRASH": 1, "FLUSH": 1, "STALE": 1, "PROMOTED": 1}
-TOPPED_UP = {**CONTINUED, **QUICK, "TOP_UP": 1}
+RESTORED = {**CONTINUED, **QUICK, "RESTORE": 1}
 # Memory is lost and no guard notices, so two clients may hold the lock. Even then, an extension of
 # an interrupted lease never succeeds.
 UNNOTICED = {"EXCLUSION": 0, "FLUSH": 1, "QUIET_LOSS": 1}
@@ -122,7 +130,7 @@ UNNOTICED = {"EXCLUSION": 0, "FLUSH": 1, "QUIET_LOSS": 1}
 ANY = {"CLIENTS": 3, "ATTEMPTS": 1, "ANY": 1}
 PAIR = {"ATTEMPTS": 1, "ANY": 1}
 FORGETS = {**ANY, "CRASHES": 1}
-BY_ANYBODY = {**PAIR, "WHILE_OURS": 0}
+BY_ANY_CLIENT = {**PAIR, "WHILE_OURS": 0}
 
 
 def fence(
@@ -210,20 +218,26 @@ CASES = (
         {**EXTEND, **QUICK, "FROM_START": 0},
     ),
     # A lease that is lost before its end stays valid until the instant that its holder was given.
-    Case("told", "released at the end of what was told", HOLDS, {**EXTEND, "TOLD": 1}, {"TTL": 4}),
     Case(
-        "told, crash, quarantine ttl",
+        "promise",
+        "released at the end of the promised validity",
+        HOLDS,
+        {**EXTEND, "PROMISE": 1},
+        {"TTL": 4},
+    ),
+    Case(
+        "promise, crash, quarantine ttl",
         "",
         HOLDS,
-        {**EXTEND, **CRASH, **QUICK, "QUARANTINE": 2, "TOLD": 1},
+        {**EXTEND, **CRASH, **QUICK, "QUARANTINE": 2, "PROMISE": 1},
         {"TTL": 3, "QUARANTINE": 3},
         is_heavy=True,
     ),
     Case(
-        "told, released when lost",
-        "as soon as its holder is told of the loss",
+        "promise, released when lost",
+        "as soon as the loss is reported",
         FAILS,
-        {**EXTEND, **QUICK, "TOLD": 1, "RELEASED_WHEN_LOST": 1},
+        {**EXTEND, **QUICK, "PROMISE": 1, "RELEASED_WHEN_LOST": 1},
     ),
     Case(
         "extend, crash, quarantine ttl",
@@ -250,7 +264,7 @@ CASES = (
     Case("durable, but does not sync", "no quarantine, old keys", FAILS, {"STALE": 1, **QUICK}),
     Case(
         "uptime guard, old keys",
-        "from disk: it ran anew, so it waits",
+        "from disk: it has restarted, so it waits",
         HOLDS,
         {"STALE": 1, "QUARANTINE": 2, **QUICK},
         {"TTL": 3, "QUARANTINE": 3},
@@ -299,33 +313,33 @@ CASES = (
         is_heavy=True,
     ),
     # Renewal that restores missing keys.
-    Case("top-up", "after a round that was won", HOLDS, TOPPED_UP, {"TTL": 3}),
+    Case("restore", "after a round that was won", HOLDS, RESTORED, {"TTL": 3}),
     Case(
-        "top-up, crash, quarantine ttl",
+        "restore, crash, quarantine ttl",
         "",
         HOLDS,
-        {**TOPPED_UP, **CRASH, "QUARANTINE": 2},
+        {**RESTORED, **CRASH, "QUARANTINE": 2},
         only_full=True,
     ),
     Case(
-        "top-up, memory lost between rounds",
+        "restore, memory lost between rounds",
         "no guard: still no holder in between",
         HOLDS,
-        {**TOPPED_UP, **UNNOTICED},
+        {**RESTORED, **UNNOTICED},
         {"TTL": 3},
         is_heavy=True,
     ),
     Case(
-        "top-up, counted in its own round",
+        "restore, counted in its own round",
         "a key that was set again",
         FAILS,
-        {**TOPPED_UP, **UNNOTICED, "TOP_UP_COUNTS": 1},
+        {**RESTORED, **UNNOTICED, "RESTORE_COUNTS": 1},
     ),
     Case(
-        "top-up, after a round not won",
+        "restore, after a round not won",
         "the next one finds its keys",
         FAILS,
-        {**TOPPED_UP, **UNNOTICED, "TOP_UP_UNWON": 1},
+        {**RESTORED, **UNNOTICED, "RESTORE_UNWON": 1},
     ),
     # Handing over, and adopting by token.
     Case(
@@ -362,27 +376,42 @@ CASES = (
         {"TTL": 3, "QUARANTINE": 3},
     ),
     # A connection is lost before the reply to a SET: a release is pending, the lease stays held.
-    Case("debts", "never counted again, paid at once", HOLDS, {**OWING, **QUICK}, is_heavy=True),
-    Case("debts, extend", "", HOLDS, {**EXTEND, **OWING, **QUICK}, only_full=True),
     Case(
-        "debts, extension counts them",
-        "nodes to which a release is owed",
+        "pending release",
+        "never counted again, sent at once",
+        HOLDS,
+        {**PENDING, **QUICK},
+        is_heavy=True,
+    ),
+    Case("pending, extend", "", HOLDS, {**EXTEND, **PENDING, **QUICK}, only_full=True),
+    Case(
+        "pending, extension counts it",
+        "nodes with a pending release",
         FAILS,
-        {**EXTEND, **OWING, **QUICK, "LATE": 0, "EXTEND_COUNTS_OWED": 1},
+        {**EXTEND, **PENDING, **QUICK, "LATE": 0, "EXTEND_COUNTS_PENDING": 1},
         only_full=True,
     ),
     Case(
-        "debts, paid, topped up",
+        "pending, confirmed, restored",
         "counted again when the key is there again",
         HOLDS,
-        {**EXTEND, **OWING, **QUICK, "LATE": 0, "TOP_UP": 1, "LONE": 1, "PAID": 1},
+        {**EXTEND, **PENDING, **QUICK, "LATE": 0, "RESTORE": 1, "LONE": 1, "CONFIRMED": 1},
         only_full=True,
     ),
     Case(
-        "debts, a copy under way, topped up",
+        "pending, a copy under way, restored",
         "of the release, over a connection that broke",
         FAILS,
-        {**EXTEND, **OWING, **QUICK, "LATE": 0, "TOP_UP": 1, "LONE": 1, "PAID": 1, "COPIES": 1},
+        {
+            **EXTEND,
+            **PENDING,
+            **QUICK,
+            "LATE": 0,
+            "RESTORE": 1,
+            "LONE": 1,
+            "CONFIRMED": 1,
+            "COPIES": 1,
+        },
         only_full=True,
     ),
     # The same, with a lease that is handed over to another process.
@@ -391,21 +420,21 @@ CASES = (
         "the adopter knows of them and leaves those nodes alone",
         HOLDS,
         HANDED_ON,
-        {"TOP_UP": 1},
+        {"RESTORE": 1},
         is_heavy=True,
     ),
     Case(
-        "hand-over, doubts not told",
-        "a release under way is not known of there",
+        "hand-over, doubts not sent",
+        "the adopter does not know of a release under way",
         FAILS,
         {**HANDED_ON, "COPIES": 1, "DOUBT_TRAVELS": 0},
         is_heavy=True,
     ),
     Case(
-        "hand-over, doubts not told, topped up",
+        "hand-over, doubts not sent, restored",
         "the key set again, counted, deleted",
         FAILS,
-        {**HANDED_ON, "COPIES": 1, "DOUBT_TRAVELS": 0, "TOP_UP": 1},
+        {**HANDED_ON, "COPIES": 1, "DOUBT_TRAVELS": 0, "RESTORE": 1},
         only_full=True,
     ),
     Case(
@@ -445,10 +474,10 @@ CASES = (
     ),
     fence("fence, counters begin apart", "", HOLDS, {**PAIR, "UNEVEN": 1}, {"CLIENTS": 3}),
     fence(
-        "fence, raised by anybody",
+        "fence, raised by any client",
         "again and again: rising is enough",
         HOLDS,
-        {**BY_ANYBODY, "TWICE_SENT": 1},
+        {**BY_ANY_CLIENT, "TWICE_SENT": 1},
         {"CLIENTS": 3},
     ),
     fence(
@@ -460,26 +489,26 @@ CASES = (
         "fence, largest + 1, blind",
         "the raise sets, and says yes",
         FAILS,
-        {**BY_ANYBODY, "PLUS_ONE": 1, "BLIND": 1},
+        {**BY_ANY_CLIENT, "PLUS_ONE": 1, "BLIND": 1},
     ),
     fence(
         "fence, largest + 1, merged",
         "the raise keeps the larger, and says yes",
         FAILS,
-        {**BY_ANYBODY, "PLUS_ONE": 1, "MERGE": 1},
+        {**BY_ANY_CLIENT, "PLUS_ONE": 1, "MERGE": 1},
     ),
     fence(
         "fence, largest, merged",
         "the raise always says yes",
         FAILS,
-        {**BY_ANYBODY, "MERGE": 1},
+        {**BY_ANY_CLIENT, "MERGE": 1},
     ),
     # A node loses its counter.
     fence(
         "fence, crash, seeded above",
         "by a clock: above all that it issued",
         HOLDS,
-        {**PAIR, "CRASHES": 1, "JUMPS": 1, "TOP_UP": 1},
+        {**PAIR, "CRASHES": 1, "JUMPS": 1, "RESTORE": 1},
         {"CLIENTS": 3, "JUMPS": 0},
     ),
     fence(
@@ -515,9 +544,9 @@ CASES = (
     ),
     fence(
         "fence, crash, seeded by its holder",
-        "a top-up begins from an old fence",
+        "a restored key begins from an old fence",
         FAILS,
-        {**FORGETS, "AHEAD": 0, "TOP_UP": 1, "SEED_FROM_FENCE": 1},
+        {**FORGETS, "AHEAD": 0, "RESTORE": 1, "SEED_FROM_FENCE": 1},
         is_heavy=True,
     ),
 )
@@ -659,7 +688,7 @@ def row(finding: Finding) -> str:
     )
 
 
-def told(finding: Finding) -> str:
+def described(finding: Finding) -> str:
     """Return a failing case with its shortest counterexample."""
     says = f": {finding.case.says}" if finding.case.says else ""
     return "\n".join([f"{finding.case.name}{says}", *(f"    {step}" for step in finding.trace)])
@@ -689,7 +718,7 @@ def missing() -> list[str]:
 def with_blocks(page: str, findings: Sequence[Finding]) -> str:
     """Return the page with the blocks that are generated from these findings."""
     table = "\n".join([HEAD, *(row(finding) for finding in findings)])
-    traces = "\n\n".join(told(finding) for finding in findings if finding.trace)
+    traces = "\n\n".join(described(finding) for finding in findings if finding.trace)
     for name, text in (("table", table), ("counterexamples", traces)):
         mark = f"<!-- {name}: written by check.py --write -->\n"
         before, rest = page.split(mark)
@@ -727,7 +756,7 @@ def main(given: Sequence[str] = tuple(sys.argv[1:])) -> int:
     print("\nthe shortest counterexample of each case that fails:\n")
     for finding in findings:
         if finding.trace:
-            print(told(finding), end="\n\n")
+            print(described(finding), end="\n\n")
     print(summary(findings, time.monotonic() - started))
     if asked.write:
         README.write_text(with_blocks(README.read_text(), findings))

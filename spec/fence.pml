@@ -4,15 +4,15 @@
  * which action.
  *
  * There is no time here, because the claim needs none: fences are unique and rise as long as the values
- * that one node issues rise, whatever clocks, pauses and messages do. So the worst is allowed:
+ * that one node issues rise, whatever clocks, pauses and messages do. So the model allows the worst:
  *
- * - ANY: a key may be free at any moment, as if it had just expired, whoever holds the lock. Any
+ * - ANY: a key may be free at any moment, as if it had just expired, although it is held. Any
  *   number of clients may think that they hold it. Without ANY, keys are honoured: one is free again
  *   only after its attempt is over and its release was there. What holds with ANY holds always.
  * - A message may arrive at any later moment, also long after its attempt is over, or never; a refused
  *   one is as good as lost, so refusals are no actions.
- * - A client may have heard of any of its votes: it may take for the largest whatever is the largest of
- *   some quorum of them. So replies are no messages of their own.
+ * - A client may have received any of its votes: it may take for the largest whatever is the largest of
+ *   some quorum of them. So replies are not separate messages.
  * - Counters only grow, so attempts are counted: each client has ATTEMPTS of them.
  * - Nodes are alike: SORTED keeps one of a state and its mirror images.
  * - When no attempt is left that could get a fence, nothing can go wrong any more: LIVE ends there.
@@ -72,7 +72,7 @@
 #define BEHIND 0        /* 1: its clock was set back: it issues its last value again */
 #endif
 #ifndef ABSTAIN
-#define ABSTAIN 0       /* 1: issues nothing until somebody who was given a fence has raised it */
+#define ABSTAIN 0       /* 1: issues nothing until a client that was given a fence has raised it */
 #endif
 #ifndef RAISE_ABSENT
 #define RAISE_ABSENT 0  /* 1: lets itself be raised although it has no counter */
@@ -83,8 +83,8 @@
 #ifndef AHEAD
 #define AHEAD 1         /* 0: clocks seed no more than they must, one above the past */
 #endif
-#ifndef TOP_UP
-#define TOP_UP 0        /* 1: holders set their key again on nodes that lost it, and seed the counter */
+#ifndef RESTORE
+#define RESTORE 0       /* 1: holders set their key again on nodes that lost it, and seed the counter */
 #endif
 #ifndef SEED_FROM_FENCE
 #define SEED_FROM_FENCE 0 /* 1: with their own fence, not from the node's clock */
@@ -106,7 +106,7 @@ byte holder[N];         /* node: whose key it holds, attempt + 1; 0: none */
 byte flying[N];         /* node: attempts whose acquire may still arrive */
 byte raising[N];        /* node: attempts whose raise may still arrive */
 #if ABSTAIN
-byte telling[N];        /* node: attempts that were given a fence and may tell it to a fresh node */
+byte sharing[N];        /* node: attempts that were given a fence and may send it to a fresh node */
 #endif
 byte issued[N * CLIENTS]; /* what a node has issued to the present attempt of a client; 0: nothing */
 byte lifted[N];         /* node: clients for whose present attempt it has issued their target, raised */
@@ -209,7 +209,7 @@ inline canonical() {    /* the columns of the state that belong to nodes, in ord
 		SWAP(flying, i, i + 1); SWAP(raising, i, i + 1);
 		SWAP(lifted, i, i + 1);
 #if ABSTAIN
-		SWAP(telling, i, i + 1);
+		SWAP(sharing, i, i + 1);
 #endif
 		j = 0;
 		do
@@ -270,7 +270,7 @@ inline give(c, v) {     /* what must hold of every fence that is given */
 	i = 0;
 	do
 	:: i >= N -> break
-	:: else -> ADD(telling, i, PRESENT(c)); i++
+	:: else -> ADD(sharing, i, PRESENT(c)); i++
 	od;
 	i = 0;
 #endif
@@ -294,7 +294,7 @@ inline fenced(n, c) {
 		value = 0
 	}
 }
-inline fenced_by_raise(c) { /* with one more than the largest, which nobody had issued before */
+inline fenced_by_raise(c) { /* with one more than the largest, which no node had issued before */
 	d_step {
 		PLUS_ONE && phase[c] == RAISING && SUM(ISSUED_THAT, c, target[PRESENT(c)]) >= QUORUM ->
 		value = target[PRESENT(c)];
@@ -367,7 +367,7 @@ inline acquire(n, a, v) {
 }
 inline acquired(n, a) { acquire(n, a, counter[n] + 1) }
 inline acquired_ahead(n, a) { acquire(n, a, counter[n] + 2) }
-/* A counter that is absent is seeded: nobody knows how far the node's clock is above its past. */
+/* A counter that is absent is seeded: how far the node's clock is above its past is unknown. */
 inline seed(n, a, v) {
 	d_step {
 		GRANTS(n, a) && absent[n] && !ABSTAIN && !(BEHIND && counter[n] == 0) ->
@@ -444,12 +444,12 @@ inline crashes(n) {
 	}
 }
 #if ABSTAIN
-inline told(n, a) {
+inline shared(n, a) {
 	d_step {
-		LIVE && HAS(telling, n, a) && absent[n] && CURRENT(a) && phase[OWNER(a)] == HOLDING ->
+		LIVE && HAS(sharing, n, a) && absent[n] && CURRENT(a) && phase[OWNER(a)] == HOLDING ->
 		counter[n] = before[OWNER(a)]; absent[n] = 0;
-		printf("%c: tells node %d its fence -> counts from %d\n", NAME(OWNER(a)), (n) + 1, counter[n]);
-		DROP(telling, n, a)
+		printf("%c: sends node %d its fence -> counts from %d\n", NAME(OWNER(a)), (n) + 1, counter[n]);
+		DROP(sharing, n, a)
 	}
 }
 #endif
@@ -458,11 +458,11 @@ inline told(n, a) {
 #else
 #define SEED_OF(n, c) (counter[n] + 1)
 #endif
-inline topped_up(n, c) { /* issues nothing to anybody */
+inline restored(n, c) { /* issues nothing to anybody */
 	d_step {
 		LIVE && phase[c] == HOLDING && (ANY || holder[n] == 0) && absent[n] ->
 		holder[n] = PRESENT(c) + 1; counter[n] = SEED_OF(n, c); absent[n] = 0;
-		printf("%c: TOP UP on node %d -> granted, seeds its counter with %d\n",
+		printf("%c: RESTORE on node %d -> granted, seeds its counter with %d\n",
 			NAME(c), (n) + 1, counter[n])
 	}
 }
@@ -505,10 +505,10 @@ active proctype world() {
 	EACH_NODE(crashes)
 #endif
 #if ABSTAIN
-	EACH_MESSAGE(told)
+	EACH_MESSAGE(shared)
 #endif
-#if TOP_UP
-	EACH_VOTE(topped_up)
+#if RESTORE
+	EACH_VOTE(restored)
 #endif
 	fi;
 	d_step { canonical(); swapped = 0 }

@@ -4,7 +4,7 @@
  * long; an action is possible only if it is the next one of the plan and its own guard allows it. So
  * the end of the plan can be reached if and only if the trace is a behaviour of the model.
  *
- * One attempt is one client here, whoever makes it, and times are in microseconds of true time: a
+ * One attempt is one client here, in any process, and times are in microseconds of true time: a
  * key lives for its ttl give or take the drift that clocks may have (`slack`), and may go unseen.
  */
 c_decl {
@@ -62,4 +62,4 @@ COUNT window[N];
 #define EACH_TOKEN(action) :: action(who)
 #define EACH_NODE(action) :: action(where)
 #define EACH_MESSAGE(action) :: action(where, who)
-#define FOLLOW EACH_MESSAGE(released_in_vain) EACH_MESSAGE(extended_in_vain) EACH_MESSAGE(heard_in_vain)
+#define FOLLOW EACH_MESSAGE(released_in_vain) EACH_MESSAGE(extended_in_vain) EACH_MESSAGE(received_in_vain)

@@ -56,7 +56,7 @@
 #define FRESH 1         /* 0: a client uses one token for all its attempts */
 #endif
 #ifndef REPLIES
-#define REPLIES 0       /* 1: replies are messages of their own */
+#define REPLIES 0       /* 1: replies are separate messages */
 #endif
 #ifndef TWICE_SENT
 #define TWICE_SENT 0    /* 1: a SET may arrive any number of times */
@@ -97,8 +97,8 @@
 #ifndef FROM_START
 #define FROM_START 1    /* 0: an extension's validity is counted from its end */
 #endif
-#ifndef TOLD
-#define TOLD 0          /* 1: a lease may be lost before its validity ends, which its holder was told */
+#ifndef PROMISE
+#define PROMISE 0       /* 1: a lease may be lost before the end of the validity that its holder was promised */
 #endif
 #ifndef RELEASED_WHEN_LOST
 #define RELEASED_WHEN_LOST 0 /* 1: its keys are released as soon as it is lost */
@@ -106,41 +106,41 @@
 #ifndef EXTEND_COUNTS_QUARANTINED
 #define EXTEND_COUNTS_QUARANTINED 0
 #endif
-#ifndef TOP_UP
-#define TOP_UP 0        /* 1: after an extension that was won, the key is set again where it is missing */
+#ifndef RESTORE
+#define RESTORE 0       /* 1: after an extension that was won, the key is set again where it is missing */
 #endif
-#ifndef TOP_UP_UNWON
-#define TOP_UP_UNWON 0  /* 1: also after one that was not */
+#ifndef RESTORE_UNWON
+#define RESTORE_UNWON 0  /* 1: also after one that was not */
 #endif
-#ifndef TOP_UP_COUNTS
-#define TOP_UP_COUNTS 0 /* 1: an extension sets a key that is missing, and counts it at once */
+#ifndef RESTORE_COUNTS
+#define RESTORE_COUNTS 0 /* 1: an extension sets a key that is missing, and counts it at once */
 #endif
 #ifndef QUIET_LOSS
-#define QUIET_LOSS 0    /* 1: not what a round has counted already, and not while a top-up is under way */
+#define QUIET_LOSS 0    /* 1: not what a round has counted already, and not while a restored key is under way */
 #endif
-#ifndef DEBTS
-#define DEBTS 0         /* 1: a connection may break with a SET unanswered; its release is paid at once */
+#ifndef PENDING_RELEASES
+#define PENDING_RELEASES 0 /* 1: a connection may break with a SET unanswered; its release is sent at once */
 #endif
-#ifndef PAID
-#define PAID 0          /* 1: with the release that deletes the key nothing is owed any more */
+#ifndef CONFIRMED
+#define CONFIRMED 0     /* 1: the release that deletes the key ends the pending release */
 #endif
 #ifndef COPIES
 #define COPIES 0        /* 1: another copy of that release may still be under way then */
 #endif
 #ifndef LONE
-#define LONE 0          /* 1: only A extends, tops up, and loses connections */
+#define LONE 0          /* 1: only A extends, restores keys, and loses connections */
 #endif
-#ifndef EXTEND_COUNTS_OWED
-#define EXTEND_COUNTS_OWED 0 /* 1: an extension counts nodes that such a release is owed to */
+#ifndef EXTEND_COUNTS_PENDING
+#define EXTEND_COUNTS_PENDING 0 /* 1: an extension counts nodes with such a pending release */
 #endif
 #ifndef DOUBT_TRAVELS
-#define DOUBT_TRAVELS 1 /* 0: who adopts a lease is not told where a release of it may be under way */
+#define DOUBT_TRAVELS 1 /* 0: the ticket does not say where a release of the lease may be under way */
 #endif
 #ifndef SUPPRESSED
-#define SUPPRESSED 1    /* 0: who handed it over may yet owe its release, where its SET is unanswered */
+#define SUPPRESSED 1    /* 0: the giver may send its release later, where its SET is unanswered */
 #endif
 #ifndef BY_TOKEN
-#define BY_TOKEN 0      /* 1: whoever knows a token may send an extension of it, at any time */
+#define BY_TOKEN 0      /* 1: any process that knows a token may send an extension of it, at any time */
 #endif
 #ifndef HAND_OVER
 #define HAND_OVER 0     /* 1: a lease may end without release and be adopted by its token */
@@ -152,7 +152,7 @@
 #define EXCLUSION 1     /* 0: do not assert it (traces of worlds that lost memory) */
 #endif
 #ifndef CONTINUITY
-#define CONTINUITY 0    /* 1: also assert that nobody else was granted within an extended lease */
+#define CONTINUITY 0    /* 1: also assert that no other client was granted within an extended lease */
 #endif
 #ifndef LISTED_TWICE
 #define LISTED_TWICE 0  /* 1: nodes 1 and 2 are the same server */
@@ -190,8 +190,8 @@
 #define ADOPTED 14
 #define STRETCH_SENT 15
 #define CRASHED 16
-#define OWE 17
-#define TOPPED_UP 18
+#define PEND 17
+#define RESTORED 18
 #define REFUSED 0       /* what a node can answer: not granted (SET), or the key is another's */
 #define GRANTED 1
 #define ABSENT 2
@@ -226,10 +226,10 @@
 #define SETTLE skip
 #endif
 #define OWNER(s) ((s) / SLOTS)
-#if HAND_OVER && DEBTS && !defined(PLAN)
+#if HAND_OVER && PENDING_RELEASES && !defined(PLAN)
 #define HANDED_ON 1
 #if !COPIES && (!DOUBT_TRAVELS || !SUPPRESSED)
-#error "a release that nobody knows of is a copy: COPIES"
+#error "a release that no client knows of is a copy: COPIES"
 #endif
 #else
 #define HANDED_ON 0
@@ -251,15 +251,15 @@ SETS(voted, N);         /* node: clients whose present round has its vote */
 #if REPLIES
 SETS(answered, N);      /* node: clients whose present round has its vote on the way */
 #endif
-#if ONLY_WHO_GRANTED || DEBTS
+#if ONLY_WHO_GRANTED || PENDING_RELEASES
 SETS(trusted, N);       /* node: clients whose acquire had counted its vote */
 #endif
-#if DEBTS
-SETS(owed, N);          /* node: slots whose release may arrive although the lease goes on */
+#if PENDING_RELEASES
+SETS(pending, N);       /* node: slots whose release may arrive although the lease goes on */
 #endif
 #if HANDED_ON
-SETS(unheard, N);       /* node: clients that handed their lease over, their SET unanswered there */
-bool heir[CLIENTS];     /* its lease is in other hands now */
+SETS(unanswered, N);    /* node: clients that handed their lease over, their SET unanswered there */
+bool moved[CLIENTS];    /* another process has its lease now */
 #endif
 #if COPIES
 SETS(copies, N);        /* node: slots of which another copy of such a release may arrive */
@@ -276,11 +276,11 @@ COUNT left[CLIENTS];    /* what is left of the validity; while asking: what it w
 #if EXTEND
 COUNT fresh[CLIENTS];   /* the same for an extension that is not decided yet */
 #endif
-#if TOP_UP
+#if RESTORE
 bool repairs[CLIENTS];  /* a round was won, and what it found missing may be set again */
 #endif
 #if CONTINUITY
-bool met[CLIENTS];      /* somebody else was granted since this lease began */
+bool interrupted[CLIENTS]; /* another client was granted since this lease began */
 #endif
 #if !FRESH
 bool ended[CLIENTS];    /* an attempt is over */
@@ -291,9 +291,9 @@ COUNT i; COUNT swapped; /* for loops; back to 0 when an action is over */
 #define ASKING 1
 #define HOLDING 2
 #define EXTENDING 3
-#define HANDED 4        /* handed over: nobody's, but not released */
+#define HANDED 4        /* handed over: without a holder, but not released */
 #define ADOPTING 5
-#define SLIPPED 6       /* lost, but what its holder was told still binds */
+#define LOST_EARLY 6    /* lost, but the promised validity still binds */
 
 #define AT(n) ((n) - (LISTED_TWICE && (n) == 1))
 #define HOLDS(n, s) (holder[AT(n)] == (s) + 1)
@@ -385,17 +385,17 @@ COUNT i; COUNT swapped; /* for loops; back to 0 when an action is over */
 
 #if LONE
 #define EACH_HOLDER(action) :: action(0)
-#define EACH_DEBT(action) ON_EACH(action, 0)
+#define EACH_PENDING(action) ON_EACH(action, 0)
 #else
 #define EACH_HOLDER(action) EACH_CLIENT(action)
-#define EACH_DEBT(action) EACH_MESSAGE(action)
+#define EACH_PENDING(action) EACH_MESSAGE(action)
 #endif
 
 /* --- words for the traces: clients are A, B, C; nodes 1 to N --- */
 #define NAME(c) ('A' + (c))
 
 /* --- what must hold --- */
-inline alone(c) {       /* mutual exclusion: at every grant, nobody else has a valid lease */
+inline alone(c) {       /* mutual exclusion: at every grant, no other client has a valid lease */
 #if EXCLUSION
 	i = 0;
 	do
@@ -418,16 +418,16 @@ inline meet(c) {        /* for continuity: the others' leases were interrupted b
 	i = 0;
 	do
 	:: i >= CLIENTS -> break
-	:: else -> met[i] = (i != c && phase[i] >= HOLDING) || (i != c && met[i]); i++
+	:: else -> interrupted[i] = (i != c && phase[i] >= HOLDING) || (i != c && interrupted[i]); i++
 	od;
 	i = 0;
 #endif
 	skip
 }
-inline unbroken(c) {    /* continuity: an extended lease was nobody else's meanwhile */
+inline unbroken(c) {    /* continuity: no other client was granted within an extended lease */
 #if CONTINUITY
 	if
-	:: met[c] -> printf("  ! somebody else held the lock within %c's lease\n", NAME(c)); assert(false)
+	:: interrupted[c] -> printf("  ! another client held the lock within %c's lease\n", NAME(c)); assert(false)
 	:: else
 	fi;
 #endif
@@ -455,40 +455,40 @@ inline vote(n, c) {
 	ADD(voted, n, c)
 #endif
 }
-#if DEBTS
-#define OWED(n, s) HAS(owed, n, s)
+#if PENDING_RELEASES
+#define PENDING(n, s) HAS(pending, n, s)
 #define TRUST(n, c) HAS(trusted, n, c)
 #if !REPLIES
-#error "DEBTS needs REPLIES: which votes the client has heard matters here"
+#error "PENDING_RELEASES needs REPLIES: which votes the client has received matters here"
 #endif
-#if HANDED_ON           /* who adopted it has sent no SETs but top-ups */
-#define AWAITS_SET(n, s) (!heir[OWNER(s)] || (TOP_UP && HAS(flying, n, s)))
+#if HANDED_ON           /* the adopter has sent no SETs except to restore keys */
+#define AWAITS_SET(n, s) (!moved[OWNER(s)] || (RESTORE && HAS(flying, n, s)))
 #else
 #define AWAITS_SET(n, s) true
 #endif
-inline connection_lost(n, s) { /* the client counts this node no more, and owes it a release */
+inline connection_lost(n, s) { /* the client counts this node no more; its release is pending there */
 	d_step {
-		MAY(OWE, 0) && CURRENT(s) && WORTH(!OWED(n, s)) && !TRUST(n, OWNER(s)) &&
+		MAY(PEND, 0) && CURRENT(s) && WORTH(!PENDING(n, s)) && !TRUST(n, OWNER(s)) &&
 		!HAS(voted, n, OWNER(s)) && AWAITS_SET(n, s) ->
-		printf("%c: loses the connection to node %d, a release is owed there\n",
+		printf("%c: loses the connection to node %d, its release is pending there\n",
 			NAME(OWNER(s)), (n) + 1);
-		ADD(owed, n, s);
+		ADD(pending, n, s);
 		DROP(answered, n, OWNER(s))
 	}
 }
 #if HANDED_ON && !SUPPRESSED
 inline old_connection_lost(n, s) { /* of who handed it over: it releases what is another's now */
 	d_step {
-		CURRENT(s) && heir[OWNER(s)] && HAS(unheard, n, OWNER(s)) ->
-		printf("%c: (who handed it over) loses the connection to node %d, sends a release there\n",
+		CURRENT(s) && moved[OWNER(s)] && HAS(unanswered, n, OWNER(s)) ->
+		printf("%c: (the giver) loses the connection to node %d, sends a release there\n",
 			NAME(OWNER(s)), (n) + 1);
-		DROP(unheard, n, OWNER(s));
+		DROP(unanswered, n, OWNER(s));
 		ADD(copies, n, s)
 	}
 }
 #endif
 #else
-#define OWED(n, s) false
+#define PENDING(n, s) false
 #endif
 inline stop_flying(s) {
 	i = 0;
@@ -530,17 +530,17 @@ inline canonical() {
 #if REPLIES
 		SWAP(answered, i, i + 1);
 #endif
-#if ONLY_WHO_GRANTED || DEBTS
+#if ONLY_WHO_GRANTED || PENDING_RELEASES
 		SWAP(trusted, i, i + 1);
 #endif
-#if DEBTS
-		SWAP(owed, i, i + 1);
+#if PENDING_RELEASES
+		SWAP(pending, i, i + 1);
 #endif
 #if COPIES
 		SWAP(copies, i, i + 1);
 #endif
 #if HANDED_ON
-		SWAP(unheard, i, i + 1);
+		SWAP(unanswered, i, i + 1);
 #endif
 #if ORPHANS
 		SWAP(freed, i, i + 1);
@@ -568,8 +568,8 @@ inline begin(c, s) {    /* a fresh token; the SETs leave for all nodes, after th
 #if ORPHANS
 			DROP(freed, i, s);
 #endif
-#if DEBTS
-			DROP(owed, i, s);
+#if PENDING_RELEASES
+			DROP(pending, i, s);
 #endif
 #if COPIES
 			DROP(copies, i, s);
@@ -584,7 +584,7 @@ inline begin(c, s) {    /* a fresh token; the SETs leave for all nodes, after th
 	}
 }
 inline trust_who_granted(c) {
-#if ONLY_WHO_GRANTED || DEBTS
+#if ONLY_WHO_GRANTED || PENDING_RELEASES
 	i = 0;
 	do
 	:: i >= N -> break
@@ -603,7 +603,7 @@ inline win(c) {         /* a quorum has voted, and there is validity left */
 		alone(c);
 		meet(c);
 #if CONTINUITY
-		met[c] = false;
+		interrupted[c] = false;
 #endif
 		trust_who_granted(c);
 		forget_votes(c)
@@ -620,26 +620,26 @@ inline finish(c) {      /* given up, or released, or lost: over for good; releas
 #if EXTEND
 		fresh[c] = 0;
 #endif
-#if TOP_UP
+#if RESTORE
 		repairs[c] = false;
 #endif
 #if HANDED_ON
-		heir[c] = false;
+		moved[c] = false;
 		i = 0;
 		do
 		:: i >= N -> break
-		:: else -> DROP(unheard, i, c); i++
+		:: else -> DROP(unanswered, i, c); i++
 		od;
 		i = 0;
 #endif
 #if CONTINUITY
-		met[c] = false;
+		interrupted[c] = false;
 #endif
 #if !FRESH
 		ended[c] = true;
 #endif
 		forget_votes(c);
-#if ONLY_WHO_GRANTED || DEBTS
+#if ONLY_WHO_GRANTED || PENDING_RELEASES
 		i = 0;
 		do
 		:: i >= N -> break
@@ -661,7 +661,7 @@ inline extend(c) {      /* compare-and-expire leaves for all nodes, after the ti
 		phase[c] = EXTENDING; fresh[c] = VALIDITY;
 		forget_votes(c);
 		ADD(stretched, 0, slot[c]);
-#if TOP_UP
+#if RESTORE
 		repairs[c] = false;
 #endif
 		printf("%c: sends EXTEND to all nodes\n", NAME(c))
@@ -676,22 +676,22 @@ inline extended(c) {    /* a quorum has voted, before the old validity ended */
 		alone(c);
 		unbroken(c);
 		meet(c);
-#if DEBTS
-		/* It answers in order: whose extension was heard had answered the SET, and no debt arises. */
+#if PENDING_RELEASES
+		/* Replies keep the order: a node that replied to the extension had replied to the SET. */
 		trust_who_granted(c);
 #endif
-#if TOP_UP
+#if RESTORE
 		repairs[c] = true;
 #endif
 		forget_votes(c)
 	}
 }
-#if TOLD
-inline lose(c) {        /* its holder is told of the loss, and relies on what it was told before */
+#if PROMISE
+inline lose(c) {        /* the loss is reported; the holder may rely on the validity promised before */
 	d_step {
 		(phase[c] == HOLDING || phase[c] == EXTENDING) && left[c] > 0 ->
-		phase[c] = SLIPPED; fresh[c] = 0;
-		printf("%c: loses its lease, and was told that it is valid for %d more\n", NAME(c), left[c]);
+		phase[c] = LOST_EARLY; fresh[c] = 0;
+		printf("%c: loses its lease, which was promised to be valid for %d more\n", NAME(c), left[c]);
 		forget_votes(c)
 	}
 }
@@ -700,7 +700,7 @@ inline not_extended(c) { /* the round is given up; the lease goes on while its v
 	d_step {
 		MAY(NOT_EXTENDED, 0) && (phase[c] == EXTENDING || phase[c] == ADOPTING) ->
 		phase[c] = (phase[c] == EXTENDING -> HOLDING : HANDED); fresh[c] = 0;
-#if TOP_UP_UNWON
+#if RESTORE_UNWON
 		repairs[c] = true;
 #endif
 		printf("%c: gives this extension up\n", NAME(c));
@@ -708,10 +708,10 @@ inline not_extended(c) { /* the round is given up; the lease goes on while its v
 	}
 }
 
-#if TOP_UP
-inline top_up(c) {      /* SET leaves for all nodes that lack the key; no round waits for it */
+#if RESTORE
+inline restore(c) {      /* SET leaves for all nodes that lack the key; no round waits for it */
 	d_step {
-		MAY(TOPPED_UP, 0) && phase[c] == HOLDING && left[c] > 0 && repairs[c] ->
+		MAY(RESTORED, 0) && phase[c] == HOLDING && left[c] > 0 && repairs[c] ->
 		repairs[c] = false;
 		i = 0;
 		do
@@ -720,7 +720,7 @@ inline top_up(c) {      /* SET leaves for all nodes that lack the key; no round 
 		:: else -> i++
 		od;
 		i = 0;
-		printf("%c: tops up, sends SET to all nodes that lack its key\n", NAME(c))
+		printf("%c: restores its key, sends SET to all nodes that lack its key\n", NAME(c))
 	}
 }
 #endif
@@ -730,7 +730,7 @@ inline extend_by_token(s) { /* no lease comes of it */
 	d_step {
 		MAY(STRETCH_SENT, 0) && WORTH(!HAS(stretched, 0, s) && !FORGOTTEN(s)) ->
 		ADD(stretched, 0, s);
-		printf("%c: somebody sends EXTEND by its token to all nodes\n", NAME(OWNER(s)))
+		printf("%c: another process sends EXTEND by its token to all nodes\n", NAME(OWNER(s)))
 	}
 }
 #endif
@@ -741,7 +741,7 @@ inline hand_over(c) {
 		MAY(HANDED_OVER, 0) && (phase[c] == HOLDING || phase[c] == EXTENDING) ->
 		phase[c] = HANDED; left[c] = 0; fresh[c] = 0;
 		forget_votes(c);
-#if TOP_UP
+#if RESTORE
 		repairs[c] = false;
 #endif
 #if HANDED_ON
@@ -750,19 +750,19 @@ inline hand_over(c) {
 		:: i >= N -> break
 		:: else ->
 			if
-			:: !heir[c] && !TRUST(i, c) -> ADD(unheard, i, c)
+			:: !moved[c] && !TRUST(i, c) -> ADD(unanswered, i, c)
 			:: else
 			fi;
 #if !DOUBT_TRAVELS
 			if
-			:: OWED(i, slot[c]) -> DROP(owed, i, slot[c]); ADD(copies, i, slot[c])
+			:: PENDING(i, slot[c]) -> DROP(pending, i, slot[c]); ADD(copies, i, slot[c])
 			:: else
 			fi;
 #endif
 			i++
 		od;
 		i = 0;
-		heir[c] = true;
+		moved[c] = true;
 #endif
 		printf("%c: hands its lease over\n", NAME(c))
 	}
@@ -773,14 +773,14 @@ inline adopt(c) {
 		phase[c] = ADOPTING; fresh[c] = VALIDITY;
 		forget_votes(c);
 		ADD(stretched, 0, slot[c]);
-		printf("%c: (its heir) sends EXTEND to all nodes\n", NAME(c))
+		printf("%c: (the adopter) sends EXTEND to all nodes\n", NAME(c))
 	}
 }
 inline adopted(c) {
 	d_step {
 		MAY(ADOPTED, 0) && phase[c] == ADOPTING && VOTES(c) >= QUORUM && FRESH_VALID(c) ->
 		phase[c] = HOLDING; left[c] = FRESH_LEFT(c); fresh[c] = 0;
-		printf("%c: (its heir) counts a quorum -> holds the lock for %d\n", NAME(c), left[c]);
+		printf("%c: (the adopter) counts a quorum -> holds the lock for %d\n", NAME(c), left[c]);
 		alone(c);
 		unbroken(c);
 		meet(c);
@@ -807,7 +807,7 @@ inline set_granted(n, s) {
 		no_vote_yet(n, quarantine[AT(n)] > 0);
 		if
 		:: ASKS(s) -> printf("\n")
-		:: !ASKS(s) && CURRENT(s) -> printf(", nobody waits for it any more\n")
+		:: !ASKS(s) && CURRENT(s) -> printf(", no round waits for it any more\n")
 		:: else -> printf(", but late: its attempt is over\n")
 		fi;
 #if !TWICE_SENT
@@ -824,7 +824,7 @@ inline set_granted(n, s) {
 		:: else
 		fi;
 		if
-		:: ASKS(s) && quarantine[AT(n)] == 0 && !OWED(n, s) -> vote(n, OWNER(s))
+		:: ASKS(s) && quarantine[AT(n)] == 0 && !PENDING(n, s) -> vote(n, OWNER(s))
 		:: else
 		fi
 	}
@@ -846,11 +846,11 @@ inline set_lost(n, s) { /* only of an attempt that is over: before, not arriving
 	}
 }
 #if COPIES
-#define RELEASED(n, s) (!CURRENT(s) || OWED(n, s) || HAS(copies, n, s))
+#define RELEASED(n, s) (!CURRENT(s) || PENDING(n, s) || HAS(copies, n, s))
 #elif RELEASED_WHEN_LOST
-#define RELEASED(n, s) (!CURRENT(s) || phase[OWNER(s)] == SLIPPED)
+#define RELEASED(n, s) (!CURRENT(s) || phase[OWNER(s)] == LOST_EARLY)
 #elif FRESH
-#define RELEASED(n, s) (!CURRENT(s) || OWED(n, s))
+#define RELEASED(n, s) (!CURRENT(s) || PENDING(n, s))
 #else
 #define RELEASED(n, s) (!CURRENT(s) || ended[OWNER(s)])
 #endif
@@ -859,8 +859,8 @@ inline key_released(n, s) {
 		MAY(RELEASE, GRANTED) && HOLDS(n, s) && RELEASED(n, s) && !(IN_ORDER && HAS(flying, n, s)) ->
 		printf("%c: release on node %d -> deletes the key\n", NAME(OWNER(s)), (n) + 1);
 		holder[AT(n)] = 0; life[AT(n)] = 0;
-#if PAID
-		DROP(owed, n, s);
+#if CONFIRMED
+		DROP(pending, n, s);
 #endif
 #if COPIES
 		ADD(copies, n, s);
@@ -879,7 +879,7 @@ inline nothing_released(n, s) { /* without effect, so it matters for orphans onl
 	}
 }
 #endif
-#define COUNTED(n, s) (STRETCHES(s) && (!OWED(n, s) || EXTEND_COUNTS_OWED) && \
+#define COUNTED(n, s) (STRETCHES(s) && (!PENDING(n, s) || EXTEND_COUNTS_PENDING) && \
 	(!WAITS(AT(n)) || EXTEND_COUNTS_QUARANTINED))
 inline key_extended(n, s) { /* never shortens a life */
 	d_step {
@@ -901,7 +901,7 @@ inline key_extended(n, s) { /* never shortens a life */
 		fi
 	}
 }
-#if TOP_UP_COUNTS
+#if RESTORE_COUNTS
 inline key_set_again(n, s) { /* by an extension that found it missing */
 	d_step {
 		HAS(stretched, 0, s) && STRETCHES(s) && FREE(n, s) && !WAITS(n) ->
@@ -912,10 +912,10 @@ inline key_set_again(n, s) { /* by an extension that found it missing */
 }
 #endif
 #if REPLIES
-inline heard(n, c) {
+inline received(n, c) {
 	d_step {
 		MAY(REPLY, 0) && HAS(answered, n, c) ->
-		printf("%c: hears the vote of node %d\n", NAME(c), (n) + 1);
+		printf("%c: receives the vote of node %d\n", NAME(c), (n) + 1);
 		DROP(answered, n, c);
 		ADD(voted, n, c)
 	}
@@ -932,7 +932,7 @@ inline released_in_vain(n, s) {
 inline extended_in_vain(n, s) {
 	d_step { what == STRETCH && TRUE_OF(n, s) && HAS(stretched, 0, s) -> skip }
 }
-inline heard_in_vain(n, c) { /* nobody waits for it any more */
+inline received_in_vain(n, c) { /* no round waits for it any more */
 	d_step { what == REPLY && !ASKS(c) && !STRETCHES(c) -> skip }
 }
 #endif
@@ -961,8 +961,8 @@ inline jumps(n) {
 		holder[n] = 0; life[n] = 0
 	}
 }
-/* What a node knows of its past: INFO tells how long it has run; the marker goes with its memory. */
-inline runs_anew(n) {
+/* What a node knows of its past: INFO has its uptime; the marker goes with its memory. */
+inline runs_afresh(n) {
 #if MARKER
 	ADD(unmarked, n, 0); quarantine[n] = 0
 #else
@@ -979,7 +979,7 @@ inline crashes(n) {
 	d_step {
 		MAY(CRASHED, 0) && WORTH(holder[n] != 0) ->
 		printf("   node %d restarts without its keys\n", (n) + 1);
-		holder[n] = 0; life[n] = 0; runs_anew(n)
+		holder[n] = 0; life[n] = 0; runs_afresh(n)
 	}
 }
 inline flushed(n) {
@@ -988,7 +988,7 @@ inline flushed(n) {
 		printf("   node %d is flushed\n", (n) + 1);
 		holder[n] = 0; life[n] = 0;
 #if MARKER
-		runs_anew(n)
+		runs_afresh(n)
 #endif
 	}
 }
@@ -1013,7 +1013,7 @@ inline restarts_with_old_keys(n) {
 		printf("   node %d restarts as it was when it last wrote, ", (n) + 1);
 		goes_back(n);
 #if !MARKER || RUN_ID
-		runs_anew(n)    /* else the marker is old, too, and as good as it was */
+		runs_afresh(n)    /* else the marker is old, too, and as good as it was */
 #endif
 	}
 }
@@ -1023,7 +1023,7 @@ inline replica_promoted(n) {
 		printf("   the replica of node %d takes its place, ", (n) + 1);
 		goes_back(n);
 #if MARKER
-		runs_anew(n)    /* its run_id is another; but its uptime is old enough */
+		runs_afresh(n)    /* its run_id is another; but its uptime is old enough */
 #endif
 	}
 }
@@ -1114,16 +1114,16 @@ active proctype world() {
 	EACH_HOLDER(extend)
 	EACH_HOLDER(extended)
 	EACH_HOLDER(not_extended)
-#if TOLD
+#if PROMISE
 	EACH_HOLDER(lose)
 #endif
 	EACH_MESSAGE(key_extended)
 #endif
-#if DEBTS
-	EACH_DEBT(connection_lost)
+#if PENDING_RELEASES
+	EACH_PENDING(connection_lost)
 #endif
 #if HANDED_ON && !SUPPRESSED
-	EACH_DEBT(old_connection_lost)
+	EACH_PENDING(old_connection_lost)
 #endif
 #if BY_TOKEN
 	EACH_TOKEN(extend_by_token)
@@ -1134,7 +1134,7 @@ active proctype world() {
 	EACH_HOLDER(adopted)
 #endif
 #if REPLIES
-	EACH_MESSAGE(heard)
+	EACH_MESSAGE(received)
 #endif
 #if DRIFT
 	EACH_NODE(expires_early)
@@ -1163,10 +1163,10 @@ active proctype world() {
 #if MARKER
 	EACH_NODE(marker_written)
 #endif
-#if TOP_UP
-	EACH_HOLDER(top_up)
+#if RESTORE
+	EACH_HOLDER(restore)
 #endif
-#if TOP_UP_COUNTS
+#if RESTORE_COUNTS
 	EACH_MESSAGE(key_set_again)
 #endif
 #ifdef PLAN

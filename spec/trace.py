@@ -6,7 +6,7 @@ a plan, a list of actions with times, and spin searches whether the model can fo
 
     python -m spec.trace world.jsonl      exit 1 and the first line that the model cannot do
 
-An acquire of a token that has been acquired is a top-up. A raise changes a fence counter and no
+An acquire of a token that has been acquired restores a key. A raise changes a fence counter and no
 key; it is part of fence.pml and skipped here. Any other command is an error, because its effect on
 the keys would be missed.
 
@@ -160,7 +160,7 @@ class Plan:
         validity = ttl - self._slack(ttl) - self.world["expiry_resolution"] // NS_PER_US
         if line["command"] == "acquire":
             if token in self._tokens:
-                return Step(number, "TOPPED_UP", self._who(token), span=validity)
+                return Step(number, "RESTORED", self._who(token), span=validity)
             if len(self._tokens) == TOKENS_MAX:
                 raise Refused(f"more than {TOKENS_MAX} attempts: give a shorter world")
             who = self._tokens.setdefault(token, len(self._tokens))
@@ -177,7 +177,7 @@ class Plan:
         if line["round"] or line["token"] in self._over:
             yield from self._finish(number, line["token"])
         else:
-            yield Step(number, "OWE", self._who(line["token"]), line["node"])
+            yield Step(number, "PEND", self._who(line["token"]), line["node"])
 
     def _finish(self, number: int, token: str) -> Iterator[Step]:
         if token not in self._over:
@@ -324,8 +324,8 @@ def follow(plan: Plan, *, exclusion: bool, folder: Path) -> Answer:
 SEARCH = ["-O0", "-DNOREDUCE", "-DVECTORSZ=262144"]
 FOLLOWED = {
     "PLAN": 1, "REPLIES": 1, "TWICE_SENT": 1, "EXTEND": 1, "BY_TOKEN": 1, "HAND_OVER": 1,
-    "CRASH": 1, "DRIFT": 1, "DEBTS": 1, "SLOTS": 1,
-    "TOP_UP": 1,
+    "CRASH": 1, "DRIFT": 1, "PENDING_RELEASES": 1, "SLOTS": 1,
+    "RESTORE": 1,
 }  # fmt: skip
 
 

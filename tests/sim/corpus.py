@@ -60,7 +60,7 @@ SEEDS = {
     "repair after a round that was not won": 37,
     "renewed validity measured from the reply": 5,
     "renewal that outlives its lease": 26,
-    "release overtaking a top-up": 3_265,
+    "release overtaking a restored key": 3_265,
     "loss reported by renewal alone": 31,
     "loss reported at the end": 1,
     "alarm counted from the reply": 1,

@@ -330,7 +330,7 @@ def begins_in_any_case(self: RenewalEntry, at: int) -> LeaseFacts:
 
 
 def follows_nothing(self: SimRenewedLease, sent_round: SentRound) -> None:
-    """A release does not know of top-ups."""
+    """A release does not know of restored keys."""
 
 
 def rings_nowhere(self: Renewer, kept: SimRenewedLease) -> None:
@@ -727,7 +727,7 @@ MUTATIONS = (
         "renewal",
     ),
     Mutation(
-        "release overtaking a top-up",
+        "release overtaking a restored key",
         "leftover",
         ((SimRenewedLease, "add_release_target", follows_nothing),),
         "renewal",

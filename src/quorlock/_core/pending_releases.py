@@ -126,8 +126,8 @@ class PendingReleases:
         Such a node must not count for an extension of the lease, nor get its key restored.  The key
         may be there, be counted, and then be deleted by us.  This also holds after the node has
         replied "deleted".  Another copy may be in flight, sent before over a connection that broke
-        or is slow. Its bytes can arrive until max_ttl later (found by the model: `debts, a copy
-        under way, topped up`).
+        or is slow. Its bytes can arrive until max_ttl later (found by the model: `pending, a
+        copy under way, restored`).
         """
         return token in self._by_token or self._doubts.are_about(token, now)
 

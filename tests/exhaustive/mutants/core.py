@@ -100,14 +100,14 @@ CORE = [
     ),
     # --- renewal ---------------------------------------------------------------------------------
     Mutant(
-        "top-up-for-the-whole-ttl",
+        "restored-for-the-whole-ttl",
         "_core/renewal.py",
         "left_ms = round_.ttl_ms - spent_ms",
         "left_ms = round_.ttl_ms",
         ("tests/unit/core/test_renewal.py",),
     ),
     Mutant(
-        "top-up-after-lost-rounds",
+        "restored-after-lost-rounds",
         "_core/renewal.py",
         "self.rounds = {number: r for number, r in self.rounds.items() if r.is_extended}",
         "self.rounds = dict(self.rounds)",
@@ -241,7 +241,7 @@ CORE = [
         ("tests/unit/core/test_renewal.py", "tests/servers/api/test_hand_over_in_doubt.py"),
     ),
     Mutant(
-        "doubt-forgotten-by-top-ups",
+        "doubt-forgotten-by-restored-keys",
         "_core/renewal.py",
         "            send = Send(acquire, lacking, FOR_EVER, facts.valid_until, facts.in_doubt)",
         "            send = Send(acquire, lacking, FOR_EVER, facts.valid_until)",
@@ -436,11 +436,11 @@ CORE = [
     ),
     # --- routing: the drivers' tests or a simulated world finds each -----------------------------
     Mutant(
-        "22-top-up-though-a-release-is-pending",
+        "22-restored-though-a-release-is-pending",
         "_core/routing.py",
         "    if is_forbidden(send, node, at):\n",
         "    if type(command).__name__ == 'Extend' and is_forbidden(send, node, at):\n",
-        ("tests/servers/api/test_hand_over_in_doubt.py", "-k", "no_top_up"),
+        ("tests/servers/api/test_hand_over_in_doubt.py", "-k", "no_key_is_restored"),
     ),
     Mutant(
         "backlog-without-bound",

@@ -22,7 +22,7 @@ from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, holders, raises, real
 
-# Renewal looks first after a tenth of the ttl: it extends, and then tops up in the same pass.
+# Renewal looks first after a tenth of the ttl: it extends, and then restores keys in the same pass.
 SETTINGS: dict[str, Any] = {"ttl": 2.0, "max_ttl": 6.0, "connect_timeout": 0.4}
 # Long enough for a pass of renewal that has begun to reach every node.
 SOON = 0.1
@@ -96,7 +96,7 @@ async def under_way(face: Face, given: Giver) -> aio.Lease:
 
 
 async def see_a_pass(lease: aio.Lease) -> None:
-    """Wait until renewal has extended the lease, and topped up what lacks its key."""
+    """Wait until renewal has extended the lease, and restored its key where it is missing."""
     before = lease.valid_until
     assert await until_async(lambda: lease.valid_until > before)
     await asyncio.sleep(SOON)
@@ -242,7 +242,7 @@ async def test_closing_sends_no_release_for_a_lease_that_moved_away(
         assert await (await taker.adopt(ticket)).release()
 
 
-# --- top-ups and extensions beside pending releases ---------------------------------------------
+# --- restored keys and extensions beside pending releases ---------------------------------------
 
 
 async def test_no_key_is_restored_on_a_node_with_a_pending_release(

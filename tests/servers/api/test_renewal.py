@@ -466,8 +466,8 @@ async def test_nodes_that_lack_the_key_get_it_back(face: Face, mortal_nodes: Ser
         assert await until_async(lambda: left_over(mortal_nodes) == {})
 
 
-async def test_a_topped_up_key_is_never_left_behind(face: Face, nodes: Servers) -> None:
-    """Released at any moment of renewal, with a key always to be topped up: nothing stays."""
+async def test_a_restored_key_is_never_left_behind(face: Face, nodes: Servers) -> None:
+    """Released at any moment of renewal, with a key always to be restored: nothing stays."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         for number in range(12):
             lease = await redlock.lock("a", ttl=0.5, renew=True).acquire()

@@ -24,7 +24,7 @@ QUICK = (
     "orphan, in order",
     "durable, but does not sync",
     "marker guard, FLUSHALL",
-    "top-up",
+    "restore",
     "fence, keys honoured",
     "fence, largest, not written back",
 )
@@ -153,4 +153,4 @@ def test_the_page_is_in_step_with_the_table() -> None:
         finding = check.check_in_folder(case)
         assert rows[name].split()[:-1] == check.row(finding).split()[:-1]
         if finding.trace:
-            assert check.told(finding) in page
+            assert check.described(finding) in page

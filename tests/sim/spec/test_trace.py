@@ -256,8 +256,8 @@ def test_unknown_lines_and_errors_of_nodes_are_skipped() -> None:
     assert trace.accept(lines).accepted
 
 
-def topped_up(*, won: bool) -> list[Line]:
-    """A lease on one node that is extended and then topped up."""
+def restored(*, won: bool) -> list[Line]:
+    """A lease on one node that is extended and then restored on its node."""
     lines = known_overlap()[:5]
     about = {"client": 0, "key": "r", "node": 0, "token": "c0.1", "ttl_ms": 100, "at": 2_000_000}
     extend = {"command": "extend", "message": 7, **about}
@@ -278,11 +278,11 @@ def topped_up(*, won: bool) -> list[Line]:
     return [*lines, {"kind": "end_of_world", "at": 3_000_000, "assumptions_intact": True}]
 
 
-def test_a_top_up_follows_an_extension_that_was_won() -> None:
-    answer = trace.accept(topped_up(won=True))
+def test_a_restored_key_follows_an_extension_that_was_won() -> None:
+    answer = trace.accept(restored(won=True))
     assert answer.accepted, str(answer)
-    answer = trace.accept(topped_up(won=False))
-    assert str(answer) == "rejected at line 9: the model cannot do this: TOPPED_UP (attempt 0)"
+    answer = trace.accept(restored(won=False))
+    assert str(answer) == "rejected at line 9: the model cannot do this: RESTORED (attempt 0)"
 
 
 def test_scripts_that_issue_fences_are_known() -> None:

@@ -149,7 +149,7 @@ def test_the_last_attempt_counts_as_pending_until_it_has_arrived() -> None:
 
 def test_a_node_that_deleted_the_key_may_get_another_copy_of_the_release() -> None:
     """Sent before, over a connection that broke or is slow: until max_ttl after the last one ended
-    the node gets no top-up and does not count, or a key that was counted would be deleted.
+    the key is not restored there and does not count, or a key that was counted would be deleted.
     """
     pending_releases = PendingReleases(MAX_TTL)
     pending_releases.add(b"k", b"t", "run", 0)
@@ -294,7 +294,7 @@ LACKING = Target(0b100, None)
 
 
 def test_what_relies_on_a_key_that_may_be_deleted_is_forbidden() -> None:
-    """Extensions and top-ups, by an own release or by one of whom the lease came from; no more."""
+    """Extensions and restored keys, by an own release or by one of whom the lease came from; no more."""
     pending_releases = PendingReleases(MAX_TTL)
     extend, release = Extend(b"k", b"t", 1), Release(b"k", b"t")
     acquires = (Acquire(b"k", b"t", 1), ScriptedAcquire(b"k", b"t", 1))

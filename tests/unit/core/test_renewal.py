@@ -369,7 +369,7 @@ def test_a_late_restore_is_for_what_is_left_or_not_at_all() -> None:
 
 
 def test_an_extension_by_another_path_is_followed_too() -> None:
-    """An adopted lease has no target: a release asks every node, and follows the top-up."""
+    """An adopted lease has no target: a release asks every node, and follows the restored key."""
     renewal = renewal_of(policy_of(3))
     lease(renewal).target = None
     passed([[yes(1), yes(1), absent(1)]], [renewal])
