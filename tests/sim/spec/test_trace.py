@@ -257,7 +257,7 @@ def test_unknown_lines_and_errors_of_nodes_are_skipped() -> None:
 
 
 def restored(*, won: bool) -> list[Line]:
-    """A lease on one node that is extended and then restored on its node."""
+    """A lease on one node that is extended, and then its key restored."""
     lines = known_overlap()[:5]
     about = {"client": 0, "key": "r", "node": 0, "token": "c0.1", "ttl_ms": 100, "at": 2_000_000}
     extend = {"command": "extend", "message": 7, **about}

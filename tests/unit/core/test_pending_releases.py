@@ -294,7 +294,7 @@ LACKING = Target(0b100, None)
 
 
 def test_what_relies_on_a_key_that_may_be_deleted_is_forbidden() -> None:
-    """Extensions and restored keys, by an own release or by one of whom the lease came from; no more."""
+    """Extensions and restored keys are forbidden, by an own release or by one of the giver."""
     pending_releases = PendingReleases(MAX_TTL)
     extend, release = Extend(b"k", b"t", 1), Release(b"k", b"t")
     acquires = (Acquire(b"k", b"t", 1), ScriptedAcquire(b"k", b"t", 1))
