@@ -35,14 +35,8 @@ def command(
     from quorlock._demo.scenario import DemoSettings
     from quorlock.testing.servers import ServersUnavailable
 
-    settings = DemoSettings.of(
-        locking=not no_lock,
-        seconds=seconds,
-        workers=workers,
-        nodes=nodes,
-        killing=kill,
-        stopping=stop,
-    )
+    seconds = seconds or (5.0 if no_lock else 10.0)
+    settings = DemoSettings(not no_lock, seconds, workers, nodes, kill, stop)
     try:
         from quorlock._demo.run import run
 

@@ -32,30 +32,14 @@ class Log:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._worker = worker
 
-    @staticmethod
-    def create(path: str) -> None:
-        """Create an empty log."""
-        Path(path).touch()
-
-    def begin(self) -> None:
-        """Record that the worker has entered."""
-        self._write("begin")
-
-    def end(self) -> None:
-        """Record that the worker has made its addition and leaves."""
-        self._write("end")
-
-    def left(self) -> None:
-        """Record that the worker leaves without an addition."""
-        self._write("left")
+    def write(self, word: str) -> None:
+        """Record a step: begin, end (one addition made), or left (none made)."""
+        line = f"{word} worker {self._worker} {time.monotonic_ns()}\n"
+        os.write(self._file, line.encode())
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
-
-    def _write(self, word: str) -> None:
-        line = f"{word} worker {self._worker} {time.monotonic_ns()}\n"
-        os.write(self._file, line.encode())
 
 
 @dataclass(frozen=True)

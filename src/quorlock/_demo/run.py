@@ -1,85 +1,42 @@
-"""Run the scenario: servers, workers, faults, display and, at the end, the check.
-
-The first Ctrl-C sets a flag, which is checked between two steps. It never raises an exception
-within a step, so nothing is left half-done and there is no traceback. A second Ctrl-C raises
-KeyboardInterrupt.
-"""
+"""Run the scenario: servers, workers, faults, display and, at the end, the check."""
 
 from __future__ import annotations
 
-import signal
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from quorlock._demo.checker import CheckResult, Log, check_log
+from quorlock._demo.checker import CheckResult, check_log
 from quorlock._demo.counter import Counter
 from quorlock._demo.scenario import TTL, Act, DemoSettings, DemoStep, FaultHistory, schedule
 from quorlock._demo.screen import DemoScreen
 from quorlock._demo.workers import Workers
 from quorlock.testing.servers import Server, Servers
 
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from types import FrameType
-
 PASS, FAIL = 0, 1
 _BEAT = 0.03  # seconds between two checks of the clock
 _READY_TIMEOUT = 30.0
-
-
-class DemoInterrupted(Exception):
-    """Ctrl-C, SIGTERM or SIGHUP ended the demo."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.status: int = 128 + number
 
 
 def run(settings: DemoSettings) -> int:
     """Run the demo and return the exit status. Raise ServersUnavailable."""
     screen = DemoScreen(settings)
     try:
-        with end_signals() as wished, Servers(settings.nodes) as servers, screen:
-            show = DemoRun(settings, servers, screen, wished)
-            seconds, workers, faults, result = show.play()
-    except DemoInterrupted as error:
+        with Servers(settings.nodes) as servers, screen:
+            seconds, workers, faults, result = DemoRun(settings, servers, screen).play()
+    except KeyboardInterrupt:
         screen.say("interrupted: workers and servers are ended, nothing is left behind")
-        return error.status
+        raise
     screen.conclude(seconds, workers, faults, result)
     return verdict(settings, workers, result, screen)
-
-
-@contextmanager
-def end_signals() -> Generator[list[int]]:
-    """Yield a list that collects the signals that end the demo."""
-    wished: list[int] = []
-
-    def wish(number: int, _: FrameType | None) -> None:
-        if wished and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        wished.append(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, wish) for number in numbers}
-    try:
-        yield wished
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class DemoRun:
     """One execution of the scenario."""
 
-    def __init__(
-        self, settings: DemoSettings, servers: Servers, screen: DemoScreen, wished: list[int]
-    ) -> None:
+    def __init__(self, settings: DemoSettings, servers: Servers, screen: DemoScreen) -> None:
         self._settings = settings
         self._servers = servers
         self._screen = screen
-        self._optionsed = wished
         self._faults = FaultHistory(settings)
         # In the servers' folder, which is removed when this process ends, even by kill -9.
         self._folder = Path(servers.folder, "demo")
@@ -90,7 +47,7 @@ class DemoRun:
 
     def play(self) -> tuple[float, Workers, FaultHistory, CheckResult]:
         """Run from the first turn to the last, and check the result."""
-        Log.create(self._log)
+        Path(self._log).touch()
         Counter.create(self._counter)
         urls = self._servers.urls if self._settings.locking else ()
         with Workers(self._settings.workers, len(urls), str(self._folder), urls) as workers:
@@ -110,7 +67,6 @@ class DemoRun:
         waited_for = len(workers.members)
         while workers.ready < waited_for and workers.complete and self._now < _READY_TIMEOUT:
             workers.listen(_BEAT)
-            self._heed()
             self._screen.gather(workers.ready)
 
     def _perform(self, workers: Workers) -> float:
@@ -125,12 +81,7 @@ class DemoRun:
             self._look(workers)
         return self._now
 
-    def _heed(self) -> None:
-        if self._optionsed:
-            raise DemoInterrupted(self._optionsed[0])
-
     def _look(self, workers: Workers) -> None:
-        self._heed()
         self._screen.show(self._now, workers, self._faults)
 
     def _act(self, step: DemoStep) -> None:

@@ -17,7 +17,7 @@ REJOIN_DELAY = 1.3 + 1.05 * TTL
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """The options."""
+    """The options. Without the lock the nodes are unused, so they do not fail."""
 
     locking: bool
     seconds: float
@@ -25,22 +25,6 @@ class DemoSettings:
     nodes: int
     killing: bool
     stopping: bool
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        locking: bool,
-        seconds: float | None,
-        workers: int,
-        nodes: int,
-        killing: bool,
-        stopping: bool,
-    ) -> DemoSettings:
-        """Return the settings. Without the lock the nodes are unused, so they do not fail."""
-        if seconds is None:
-            seconds = 10.0 if locking else 5.0
-        return cls(locking, seconds, workers, nodes, locking and killing, locking and stopping)
 
     @property
     def quorum(self) -> int:
@@ -73,7 +57,7 @@ class DemoStep:
 
 def schedule(settings: DemoSettings) -> tuple[DemoStep, ...]:
     """Return the faults in order. At most a minority of the nodes is out at once."""
-    if settings.spare == 0:
+    if settings.spare == 0 or not settings.locking:
         return ()
     kill, restart, stop, cont = _instants(settings.seconds)
     # Of five: nodes 2 and 4 are killed, 2 comes back, 5 is stopped.
@@ -101,53 +85,39 @@ class FaultHistory:
 
     def __init__(self, settings: DemoSettings) -> None:
         self._settings = settings
-        self._histories: list[list[str]] = [[] for _ in range(settings.nodes)]
-        self._killed_at: dict[int, float] = {}
-        self._restarted_at = -REJOIN_DELAY
-        self._stopped: set[int] = set()
+        self._pasts: list[list[tuple[Act, float]]] = [[] for _ in range(settings.nodes)]
 
     def is_due(self, step: DemoStep, now: float) -> bool:
         """Return whether the step is due, and both delays since the actual steps are over."""
-        if now < step.at:
-            return False
-        if step.act is Act.RESTART:
-            return all(now - self._killed_at[node] >= RESTART_DELAY for node in step.nodes)
-        return step.act is not Act.STOP or now - self._restarted_at >= REJOIN_DELAY
+        earlier, delay = _DELAYS.get(step.act, (None, 0.0))
+        instants = [at for past in self._pasts for act, at in past if act is earlier]
+        return now >= step.at and now - max(instants, default=-delay) >= delay
 
     def record(self, step: DemoStep, now: float) -> str:
         """Record the step, and return it as a sentence."""
         for node in step.nodes:
-            self._update(step.act, node, now)
+            self._pasts[node].append((step.act, now))
+        states = list(map(self.state, range(self._settings.nodes)))
         return _SENTENCES[step.act].format(
             nodes=_nodes(step.nodes),
-            left=self._settings.nodes - len(self._killed_at) - len(self._stopped),
+            left=states.count("up"),
             all=self._settings.nodes,
             quorum=self._settings.quorum,
         )
 
     def state(self, node: int) -> str:
         """Return the node's state in one word."""
-        if node in self._killed_at:
-            return "killed"
-        return "stopped" if node in self._stopped else "up"
+        past = self._pasts[node]
+        return _STATES[past[-1][0]] if past else "up"
 
     def history(self, node: int) -> str:
         """Return the node's history."""
-        return ", ".join(self._histories[node]) or "nothing"
-
-    def _update(self, act: Act, node: int, now: float) -> None:
-        if act is Act.KILL:
-            self._killed_at[node] = now
-        elif act is Act.RESTART:
-            del self._killed_at[node]
-            self._restarted_at = now
-        elif act is Act.STOP:
-            self._stopped.add(node)
-        else:
-            self._stopped.discard(node)
-        self._histories[node].append(_WORDS[act].format(now))
+        return ", ".join(_WORDS[act].format(at) for act, at in self._pasts[node]) or "nothing"
 
 
+# A step waits for this time after the last one of another kind.
+_DELAYS = {Act.RESTART: (Act.KILL, RESTART_DELAY), Act.STOP: (Act.RESTART, REJOIN_DELAY)}
+_STATES = {Act.KILL: "killed", Act.RESTART: "up", Act.STOP: "stopped", Act.CONT: "up"}
 _WORDS = {
     Act.KILL: "killed {:.1f} s",
     Act.RESTART: "back {:.1f} s",

@@ -1,8 +1,9 @@
 """One worker process: adds to the counter, each addition under the lock.
 
 `workers` starts it. Its standard input controls it: a line starts it, and the end of the stream
-stops it, whether the parent closed the pipe or died. It reports its turns on its standard output,
-as lines of JSON.
+stops it, whether the parent closed the pipe or died. It reports every turn on its standard output,
+as a line of JSON: `times` (seconds to acquire, of the attempt that won, to release) unless it
+failed, `votes` (for each node, as an index of `workers.Workers.votes`), and `trouble`, in words.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import select
 import sys
 import time
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quorlock import AcquireError, Lease, LeaseLost, Lock, NodeError, Redlock, VoteCode
 from quorlock._demo.checker import Log
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from quorlock import NodeVote
 
 STDIN, STDOUT = 0, 1
-REPORT_EVERY = 0.1  # seconds
 
 # The clients poll. An addition takes a millisecond or two, so the pause is short: else the lock
 # would be idle most of the time. It is random, so that the same two do not collide repeatedly. For
@@ -44,78 +43,36 @@ GRANTED, REFUSED, UNKNOWN, NOT_WAITED_FOR = range(4)
 _KINDS = {"granted": GRANTED, "refused": REFUSED, "unknown": UNKNOWN}
 
 
-@dataclass
-class WorkerReport:
-    """The turns since the last report.
-
-    Attributes:
-        turns: for each: seconds to acquire, of the attempt that won, to release.
-        votes: for each node: granted, refused, unknown, not waited for.
-        troubles: acquires that failed and leases that were lost, in words.
-    """
-
-    votes: list[list[int]]
-    turns: list[tuple[float, float, float]] = field(
-        default_factory=list[tuple[float, float, float]]
-    )
-    troubles: list[str] = field(default_factory=list[str])
-
-    @classmethod
-    def empty(cls, nodes: int) -> WorkerReport:
-        """Return an empty report."""
-        return cls([[0, 0, 0, 0] for _ in range(nodes)])
-
-    def count(self, votes: tuple[NodeVote, ...]) -> None:
-        """Add the votes of one attempt."""
-        for node, vote in enumerate(votes):
-            # The verdict fell without it; that is no fault of the node.
-            unheard = vote.code is VoteCode.NOT_AWAITED
-            self.votes[node][NOT_WAITED_FOR if unheard else _KINDS[vote.vote]] += 1
-
-
 class DemoWorker:
     """The files, the lock and the turns of this process."""
 
-    def __init__(self, number: int, folder: str, nodes: int, lock: Lock | None) -> None:
+    def __init__(self, number: int, folder: str, lock: Lock | None) -> None:
         self._log = Log(f"{folder}/log", number)
         self._counter = Counter(f"{folder}/counter")
-        self._nodes = nodes
         self._lock = lock
-        self._report = WorkerReport.empty(nodes)
-        self._reported_at = 0.0
 
     def work(self) -> None:
         """Take turns until the parent stops it."""
         while receive(random.uniform(*ELSEWHERE)) is None:
-            self._turn()
-            if time.monotonic() - self._reported_at > REPORT_EVERY:
-                self._report_turns()
-        self._report_turns()
+            send(self._turn())
 
     def close(self) -> None:
         """Close its files."""
         self._log.close()
         self._counter.close()
 
-    def _report_turns(self) -> None:
-        send(asdict(self._report))
-        self._report = WorkerReport.empty(self._nodes)
-        self._reported_at = time.monotonic()
-
-    def _turn(self) -> None:
+    def _turn(self) -> dict[str, Any]:
         if self._lock is None:
             self._add(None)
-            self._report.turns.append((0.0, 0.0, 0.0))
-            return
+            return {"times": (0.0, 0.0, 0.0)}
         try:
-            self._locked_turn(self._lock)
+            return self._locked_turn(self._lock)
         except (AcquireError, NodeError) as error:
-            self._report.count(error.votes)
-            self._report.troubles.append(str(error))
+            return {"votes": kinds(error.votes), "trouble": str(error)}
         except LeaseLost as error:
-            self._report.troubles.append(str(error))
+            return {"trouble": str(error)}
 
-    def _locked_turn(self, lock: Lock) -> None:
+    def _locked_turn(self, lock: Lock) -> dict[str, Any]:
         # Users write `with lock as lease: ...`; here both ends are timed.
         asked = time.perf_counter()
         lease = lock.acquire()
@@ -127,20 +84,26 @@ class DemoWorker:
         finally:
             done = time.perf_counter()
             lease.release()
-        released = time.perf_counter()
-        self._report.turns.append((acquired - asked, attempt, released - done))
-        self._report.count(lease.votes)
+        times = (acquired - asked, attempt, time.perf_counter() - done)
+        return {"times": times, "votes": kinds(lease.votes)}
 
     def _add(self, lease: Lease | None) -> None:
         """Run the critical section: read, pause briefly, write."""
-        self._log.begin()
+        self._log.write("begin")
         value = self._counter.read()
         time.sleep(random.uniform(*INSIDE))
         if lease is not None and not lease.held:
-            self._log.left()
+            self._log.write("left")
             lease.ensure()  # raises
         self._counter.write(value + 1)
-        self._log.end()
+        self._log.write("end")
+
+
+def kinds(votes: tuple[NodeVote, ...]) -> list[int]:
+    """Return the kind of each vote; it is no fault of a node that the verdict fell without it."""
+    return [
+        NOT_WAITED_FOR if vote.code is VoteCode.NOT_AWAITED else _KINDS[vote.vote] for vote in votes
+    ]
 
 
 def receive(seconds: float | None) -> bytes | None:
@@ -158,14 +121,14 @@ def send(what: object) -> None:
 def main(number: str, folder: str, *urls: str) -> None:
     """Work with the nodes at these URLs, or without a lock if there are none."""
     if not urls:
-        start(DemoWorker(int(number), folder, 0, None))
+        start(DemoWorker(int(number), folder, None))
         return
     with Redlock(
         urls, ttl=TTL, max_ttl=TTL, outage_timeout=OUTAGE_TIMEOUT, retry_delay=RETRY_DELAY
     ) as redlock:
         redlock.inspect("counter")  # connects, so that the first turn is like any other
         lock = redlock.lock("counter", ttl=TTL, timeout=TIMEOUT)
-        start(DemoWorker(int(number), folder, len(urls), lock))
+        start(DemoWorker(int(number), folder, lock))
 
 
 def start(worker: DemoWorker) -> None:

@@ -76,10 +76,6 @@ class WorkerProcess:
             if pipe is not None:
                 pipe.close()
 
-    def status(self) -> int:
-        """Return its exit status; 0 is success."""
-        return self.process.wait()
-
     def last_error_line(self) -> str:
         """Return the last line of its stderr."""
         lines = self._stderr_path.read_text(errors="replace").splitlines()
@@ -90,6 +86,7 @@ class Workers:
     """All workers, and the sums of their reports."""
 
     def __init__(self, count: int, nodes: int, folder: str, urls: Sequence[str]) -> None:
+        # For each node: granted, refused, unknown, not waited for.
         self.votes: list[list[int]] = [[0, 0, 0, 0] for _ in range(nodes)]
         self.troubles: list[str] = []
         self.died: int = 0
@@ -98,14 +95,12 @@ class Workers:
         self.members: list[WorkerProcess] = []
         try:
             for number in range(1, count + 1):
-                self._add_worker(WorkerProcess(number, folder, urls))
+                member = WorkerProcess(number, folder, urls)
+                self.members.append(member)
+                self._selector.register(member.output, selectors.EVENT_READ, member)
         except BaseException:
             self.close()
             raise
-
-    def _add_worker(self, member: WorkerProcess) -> None:
-        self.members.append(member)
-        self._selector.register(member.output, selectors.EVENT_READ, member)
 
     def __enter__(self) -> Self:
         return self
@@ -177,7 +172,7 @@ class Workers:
             self._reap(member)
 
     def _reap(self, member: WorkerProcess) -> None:
-        status, words = member.status(), member.last_error_line()
+        status, words = member.process.wait(), member.last_error_line()
         if status or not self._stopping:
             self._report_death(member, words or f"it ended with status {status}")
         elif words:
@@ -187,8 +182,10 @@ class Workers:
         self.died += 1
         self.troubles.append(f"worker {member.number} died: {why}")
 
-    def _add(self, member: WorkerProcess, report: dict[str, Any]) -> None:
-        member.turns += report["turns"]
-        self.troubles += [f"worker {member.number}: {text}" for text in report["troubles"]]
-        for sums, votes in zip(self.votes, report["votes"], strict=True):
-            sums[:] = map(int.__add__, sums, votes)
+    def _add(self, member: WorkerProcess, turn: dict[str, Any]) -> None:
+        if "times" in turn:
+            member.turns.append(turn["times"])
+        if "trouble" in turn:
+            self.troubles.append(f"worker {member.number}: {turn['trouble']}")
+        for sums, kind in zip(self.votes, turn.get("votes", ()), strict=False):
+            sums[kind] += 1

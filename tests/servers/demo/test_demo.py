@@ -220,7 +220,7 @@ def test_wrong_usage(arguments: str, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def settings(nodes: int = 5, seconds: float = 10.0) -> DemoSettings:
-    return DemoSettings.of(
+    return DemoSettings(
         locking=True, seconds=seconds, workers=8, nodes=nodes, killing=True, stopping=True
     )
 
@@ -454,13 +454,13 @@ def test_nothing_done_proves_nothing(tmp_path: Path) -> None:
 
 def test_what_workers_write_is_what_the_checker_reads(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    Log.create(path)
+    Path(path).touch()
     first, second = Log(path, 1), Log(path, 2)
     for log in (first, second, first):
-        log.begin()
-        log.end()
-    second.begin()
-    second.left()
+        log.write("begin")
+        log.write("end")
+    second.write("begin")
+    second.write("left")
     first.close()
     second.close()
     Counter.create(str(tmp_path / "counter"), 3)
