@@ -54,7 +54,7 @@ def max_ttl(source: Source, *, longest: float) -> int:
     from quorlock._drivers.change_agreement import change_max_ttl
 
     nodes = source.settings().nodes
-    return _done(lambda: change_max_ttl(nodes, round(longest * 1000), _say))
+    return _done(lambda: change_max_ttl(nodes, round(longest * 1000), click.echo))
 
 
 @command.command("guard")
@@ -71,7 +71,7 @@ def guard(source: Source, *, guards: str) -> int:
     if not all(word in _GUARDS for word in words) or len(words) > len(set(words)):
         raise Failed(EX_USAGE, f"{guards!r}: give uptime, marker or none")
     nodes = source.settings().nodes
-    return _done(lambda: change_guards(nodes, tuple(_GUARDS[word] for word in words), _say))
+    return _done(lambda: change_guards(nodes, tuple(_GUARDS[word] for word in words), click.echo))
 
 
 @command.command("add")
@@ -108,7 +108,7 @@ def _resize(source: Source, url: str, *, joins: bool, finish: bool) -> int:
     if not members:
         raise Failed(EX_USAGE, "give the other nodes with --nodes")
     act = finish_change if finish else begin
-    return _done(lambda: act(members, other, joins=joins, say=_say))
+    return _done(lambda: act(members, other, joins=joins, say=click.echo))
 
 
 def _done(change: Callable[[], None]) -> int:
@@ -117,11 +117,5 @@ def _done(change: Callable[[], None]) -> int:
     try:
         change()
     except ChangeError as error:
-        why = str(error)
-    else:
-        return 0
-    raise Failed(EX_TEMPFAIL, why)
-
-
-def _say(line: str) -> None:
-    click.echo(line)
+        raise Failed(EX_TEMPFAIL, str(error)) from error
+    return 0

@@ -11,7 +11,6 @@ import os
 import tomllib
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -59,19 +58,18 @@ class FileSettings(NamedTuple):
     arguments: dict[str, Any]
     where: str
 
-    @property
-    def ttl(self) -> float:
-        """The default lease time, in seconds."""
-        return float(self.arguments.get("ttl", _DEFAULTS["ttl"]))
-
     def argument(self, name: str) -> Any:
         """Return an argument of `Redlock`: the value that was given, or the default."""
         return self.arguments.get(name, _DEFAULTS[name])
 
     def seconds(self, name: str) -> float:
-        """Return an argument that is a duration, in seconds."""
-        duration: float | timedelta = self.argument(name)
-        return duration.total_seconds() if isinstance(duration, timedelta) else duration
+        """Return an argument that is a duration, in seconds: TOML has no other durations."""
+        return float(self.argument(name))
+
+    @property
+    def prefix(self) -> bytes:
+        """The prefix of the keys."""
+        return str(self.argument("prefix")).encode()
 
     def redlock(self) -> Redlock:
         """Return the blocking `Redlock`. Raise Failed if a value is invalid."""

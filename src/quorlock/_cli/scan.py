@@ -155,15 +155,9 @@ def escaped(text: bytes) -> bytes:
     return b"".join(b"\\" + c if c in b"*?[]\\" else c for c in (b"%c" % byte for byte in text))
 
 
-def prefix_of(settings: FileSettings) -> bytes:
-    """Return the prefix of the keys, as bytes."""
-    prefix: str | bytes = settings.argument("prefix")
-    return prefix if isinstance(prefix, bytes) else prefix.encode()
-
-
 def pollers_of(settings: FileSettings, pattern: str, pause: float) -> NodePollers[Names]:
     """Return pollers that list the keys of all nodes; they are not started yet."""
-    prefix = prefix_of(settings)
+    prefix = settings.prefix
     return NodePollers(settings, pause, lambda connection, _: Scan(connection, prefix, pattern))
 
 

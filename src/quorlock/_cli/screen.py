@@ -5,7 +5,7 @@ It imports rich, so it is loaded only where there is a terminal to draw on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -13,13 +13,6 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-
-class Line(NamedTuple):
-    """One line of the display, and its style."""
-
-    text: str
-    style: str = ""
 
 
 class Screen:
@@ -46,7 +39,7 @@ class Screen:
         """Return the number of usable lines: one is left for the cursor."""
         return self._console.height - 1
 
-    def draw(self, lines: Iterable[Line]) -> None:
-        """Replace the lines on display."""
+    def draw(self, lines: Iterable[tuple[str, str]]) -> None:
+        """Replace the lines on display, each a text and its style."""
         text = Text("\n", no_wrap=True, overflow="crop").join(Text(*line) for line in lines)
         self._live.update(text, refresh=True)

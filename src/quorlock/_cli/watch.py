@@ -10,7 +10,7 @@ import sys
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -40,14 +40,6 @@ class WatchOptions(NamedTuple):
     limit: int
 
 
-class View(Protocol):
-    """The output: a display or a list of changes."""
-
-    def show(self, inspections: Sequence[Inspection], notes: Sequence[str]) -> None:
-        """Show the inspections and the notes about them."""
-        ...
-
-
 def watch(settings: FileSettings, options: WatchOptions, interval: float, *, as_json: bool) -> int:
     """Show the resources until interrupted. Raise Failed if a permission is missing."""
     with ExitStack() as stack:
@@ -67,7 +59,10 @@ class LockWatcher:
     """The work of every turn."""
 
     def __init__(
-        self, options: WatchOptions, view: View, pollers: NodePollers[Names] | None
+        self,
+        options: WatchOptions,
+        view: Picture | Changes,
+        pollers: NodePollers[Names] | None,
     ) -> None:
         self._options = options
         self._view = view
@@ -110,15 +105,13 @@ class Picture:
 
     def show(self, inspections: Sequence[Inspection], notes: Sequence[str]) -> None:
         """Redraw the display."""
-        from quorlock._cli.screen import Line
-
         width, height = self._screen.width, self._screen.height
         head = f"{datetime.now():%H:%M:%S}  {self._every}"
         tail = [line for note in notes for line in wrapped(note, width)]
         blocks = [wrapped(as_text(one), width) for one in inspections]
         body = fitted(blocks, list(map(as_line, inspections)), height - 1 - len(tail))
         self._screen.draw(
-            [Line(head, "dim"), *map(Line, body), *(Line(line, "yellow") for line in tail)]
+            [(head, "dim"), *((line, "") for line in body), *((line, "yellow") for line in tail)]
         )
 
 

@@ -95,9 +95,9 @@ def test_the_other_settings_come_from_a_file_that_is_named_alone(tmp_path: Path)
     """One that only lies about may be there for others."""
     named = str(write(tmp_path / "named.toml", "ttl = 20", nodes=None))
     write(Path("quorlock.toml"), "ttl = 15")
-    assert settings(Source("redis://g", named, None)).ttl == 20
-    assert settings(Source("redis://g", None, None)).ttl == 10
-    assert settings(NOTHING).ttl == 15
+    assert settings(Source("redis://g", named, None)).seconds("ttl") == 20
+    assert settings(Source("redis://g", None, None)).seconds("ttl") == 10
+    assert settings(NOTHING).seconds("ttl") == 15
 
 
 def test_the_keys_are_the_arguments_of_a_redlock() -> None:

@@ -88,8 +88,8 @@ def test_only_what_a_lock_can_be(nodes: Servers) -> None:
         assert listed(nodes.urls) == ["a", "\udcff"]
 
 
-@pytest.mark.parametrize("prefix", ["app:", "[a]*?\\^-x:", b"\xfe*:"])
-def test_the_prefix_is_no_pattern(nodes: Servers, prefix: str | bytes) -> None:
+@pytest.mark.parametrize("prefix", ["app:", "[a]*?\\^-x:", "þ*:"])
+def test_the_prefix_is_no_pattern(nodes: Servers, prefix: str) -> None:
     """The prefix is added literally, and removed again."""
     with Redlock(nodes.urls, prefix=prefix) as redlock, redlock.lock("a"), redlock.lock("[b]"):
         for name in ("a", "app-a", "axx:a", "quorlock"):

@@ -68,8 +68,8 @@ class Bench:
         self._weight_left = _TRIPS + _ONE + _RATES + _CONTENTION + _REST
         self._troubles = Troubles()
         self._began = time.perf_counter()
-        patience = 10 * float(settings.argument("node_timeout"))
-        self.ttl: float = min(settings.ttl, max(_TTL_MAX, patience))
+        patience = 10 * settings.seconds("node_timeout")
+        self.ttl: float = min(settings.seconds("ttl"), max(_TTL_MAX, patience))
 
     @property
     def keys(self) -> str:
@@ -118,7 +118,7 @@ class Bench:
         """Return each node's round-trip times, or the reason why it does not reply."""
         self._on_part("each node")
         most = max(self._plan.seconds * _SILENCE_SHARE, _SILENCE_MIN)
-        patience = min(float(self._settings.argument("connect_timeout")), most)
+        patience = min(self._settings.seconds("connect_timeout"), most)
         with connected(self._settings.nodes, patience) as connections:
             weight = _TRIPS / len(connections)
             return [

@@ -10,7 +10,6 @@ import hashlib
 import secrets
 import time
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,17 +44,16 @@ def find_out(settings: FileSettings) -> Facts:
 
     This takes a second or two, longer for slow replies, and `connect_timeout` for silent nodes.
     """
-    seconds = _seconds(settings.argument("connect_timeout"))
     look = partial(
         _look,
-        prefix=str(settings.argument("prefix")).encode(),
-        seconds=seconds,
+        prefix=settings.prefix,
+        seconds=settings.seconds("connect_timeout"),
         drift_factor=settings.argument("drift_factor"),
     )
     return Facts(
         tuple(run_all(look, settings.nodes)),
-        node_timeout=_seconds(settings.argument("node_timeout")),
-        max_ttl=_seconds(settings.argument("max_ttl")),
+        node_timeout=settings.seconds("node_timeout"),
+        max_ttl=settings.seconds("max_ttl"),
         drift_factor=settings.argument("drift_factor"),
         restart_guard=settings.argument("restart_guard"),
     )
@@ -79,10 +77,6 @@ def _connected(node: Node, seconds: float) -> DiagnosticConnection | NoAnswer:
         return DiagnosticConnection(node, seconds)
     except NoAnswer as error:
         return error
-
-
-def _seconds(duration: float | timedelta) -> float:
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
 def _look(node: Node, prefix: bytes, seconds: float, drift_factor: float) -> NodeFacts:

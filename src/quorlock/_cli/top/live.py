@@ -19,7 +19,7 @@ from quorlock import now
 from quorlock._cli.inspection_view import FREE, verdict
 from quorlock._cli.node_pollers import NodePollers, PollReport
 from quorlock._cli.poll_loop import inspect_all, poll
-from quorlock._cli.scan import Names, WatchedNames, merged, prefix_of
+from quorlock._cli.scan import Names, WatchedNames, merged
 from quorlock._cli.text_layout import screen
 from quorlock._cli.top.facts import DOWN, HUNG, KEPT_OUT, UP, NodeColumns, TopNodeFacts
 from quorlock._cli.top.lock_history import LockHistory
@@ -82,7 +82,7 @@ def watch(settings: FileSettings, options: TopOptions) -> int:
 
 
 def _pollers(settings: FileSettings, options: TopOptions) -> NodePollers[NodeSample]:
-    prefix = prefix_of(settings)
+    prefix = settings.prefix
 
     def connected(connection: DiagnosticConnection, node: Node) -> Callable[[], NodeSample]:
         return NodeProbe(connection, prefix, options.pattern, node.db)
@@ -118,7 +118,7 @@ class NodeWatcher:
         locks = self._history.note(inspections, now())
         if self._unshown:
             self._unshown -= 1
-            return _nothing
+            return lambda: None
         nodes = [node_facts(status, reports[status.address]) for status in redlock.nodes]
         notes = [listing.trouble] if listing.trouble and not listing.enough else []
         if self._monitor is not None:
@@ -133,10 +133,6 @@ def with_attempts(lock: LockFacts, sample: Tried) -> LockFacts:
     """Return the lock with the number of attempts in the sample."""
     counts = sample.counts
     return lock._replace(tried=None if counts is None else counts.get(lock.inspection.resource, 0))
-
-
-def _nothing() -> None:
-    pass
 
 
 def node_facts(status: NodeStatus, report: PollReport[NodeSample]) -> TopNodeFacts:
@@ -182,9 +178,4 @@ def _as_text(facts: NodeColumns) -> None:
 
 
 def _on(drawn: Screen) -> Callable[[NodeColumns], None]:
-    from quorlock._cli.screen import Line
-
-    def show(facts: NodeColumns) -> None:
-        drawn.draw(Line(*line) for line in as_lines(facts, drawn.width, drawn.height))
-
-    return show
+    return lambda facts: drawn.draw(as_lines(facts, drawn.width, drawn.height))

@@ -13,7 +13,6 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from quorlock._cli.node_pollers import DiagnosticConnection, ErrorReply, NoAnswer
-from quorlock._cli.scan import prefix_of
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class AttemptMonitor:
         self.sample: Sample = Sample()
         self._nodes = list(settings.nodes)
         self._connect_seconds = settings.seconds("connect_timeout")
-        self._prefix = prefix_of(settings)
+        self._prefix = settings.prefix
         self._seconds = min(_SECONDS_MAX, interval / 2)
         self._pause = interval - self._seconds
         self._over = threading.Event()
