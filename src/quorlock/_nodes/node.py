@@ -14,7 +14,6 @@ from quorlock._nodes.redact import (
     PORTS,
     is_clean,
     is_number,
-    is_text,
     parse_ipv6,
     redacted,
     refuse,
@@ -222,7 +221,7 @@ def _check_memory(node: Node) -> None:
 def _check_credentials(node: Node) -> None:
     for name in ("username", "password"):
         value = getattr(node, name)
-        if not (value is None or is_text(value)):
+        if not isinstance(value, (str, type(None))):
             refuse(f"the {name} must be a str", name, type_of(value))
     credentials: object = node.credentials
     if credentials is None:

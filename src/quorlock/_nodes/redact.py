@@ -70,10 +70,6 @@ def _shown_place(match: re.Match[str]) -> str:
     return numbered + (path if re.fullmatch(DB_PATH_PATTERN, path) else "/***")
 
 
-def is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def is_number(value: object, low: int, high: float) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 

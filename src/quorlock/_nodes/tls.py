@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from quorlock._nodes.redact import is_text, refuse, shown, type_of
+from quorlock._nodes.redact import refuse, shown, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,7 +81,7 @@ def _check_tls(tls: Tls) -> None:
         refuse(fix, "tls.check_hostname", shown(tls.check_hostname))
     for name in _TLS_TEXTS:
         value = getattr(tls, name)
-        if not (value is None or is_text(value)):
+        if not isinstance(value, (str, NoneType)):
             refuse(f"{name} must be a str", f"tls.{name}", type_of(value))
     if not isinstance(cast("object", tls.ca_data), (str, bytes, type(None))):
         refuse("ca_data is PEM text or DER bytes", "tls.ca_data", type_of(tls.ca_data))

@@ -28,11 +28,11 @@ from quorlock.fencing.statements import RowStatements, TableStatements
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from quorlock.fencing.redis import Datum, Text
-    from quorlock.fencing.statements import Flow, Rows
+    from quorlock.fencing.statements import Columns, Flow, Rows
 
 __all__ = [
     "FENCED_CLAIM",
@@ -53,11 +53,7 @@ class FencedRows(RowStatements):
     """
 
     async def update(
-        self,
-        connection: object,
-        key: Mapping[str, Any],
-        values: Mapping[str, Any],
-        fence: int | None,
+        self, connection: object, key: Columns, values: Columns, fence: int | None
     ) -> bool:
         """Write these values to the row of this key, or raise StaleFence.
 
@@ -78,11 +74,7 @@ class FencedRows(RowStatements):
         return await _lead(reached, self._updated(paramstyle(reached), key, values, fence))
 
     async def upsert(
-        self,
-        connection: object,
-        key: Mapping[str, Any],
-        values: Mapping[str, Any],
-        fence: int | None,
+        self, connection: object, key: Columns, values: Columns, fence: int | None
     ) -> None:
         """Write these values to the row of this key, inserted if need be, or raise StaleFence.
 

@@ -22,9 +22,7 @@ from quorlock.fencing.connections import (
 from quorlock.fencing.statements import RowStatements, TableStatements
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from quorlock.fencing.statements import Flow, Rows, Statement
+    from quorlock.fencing.statements import Columns, Flow, Rows, Statement
 
 
 class FencedRows(RowStatements):
@@ -33,13 +31,7 @@ class FencedRows(RowStatements):
     For a write that is one statement. Rows from before fences were used (NULL) accept any fence.
     """
 
-    def update(
-        self,
-        connection: object,
-        key: Mapping[str, Any],
-        values: Mapping[str, Any],
-        fence: int | None,
-    ) -> bool:
+    def update(self, connection: object, key: Columns, values: Columns, fence: int | None) -> bool:
         """Write these values to the row of this key, or raise StaleFence.
 
         Args:
@@ -58,13 +50,7 @@ class FencedRows(RowStatements):
         reached = _reached(connection)
         return _lead(reached, self._updated(paramstyle(reached), key, values, fence))
 
-    def upsert(
-        self,
-        connection: object,
-        key: Mapping[str, Any],
-        values: Mapping[str, Any],
-        fence: int | None,
-    ) -> None:
+    def upsert(self, connection: object, key: Columns, values: Columns, fence: int | None) -> None:
         """Write these values to the row of this key, inserted if need be, or raise StaleFence.
 
         The columns of the key need a PRIMARY KEY or UNIQUE constraint.  Arguments as for `update`.

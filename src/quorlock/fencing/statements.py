@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
     from typing import TypeAlias
 
+    # Names of columns, with their values.
+    Columns: TypeAlias = Mapping[str, Any]
     Rows: TypeAlias = Sequence[Sequence[Any]]
     # A generator that yields a statement to run, and is sent its rows.
     Flow: TypeAlias = Generator["Statement", Rows, bool]
@@ -89,9 +91,7 @@ class RowStatements:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.table!r}, {self.paramstyle!r})"
 
-    def update_statement(
-        self, key: Mapping[str, Any], values: Mapping[str, Any], fence: int | None
-    ) -> Statement:
+    def update_statement(self, key: Columns, values: Columns, fence: int | None) -> Statement:
         """Return an UPDATE of the row of this key, if it exists and has no larger fence."""
         parameters = _Parameters(self.paramstyle)
         fence = as_fence(fence)
@@ -104,9 +104,7 @@ class RowStatements:
             f" RETURNING {self._fence}"
         )
 
-    def upsert_statement(
-        self, key: Mapping[str, Any], values: Mapping[str, Any], fence: int | None
-    ) -> Statement:
+    def upsert_statement(self, key: Columns, values: Columns, fence: int | None) -> Statement:
         """Return an INSERT or UPDATE of the row of this key, if it has no larger fence.
 
         The columns of the key need a PRIMARY KEY or UNIQUE constraint.
@@ -124,7 +122,7 @@ class RowStatements:
             f" RETURNING {self._fence}"
         )
 
-    def seen_statement(self, key: Mapping[str, Any]) -> Statement:
+    def seen_statement(self, key: Columns) -> Statement:
         """Return a SELECT of the fence of the row of this key: one row, or none."""
         parameters = _Parameters(self.paramstyle)
         where = _row_of(key, parameters)
@@ -141,11 +139,7 @@ class RowStatements:
         return twin
 
     def _updated(
-        self,
-        paramstyle: str | None,
-        key: Mapping[str, Any],
-        values: Mapping[str, Any],
-        fence: int | None,
+        self, paramstyle: str | None, key: Columns, values: Columns, fence: int | None
     ) -> Flow:
         """Update the row of this key, as a flow; return False if there is no such row."""
         table = self._over(paramstyle)
@@ -155,11 +149,7 @@ class RowStatements:
         return True
 
     def _upserted(
-        self,
-        paramstyle: str | None,
-        key: Mapping[str, Any],
-        values: Mapping[str, Any],
-        fence: int | None,
+        self, paramstyle: str | None, key: Columns, values: Columns, fence: int | None
     ) -> Flow:
         table = self._over(paramstyle)
         if not (yield table.upsert_statement(key, values, fence)):
@@ -169,7 +159,7 @@ class RowStatements:
         return True
 
     def _look(
-        self, seeing: Statement, key: Mapping[str, Any], fence: int
+        self, seeing: Statement, key: Columns, fence: int
     ) -> Generator[Statement, Rows, None]:
         """Raise StaleFence if that is why no row came back."""
         rows = yield seeing
@@ -177,7 +167,7 @@ class RowStatements:
         if seen is not None and seen > fence:
             raise StaleFence(self._words(key), fence, seen)
 
-    def _words(self, key: Mapping[str, Any]) -> str:
+    def _words(self, key: Columns) -> str:
         return f"{self.table} {', '.join([f'{name}={value!r}' for name, value in key.items()])}"
 
 
@@ -206,7 +196,7 @@ class TableStatements(RowStatements):
         """
         return self.upsert_statement({"resource": resource}, {}, fence)
 
-    def _words(self, key: Mapping[str, Any]) -> str:
+    def _words(self, key: Columns) -> str:
         return str(key["resource"])
 
 
@@ -215,12 +205,12 @@ def _unknown_style(paramstyle: str | None) -> ConfigError:
     return ConfigError("paramstyle", paramstyle, fix)
 
 
-def _row_of(key: Mapping[str, Any], parameters: _Parameters) -> str:
+def _row_of(key: Columns, parameters: _Parameters) -> str:
     tests = [f"held.{_name('key', n)} = {parameters.put(v)}" for n, v in _given(key).items()]
     return " AND ".join(tests)
 
 
-def _given(key: Mapping[str, Any]) -> Mapping[str, Any]:
+def _given(key: Columns) -> Columns:
     if not key or any(value is None for value in key.values()):
         raise ConfigError("key", dict(key), "name the columns of one row, none of them NULL")
     return key

@@ -46,21 +46,11 @@ def in_script(error: Error, script: scripts.Script, at: bytes) -> Error:
 
 
 DELETED = -3  # the reply of scripts/release.lua when the key was deleted
-_WRONG_TYPE_RELEASE: Final = in_script(WRONG_TYPE, scripts.RELEASE, b"redis.call('GET'")
-_WRONG_TYPE_EXTEND: Final = in_script(WRONG_TYPE, scripts.EXTEND, b"redis.call('GET'")
-_WRONG_TYPE_INSPECT: Final = in_script(WRONG_TYPE, scripts.INSPECT, b"redis.call('GET'")
-_WRONG_TYPE_GUARD: Final = in_script(WRONG_TYPE, scripts.GUARD, b"redis.call('GET'")
-_WRONG_TYPE_CONFIG: Final = in_script(WRONG_TYPE, scripts.CONFIG, b"redis.call('GET'")
-_WRONG_TYPE_ACQUIRE: Final = in_script(WRONG_TYPE, scripts.ACQUIRE, b"local holder = redis")
-_WRONG_TYPE_COUNTER: Final = in_script(WRONG_TYPE, scripts.ACQUIRE, b"local last = redis")
-_WRONG_TYPE_MARKER: Final = in_script(WRONG_TYPE, scripts.ACQUIRE, b"redis.call('GET', KEYS[3]")
-_WRONG_TYPE_RAISE: Final = in_script(WRONG_TYPE, scripts.RAISE, b"local holder = redis")
-_WRONG_TYPE_RAISED: Final = in_script(WRONG_TYPE, scripts.RAISE, b"local last = redis")
-_READ_ONLY_RELEASE: Final = in_script(READ_ONLY, scripts.RELEASE, b"redis.call('DEL'")
-_READ_ONLY_PROBE: Final = in_script(READ_ONLY, scripts.PROBE, b"redis.call('DEL'")
-_SETS_MARKER, _SETS_LOCK = b"redis.call('SET', KEYS[3]", b"redis.call('SET', KEYS[1]"
-_SETS_COUNTER = b"redis.call('SET', KEYS[2]"
-_READ_ONLY_EXTEND: Final = in_script(READ_ONLY, scripts.EXTEND, b"redis.call('PEXPIRE'")
+# The lines of the scripts in which they fail.
+_GETS: Final = b"redis.call('GET'"
+_GETS_LOCK, _GETS_COUNTER = b"local holder = redis", b"local last = redis"
+_GETS_MARKER: Final = b"redis.call('GET', KEYS[3]"
+_SETS_LOCK, _SETS_COUNTER, _SETS_MARKER = (b"redis.call('SET', KEYS[%d]" % n for n in (1, 2, 3))
 
 
 class Entry(NamedTuple):
@@ -134,7 +124,7 @@ class FakeNode:
             return kept_out
         entry = self.alive(key, at)
         if entry is not None and entry.value is None:
-            return _WRONG_TYPE_ACQUIRE
+            return in_script(WRONG_TYPE, scripts.ACQUIRE, _GETS_LOCK)
         if entry is not None and entry.value != token:
             return [0, at * 1_000, ttl_left(entry, at)]
         fence = self._next_fence(key, grid_ms, at) if grid_ms else 0
@@ -153,7 +143,7 @@ class FakeNode:
         """Return the script's reply if the marker is too recent; None if it is old enough."""
         entry = self.alive(MARKER, at)
         if entry is not None and entry.value is None:
-            return _WRONG_TYPE_MARKER
+            return in_script(WRONG_TYPE, scripts.ACQUIRE, _GETS_MARKER)
         found = re.fullmatch(rb"(.*):([0-9]+)", (entry and entry.value) or b"", re.DOTALL)
         # A marker of another owner was replicated, with the keys of another master.
         is_own = found is not None and followed_by(found[1]) == self.followed
@@ -171,7 +161,7 @@ class FakeNode:
         """Return the next fence that may be issued, or the script's reply if there is none."""
         entry = self.alive(COUNTER + key, at) or Entry(b"0", None)
         if entry.value is None:
-            return _WRONG_TYPE_COUNTER
+            return in_script(WRONG_TYPE, scripts.ACQUIRE, _GETS_COUNTER)
         last = _whole(entry.value)
         if last is None or last > (at + DAY_MS) * 1_000:
             return [-2, at * 1_000, 0]
@@ -184,7 +174,7 @@ class FakeNode:
         if entry is None:
             return [-1, at * 1_000, 0]
         if entry.value is None:
-            return _WRONG_TYPE_RAISE
+            return in_script(WRONG_TYPE, scripts.RAISE, _GETS_LOCK)
         if entry.value != token:
             return [0, at * 1_000, ttl_left(entry, at)]
         if fence > (at + ahead_ms) * 1_000:
@@ -194,7 +184,7 @@ class FakeNode:
     def _raise_to(self, key: bytes, fence: int, at: int) -> Reply:
         counter = self.alive(COUNTER + key, at)
         if counter is not None and counter.value is None:
-            return _WRONG_TYPE_RAISED
+            return in_script(WRONG_TYPE, scripts.RAISE, _GETS_COUNTER)
         last = None if counter is None else _whole(counter.value or b"")
         if last is None or last >= fence:
             return [-2, at * 1_000, 0]
@@ -213,11 +203,11 @@ class FakeNode:
         if entry is None:
             return -2
         if entry.value is None:
-            return _WRONG_TYPE_RELEASE
+            return in_script(WRONG_TYPE, scripts.RELEASE, _GETS)
         if entry.value != token:
             return ttl_left(entry, at)
         if self.read_only:
-            return _READ_ONLY_RELEASE
+            return in_script(READ_ONLY, scripts.RELEASE, b"redis.call('DEL'")
         del self.keys[key]
         return DELETED
 
@@ -227,19 +217,19 @@ class FakeNode:
         if entry is None:
             return -1
         if entry.value is None:
-            return _WRONG_TYPE_EXTEND
+            return in_script(WRONG_TYPE, scripts.EXTEND, _GETS)
         if entry.value != token:
             return 0
         if ttl_left(entry, at) < ttl_ms:
             if self.read_only:
-                return _READ_ONLY_EXTEND
+                return in_script(READ_ONLY, scripts.EXTEND, b"redis.call('PEXPIRE'")
             self.expire_at(key, entry, at + ttl_ms, at)
         return 1
 
     def probe(self, key: bytes) -> Reply:
         """Run scripts/probe.lua."""
         if self.read_only:
-            return _READ_ONLY_PROBE
+            return in_script(READ_ONLY, scripts.PROBE, b"redis.call('DEL'")
         self.keys.pop(key, None)
         return 1
 
@@ -249,14 +239,14 @@ class FakeNode:
         if entry is None:
             return [None, -2]
         if entry.value is None:
-            return _WRONG_TYPE_INSPECT
+            return in_script(WRONG_TYPE, scripts.INSPECT, _GETS)
         return [entry.value, ttl_left(entry, at)]
 
     def guard(self, key: bytes, run_id: bytes, worth: bytes, at: int) -> Reply:
         """Run scripts/guard.lua."""
         entry = self.alive(key, at)
         if entry is not None and entry.value is None:
-            return _WRONG_TYPE_GUARD
+            return in_script(WRONG_TYPE, scripts.GUARD, _GETS)
         marker = entry.value if entry is not None else None
         found = re.fullmatch(rb"(.+):([0-9]+)", marker or b"", re.DOTALL)
         since = int(found[2]) if found else None
@@ -278,7 +268,7 @@ class FakeNode:
         """Run scripts/config.lua."""
         entry = self.alive(key, at) or Entry(b"", None)
         if entry.value is None:
-            return _WRONG_TYPE_CONFIG
+            return in_script(WRONG_TYPE, scripts.CONFIG, _GETS)
         if entry.value == expected:
             if refusal := self._refusal():
                 return in_script(refusal, scripts.CONFIG, b"redis.call('SET'")

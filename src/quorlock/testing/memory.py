@@ -33,7 +33,7 @@ import hiredis
 
 import quorlock
 from quorlock.testing.fake_commands import ClientSession, Text
-from quorlock.testing.fake_node import Entry, Error, FakeNode, Status
+from quorlock.testing.fake_node import Entry, Error, FakeNode, Status, is_side_key
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Elsewhere", "MemoryNode", "MemoryNodes", "node", "reset"]
 
-_SIDE_KEYS = b"quorlock:"
 _BORN_EMPTY = b"quorlock:born-empty"
 _MORE = object()  # hiredis' sign that a request is not complete yet
 _RECEIVE_BYTES = 65_536
@@ -212,7 +211,7 @@ class MemoryNode:
         with self._house.lock:
             twin, at = self._door.twin, _at_ms()
             alive = (key for key in list(twin.keys) if twin.alive(key, at) is not None)
-            return sorted(key for key in alive if not key.startswith(_SIDE_KEYS))
+            return sorted(key for key in alive if not is_side_key(key))
 
     def execute(self, *args: bytes | str | float) -> Any:
         """Execute one command, even on a stopped node, and return the reply, strings as bytes.
