@@ -68,7 +68,6 @@ class FileSettings(NamedTuple):
 
     @property
     def prefix(self) -> bytes:
-        """The prefix of the keys."""
         return str(self.argument("prefix")).encode()
 
     def redlock(self) -> Redlock:

@@ -31,7 +31,6 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """Return the number of columns."""
         return self._console.width
 
     @property

@@ -38,7 +38,6 @@ class Log:
         os.write(self._file, line.encode())
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 
@@ -79,7 +78,6 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        """Return whether there were additions, and no fault of any kind."""
         faults = (self.lost, self.overlaps, self.unreadable, self.unfinished)
         return self.additions > 0 and not any(faults)
 

@@ -19,7 +19,6 @@ class Counter:
 
     @staticmethod
     def create(path: str, value: int = 0) -> None:
-        """Create the file."""
         Path(path).write_bytes(_text(value))
 
     @staticmethod
@@ -36,7 +35,6 @@ class Counter:
         os.pwrite(self._file, _text(value), 0)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 

@@ -102,7 +102,6 @@ _ACTS = {
 
 
 def opening(settings: DemoSettings) -> str:
-    """Return the introduction."""
     work = f"{settings.workers} processes add to one counter file that is not atomic"
     log = "An independent log records every critical section and is checked at the end."
     if not settings.locking:
@@ -144,7 +143,6 @@ def _contrast(result: CheckResult, screen: DemoScreen) -> int:
 
 
 def complaint(workers: Workers, result: CheckResult) -> str:
-    """Return all faults, in words."""
     counts = {
         "additions lost": result.lost,
         "overlaps": result.overlaps,

@@ -28,7 +28,6 @@ class DemoSettings:
 
     @property
     def quorum(self) -> int:
-        """Return the number of nodes that must grant."""
         return self.nodes // 2 + 1
 
     @property
@@ -106,12 +105,10 @@ class FaultHistory:
         )
 
     def state(self, node: int) -> str:
-        """Return the node's state in one word."""
         past = self._pasts[node]
         return _STATES[past[-1][0]] if past else "up"
 
     def history(self, node: int) -> str:
-        """Return the node's history."""
         return ", ".join(_WORDS[act].format(at) for act, at in self._pasts[node]) or "nothing"
 
 

@@ -57,7 +57,6 @@ class DemoScreen:
             self._live.stop()
 
     def say(self, text: str, style: str = "") -> None:
-        """Print a line."""
         self._print(Text(text, style))
 
     def report(self, seconds: float, text: str, style: str = "") -> None:
@@ -138,7 +137,6 @@ class WorkRate:
 
 
 def headed_table(width: int) -> Table:
-    """Return an empty table; a narrow terminal gets less padding."""
     return Table(box=SIMPLE_HEAD, padding=(0, int(width >= _ROOMY)), show_edge=False)
 
 

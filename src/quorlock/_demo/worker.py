@@ -57,7 +57,6 @@ class DemoWorker:
             send(self._turn())
 
     def close(self) -> None:
-        """Close its files."""
         self._log.close()
         self._counter.close()
 

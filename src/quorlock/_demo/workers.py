@@ -46,7 +46,6 @@ class WorkerProcess:
 
     @property
     def output(self) -> int:
-        """Return the descriptor of its output."""
         assert self.process.stdout is not None
         return self.process.stdout.fileno()
 
@@ -58,7 +57,6 @@ class WorkerProcess:
         return [json.loads(line) for line in lines]
 
     def start(self) -> None:
-        """Let it start its turns."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(b"start\n")
@@ -69,7 +67,6 @@ class WorkerProcess:
         self.process.stdin.close()
 
     def kill(self) -> None:
-        """Kill it and close its pipes."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -77,7 +74,6 @@ class WorkerProcess:
                 pipe.close()
 
     def last_error_line(self) -> str:
-        """Return the last line of its stderr."""
         lines = self._stderr_path.read_text(errors="replace").splitlines()
         return lines[-1] if lines else ""
 
@@ -110,26 +106,21 @@ class Workers:
 
     @property
     def ready(self) -> int:
-        """Return the number of workers that are ready to start."""
         return sum(member.ready for member in self.members)
 
     @property
     def ended(self) -> bool:
-        """Return whether all workers have ended."""
         return all(member.ended for member in self.members)
 
     @property
     def complete(self) -> bool:
-        """Return whether all workers are alive."""
         return not any(member.ended for member in self.members)
 
     @property
     def turns(self) -> list[int]:
-        """Return the number of turns of each worker."""
         return [len(member.turns) for member in self.members]
 
     def start(self) -> None:
-        """Let all workers start their turns."""
         for member in self.members:
             member.start()
 

@@ -73,7 +73,6 @@ class Bench:
 
     @property
     def keys(self) -> str:
-        """Return the prefix of all keys that are written."""
         return f"{self._settings.argument('prefix')}{self._name}:"
 
     def run(self) -> Measured:

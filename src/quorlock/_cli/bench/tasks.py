@@ -107,7 +107,6 @@ class CriticalSection:
         self._inside = lease
 
     def leave(self, lease: Lease) -> None:
-        """Leave, before the lease is released."""
         if self._inside is lease:
             self._inside = None
 

@@ -22,12 +22,10 @@ class Window:
 
     @property
     def warm_up_left(self) -> float:
-        """Return the seconds of warm-up that are left, at least 0."""
         return max(0.0, self._counted_from - time.perf_counter())
 
     @property
     def left(self) -> float:
-        """Return the seconds that are left, at least 0."""
         return max(0.0, self._until - time.perf_counter())
 
     @property
@@ -37,11 +35,9 @@ class Window:
 
     @property
     def stopped(self) -> bool:
-        """Return whether the caller has stopped the measurement."""
         return self._stop.is_set()
 
     def warm_up(self) -> None:
-        """Sleep until the warm-up ends or the measurement is stopped."""
         self._stop.wait(self.warm_up_left)
 
     @property
@@ -54,5 +50,4 @@ class Window:
         return time.perf_counter() - self._counted_from
 
     def counts(self, began: float) -> bool:
-        """Return whether this instant is after the warm-up."""
         return began >= self._counted_from

@@ -111,12 +111,10 @@ class NodeFacts(NamedTuple):
 
     @property
     def info_fields(self) -> Mapping[str, str]:
-        """Return INFO's fields; none if INFO is not permitted."""
         return self.info or {}
 
     @property
     def run_id(self) -> str:
-        """Return the run_id of its process; "" if unknown."""
         return self.info_fields.get("run_id", "")
 
     def number(self, field: str) -> int | None:
@@ -141,15 +139,12 @@ class Facts(NamedTuple):
 
     @property
     def n(self) -> int:
-        """Return the number of configured nodes."""
         return len(self.nodes)
 
     @property
     def quorum(self) -> int:
-        """Return the number of nodes that must grant."""
         return self.n // 2 + 1
 
     @property
     def reached(self) -> list[NodeFacts]:
-        """Return the nodes that could be asked."""
         return [node for node in self.nodes if not node.silent]

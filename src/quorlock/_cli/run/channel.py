@@ -26,7 +26,6 @@ class Channel:
         return cls(one), cls(other)
 
     def fileno(self) -> int:
-        """Return the descriptor, for `select`."""
         return self._end.fileno()
 
     def send(self, *message: object) -> None:
@@ -46,5 +45,4 @@ class Channel:
         return [json.loads(line) for line in lines]
 
     def close(self) -> None:
-        """Close this end."""
         self._end.close()

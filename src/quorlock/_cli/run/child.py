@@ -68,7 +68,6 @@ class Child:
             self._guard = 0
 
     def fileno(self) -> int:
-        """Return the descriptor, for `select`."""
         return self._channel.fileno()
 
     def start(self, environment: Mapping[str, str], valid_until: float) -> None:

@@ -18,11 +18,9 @@ class Reporter:
         self._as_json = as_json
 
     def info(self, event: str, sentence: str, **facts: object) -> None:
-        """Write information."""
         self._write(INFO, event, sentence, facts)
 
     def warn(self, event: str, sentence: str, **facts: object) -> None:
-        """Write a warning."""
         self._write(WARNING, event, sentence, facts)
 
     def fail(self, sentence: str, **facts: object) -> None:

@@ -50,7 +50,6 @@ class Signals:
             os.close(end)
 
     def fileno(self) -> int:
-        """Return the descriptor, for `select`."""
         return self._pipe[0]
 
     def taken(self) -> list[int]:
