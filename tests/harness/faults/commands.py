@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from quorlock.testing.servers import ServerReplyError
 from tests.harness.faults.fault import PROBE_TTL_MS, SiteFault, await_that, check, probe_key
 from tests.harness.faults.site import PASSWORD, USER, Site
-from tests.harness.faults.talk import Talk, info, is_silent
+from tests.harness.support.resp import Talk, info, is_silent
 
 _SLACK = 10.0  # seconds that a server may wake later than it said
 _BALLAST_BYTES = 1024

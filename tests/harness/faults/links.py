@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tests.harness.faults.relay import Relay
-from tests.harness.support.impostors import take_frames
+from tests.harness.support.resp import take_frames
 
 if TYPE_CHECKING:
     from tests.harness.faults.modes import Mode

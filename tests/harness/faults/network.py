@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tests.harness.faults.fault import SiteFault, await_that, check, probe_key
 from tests.harness.faults.proxy import Proxy
 from tests.harness.faults.site import Site
-from tests.harness.faults.talk import Address, Talk, is_silent, what_happens
+from tests.harness.support.resp import Address, Talk, is_silent, what_happens
 
 _QUIET = 0.05  # seconds without a byte that count as silence
 _PROBE = ("1", "PX", "2000")  # what a proof sets through the proxy expires

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.harness.faults.fault import PROBE_TTL_MS, SiteFault, await_that, check, probe_key
 from tests.harness.faults.site import Site
-from tests.harness.faults.talk import info, is_silent, what_happens
+from tests.harness.support.resp import info, is_silent, what_happens
 
 _LOADED = "DB loaded from"  # what a server's log says when it has read an append-only file
 _SETTINGS = "aof.conf"

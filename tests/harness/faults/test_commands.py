@@ -24,7 +24,7 @@ from tests.harness.faults.commands import (
 )
 from tests.harness.faults.processes import run_id
 from tests.harness.faults.site import PASSWORD, USER
-from tests.harness.faults.talk import Talk, info, is_silent
+from tests.harness.support.resp import Talk, info, is_silent
 
 LOCKS = [f"lock:{number}" for number in range(200)]
 

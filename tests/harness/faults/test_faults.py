@@ -13,7 +13,7 @@ from tests.harness.faults.clock import TOLERANCE, clock_error
 from tests.harness.faults.commands import ClientPause, DebugSleep
 from tests.harness.faults.fault import SiteFault, await_that
 from tests.harness.faults.site import PASSWORD, USER
-from tests.harness.faults.talk import Talk, info
+from tests.harness.support.resp import Talk, info
 
 
 def quick(fault: Fault) -> Fault:

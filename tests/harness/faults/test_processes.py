@@ -9,7 +9,7 @@ import pytest
 from tests.harness.faults import Site
 from tests.harness.faults.fault import await_that
 from tests.harness.faults.processes import Kill, RestartEmpty, RestartFromAof, Sigstop, run_id
-from tests.harness.faults.talk import Talk
+from tests.harness.support.resp import Talk
 
 
 def test_a_stopped_server_serves_what_it_was_sent_when_it_resumes(site: Site) -> None:

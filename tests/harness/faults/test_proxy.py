@@ -15,7 +15,7 @@ from tests.harness.faults import Proxy, Site, sites
 from tests.harness.faults.fault import await_that, revive
 from tests.harness.faults.network import ENDS
 from tests.harness.faults.relay import Relay
-from tests.harness.faults.talk import Talk, is_silent, pack, what_happens
+from tests.harness.support.resp import Talk, is_silent, pack, what_happens
 
 QUIET = 0.05  # seconds without a byte that count as silence
 

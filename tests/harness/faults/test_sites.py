@@ -13,7 +13,7 @@ import pytest
 from quorlock import Redlock
 from tests.harness.faults import sites
 from tests.harness.faults.site import USER
-from tests.harness.faults.talk import Talk
+from tests.harness.support.resp import Talk
 from tests.harness.support.wait import until
 
 ROOT = Path(__file__).parents[3]

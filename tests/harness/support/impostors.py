@@ -308,15 +308,20 @@ def half_reply(data: bytes = b"$5\r\nhel", *, then_closes: bool = False) -> Beha
     return behaviour
 
 
-def answers(reply: bytes | Callable[[list[bytes]], bytes]) -> Behaviour:
-    """Answers every command with these bytes, or with what a function makes of its arguments."""
+def answers(reply: bytes | Callable[[list[bytes]], bytes | None]) -> Behaviour:
+    """Answers every command with these bytes, or with what a function makes of its arguments: None
+    closes the connection.
+    """
 
     async def behaviour(caller: Caller) -> None:
         commands = hiredis.Reader(notEnoughData=None)
         while data := await caller.read():
             commands.feed(data)
             while (command := commands.gets()) is not None:
-                await caller.write(reply(command) if callable(reply) else reply)
+                words = reply(command) if callable(reply) else reply
+                if words is None:
+                    return
+                await caller.write(words)
 
     return behaviour
 
@@ -324,9 +329,9 @@ def answers(reply: bytes | Callable[[list[bytes]], bytes]) -> Behaviour:
 class Proxy(Listener):
     """Stands in front of a real server (`unix://` or `redis://` URL) and spoils the traffic.
 
-    Without orders it is transparent: whole replies pass in order, as many in one packet as came
-    in one. When the server cannot be reached, a caller sees its connection close. A caller that
-    leaves while requests are held has them delivered at `resume()`, as a network would.
+    Without orders it is transparent. When the server cannot be reached, a caller sees its
+    connection close. A caller that leaves while requests are held has them delivered at `resume()`,
+    as a network would.
     """
 
     def __init__(self, target: str, *, tcp: bool = False) -> None:
@@ -338,26 +343,13 @@ class Proxy(Listener):
         self._replies_flow = asyncio.Event()
         self._requests_flow.set()
         self._replies_flow.set()
-        self._to_drop = 0
-        self._sent = bytearray()
         self.delay = 0.0  # seconds by which every reply comes later; may be set at any time
         self.requests: list[list[bytes]] = []  # every command of every caller, as it arrived
-        self.reply_bytes = 0  # from the server, dropped ones included
-        self.replies_dropped = 0
 
     def lead_to(self, target: str) -> None:
         """Lead new connections to that server; those that are open stay where they are."""
         parts = urlsplit(target)
         self._target = (parts.hostname, parts.port, unquote(parts.path))
-
-    @property
-    def request_bytes(self) -> bytes:
-        """All that all callers sent, as it arrived."""
-        return bytes(self._sent)
-
-    def drop_replies(self, count: int = 1) -> None:
-        """Swallow the next `count` replies, whichever connection they come on. Pushes pass."""
-        self._call(self._set_to_drop(count))
 
     def hold(self, *, requests: bool = True, replies: bool = True) -> None:
         """Let nothing through until `resume()`. With `requests=False` the server still acts."""
@@ -396,13 +388,18 @@ class Proxy(Listener):
         with suppress(OSError):  # either side may be gone; the replies then end too
             while data := await reader.read(65536):
                 self._record(data, commands)
-                await self._requests_flow.wait()
-                server.write(data)
+                server.write(await self.forward(data))
                 await server.drain()
             server.write_eof()  # replies to what was sent still come
 
+    async def forward(self, data: bytes) -> bytes:
+        """Return the bytes to send for these of one caller, when they may be sent; subclasses do
+        otherwise.
+        """
+        await self._requests_flow.wait()
+        return data
+
     def _record(self, data: bytes, commands: hiredis.Reader) -> None:
-        self._sent += data
         with suppress(hiredis.ProtocolError):  # inline commands pass, but are not recognised
             commands.feed(data)
             while (command := commands.gets()) is not None:
@@ -411,14 +408,9 @@ class Proxy(Listener):
     async def _collect_replies(
         self, server: asyncio.StreamReader, replies: asyncio.Queue[tuple[float, bytes] | None]
     ) -> None:
-        buffer = bytearray()
         try:
             while data := await server.read(65536):
-                self.reply_bytes += len(data)
-                buffer += data
-                passed = b"".join([f for f in take_frames(buffer) if self._passes(f)])
-                if passed:
-                    replies.put_nowait((self._loop.time() + self.delay, passed))
+                replies.put_nowait((self._loop.time() + self.delay, data))
         except ConnectionError:
             pass  # the server was killed: for the caller the same as an orderly end
         finally:
@@ -433,16 +425,6 @@ class Proxy(Listener):
             await self._replies_flow.wait()
             writer.write(data)
             await writer.drain()
-
-    def _passes(self, frame: bytes) -> bool:
-        if self._to_drop == 0 or frame[:1] in (b">", b"|"):
-            return True
-        self._to_drop -= 1
-        self.replies_dropped += 1
-        return False
-
-    async def _set_to_drop(self, count: int) -> None:
-        self._to_drop = count
 
     async def _set_flow(self, *, requests: bool, replies: bool) -> None:
         for event, flows in ((self._requests_flow, requests), (self._replies_flow, replies)):
@@ -487,32 +469,3 @@ class TlsFront(Proxy):
     def client_context(self) -> ssl.SSLContext:
         """A context that trusts this front and checks its name."""
         return ssl.create_default_context(cafile=self.ca_file)
-
-
-def take_frames(buffer: bytearray) -> list[bytes]:
-    """Take all complete RESP values (2 and 3, attributes and pushes apart) off the front."""
-    frames: list[bytes] = []
-    start = 0
-    while (end := _frame_end(buffer, start)) is not None:
-        frames.append(bytes(buffer[start:end]))
-        start = end
-    del buffer[:start]
-    return frames
-
-
-def _frame_end(buffer: bytearray, start: int) -> int | None:
-    line_end = buffer.find(b"\r\n", start)
-    if line_end < 0:
-        return None
-    kind, end = buffer[start : start + 1], line_end + 2
-    if kind in b"$!=*~>%|":
-        size = int(buffer[start + 1 : line_end])
-        if kind in b"$!=":
-            end += size + 2 if size >= 0 else 0
-            return end if end <= len(buffer) else None
-        for _ in range(size * 2 if kind in b"%|" else size):
-            inner = _frame_end(buffer, end)
-            if inner is None:
-                return None
-            end = inner
-    return end

@@ -14,6 +14,7 @@ import quorlock.asyncio as aio
 from quorlock import NodeError, QuorumUnreachable
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Caller, Impostor, Proxy, answers
+from tests.harness.support.resp import bulk
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, raises
 
@@ -95,12 +96,11 @@ class Pretended:
         name, *words = command
         if name == b"INFO":
             text = f"run_id:{self.run_id}\r\nuptime_in_seconds:{self.uptime_s}\r\nrole:master\r\n"
-            return b"$%d\r\n%b\r\n" % (len(text), text.encode())
+            return bulk(text.encode())
         if name == b"SET" and words[0].startswith(b"quorlock:"):
             self.notes.setdefault(words[0], words[1])
         if name == b"GET":
-            note = self.notes.get(words[0])
-            return b"$-1\r\n" if note is None else b"$%d\r\n%b\r\n" % (len(note), note)
+            return bulk(self.notes.get(words[0]))
         return b":-3\r\n" if name.startswith(b"EVAL") else b"+OK\r\n"
 
 

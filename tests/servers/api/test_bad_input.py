@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 from urllib.parse import quote
 
-import hiredis
 import pytest
 
 from quorlock import (
@@ -58,6 +57,7 @@ from tests.harness.support.impostors import (
     http_400,
     silent,
 )
+from tests.harness.support.resp import bulk
 from tests.servers.api.faces import FACES, Face, real
 
 PASSWORD = "canary-p@ss/w:rd#?%41é"  # whatever comes out is searched for "canary"
@@ -609,37 +609,25 @@ def _server_info_then(reply: bytes | None, run_id: int) -> Behaviour:
     info = b"redis_version:7.0.0\r\nrun_id:%040d\r\n" % run_id
     info += b"uptime_in_seconds:1000\r\nrole:master\r\n"
     server_info = {b"HELLO": b"%1\r\n+proto\r\n:3\r\n", b"SELECT": b"+OK\r\n"}
-    server_info[b"INFO"] = _text(info)
+    server_info[b"INFO"] = bulk(info)
     side_keys = {b"GET": b"_\r\n", b"SET": b"+OK\r\n"}
     side_keys |= dict.fromkeys((b"EVAL", b"EVALSHA"), b":1\r\n")
 
     def keep(command: list[bytes]) -> bytes:
         """Store quorlock's side keys like a server, so that the shared settings work."""
         if command[:2] == [b"SET", b"quorlock:config"]:
-            side_keys[b"GET"] = _text(command[2])
+            side_keys[b"GET"] = bulk(command[2])
         elif command[0] == b"EVAL" and command[3] == b"quorlock:config":
-            side_keys[b"GET"] = _text(command[5])
+            side_keys[b"GET"] = bulk(command[5])
             return side_keys[b"GET"]
         return side_keys[command[0]]
 
-    async def behaviour(caller: Caller) -> None:
-        commands = hiredis.Reader(notEnoughData=None)
-        while data := await caller.read():
-            commands.feed(data)
-            while (command := commands.gets()) is not None:
-                if any(word.startswith(b"quorlock:") for word in command[1:4:2]):
-                    words: bytes | None = keep(command)
-                else:
-                    words = server_info.get(command[0], reply)
-                if words is None:
-                    return
-                await caller.write(words)
+    def reply_to(command: list[bytes]) -> bytes | None:
+        if any(word.startswith(b"quorlock:") for word in command[1:4:2]):
+            return keep(command)
+        return server_info.get(command[0], reply)
 
-    return behaviour
-
-
-def _text(value: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(value), value)
+    return answers(reply_to)
 
 
 def turned_away(text: bytes) -> Behaviour:

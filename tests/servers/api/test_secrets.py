@@ -11,6 +11,7 @@ import pytest
 from quorlock import LeaseLost, NodeError, QuorlockError
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Impostor, answers
+from tests.harness.support.resp import bulk
 from tests.servers.api.faces import Face, raises
 from tests.servers.api.test_bad_input import everything_told
 
@@ -42,10 +43,6 @@ class PlaysBack:
         if name.startswith(b"EVAL") and not rest[2].startswith(b"quorlock:"):
             return b"-" + self.quote(words) + b"\r\n"
         return b":1\r\n" if name.startswith(b"EVAL") else b"+PONG\r\n"
-
-
-def bulk(text: bytes | None) -> bytes:
-    return b"$-1\r\n" if text is None else b"$%d\r\n%b\r\n" % (len(text), text)
 
 
 def as_redis(words: list[bytes]) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 from quorlock import ConfigError, NodeError, Redlock
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Impostor, answers
+from tests.harness.support.resp import bulk
 from tests.servers.api.faces import Face, raises
 
 SETTINGS: dict[str, Any] = {"restart_guard": None, "outage_timeout": 0.5, "connect_timeout": 5.0}
@@ -62,7 +63,7 @@ class Says:
 
     def __call__(self, words: list[bytes]) -> bytes:
         if words[0] == b"INFO":
-            return b"$%d\r\n%b\r\n" % (len(self.info), self.info)
+            return bulk(self.info)
         if words[0].startswith(b"EVAL"):
             return self.script
         return b"%0\r\n" if words[0] == b"HELLO" else b"_\r\n"
@@ -71,7 +72,7 @@ class Says:
 def no_run_id(words: list[bytes]) -> bytes:
     """Reply without a run_id, like Dragonfly (its issue 2400 has the mode)."""
     info = b"redis_version:7.4.0\r\ndragonfly_version:df-v1.34.2\r\nrole:master\r\n"
-    return b"$%d\r\n%b\r\n" % (len(info), info) if words[0] == b"INFO" else Says(b"")(words)
+    return bulk(info) if words[0] == b"INFO" else Says(b"")(words)
 
 
 STRANGE: list[tuple[str, Callable[[list[bytes]], bytes], str]] = [

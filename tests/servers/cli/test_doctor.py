@@ -23,6 +23,7 @@ from quorlock._cli.doctor.probe import find_out
 from quorlock.testing.servers import Servers, find_binary
 from tests.harness.faults import shim
 from tests.harness.support.impostors import Impostor, Proxy, TlsFront, answers
+from tests.harness.support.resp import bulk
 from tests.harness.support.wait import until
 from tests.servers.cli.command import Shell
 
@@ -381,7 +382,7 @@ def test_a_node_that_plays_back_what_it_was_sent(two: list[str]) -> None:
     def plays_back(words: list[bytes]) -> bytes:
         if words[0] == b"INFO":
             text = f"role:{secret}\r\nredis_mode:{secret[:-2]}\r\nrun_id:{'1' * 40}\r\n".encode()
-            return b"$%d\r\n%b\r\n" % (len(text), text)
+            return bulk(text)
         if words[0] in (b"AUTH", b"PING"):
             return b"+OK\r\n"
         return f"-ERR no '{secret}' '{secret[3:]}' '{secret[:9]}' '{token}'\r\n".encode()

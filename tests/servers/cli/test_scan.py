@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -111,12 +110,8 @@ def test_what_is_escaped_means_itself(text: bytes, nodes: Servers) -> None:
 class WithoutType(Proxy):
     """A server before 6.0: its SCAN knows no TYPE, and says so in the same words."""
 
-    async def _carry_requests(
-        self, reader: asyncio.StreamReader, server: asyncio.StreamWriter
-    ) -> None:
-        while data := await reader.read(65536):
-            server.write(data.replace(b"\r\nTYPE\r\n", b"\r\nTYPO\r\n"))
-            await server.drain()
+    async def forward(self, data: bytes) -> bytes:
+        return data.replace(b"\r\nTYPE\r\n", b"\r\nTYPO\r\n")
 
 
 def test_a_server_that_knows_no_types(nodes: Servers) -> None:

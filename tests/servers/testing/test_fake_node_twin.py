@@ -33,6 +33,7 @@ from quorlock._protocol.encoding import COUNTER, encode
 from quorlock.testing.fake_commands import COMMANDS, ClientSession
 from quorlock.testing.fake_node import DAY_MS, FULL, OK, Entry, Error, FakeNode, Reply, Status
 from quorlock.testing.servers import Servers, find_binary
+from tests.harness.support.resp import pack
 from tests.servers.testing.twins import (
     KEYS,
     Ask,
@@ -47,7 +48,6 @@ from tests.servers.testing.twins import (
     content,
     flat,
     judge,
-    packed,
     sequence,
     shown,
     shrunk,
@@ -131,7 +131,7 @@ class Asking(ClientSession):
         command = as_command(tuple(words), self.node)
         if command is None:
             return super().execute(words, at)
-        assert encode(command) == packed(tuple(words))
+        assert encode(command) == pack(*words)
         return self.node.ask(command, at)
 
 

@@ -30,8 +30,8 @@ from tests.harness.support.impostors import (
     half_reply,
     http_400,
     silent,
-    take_frames,
 )
+from tests.harness.support.resp import take_frames
 from tests.harness.support.wait import until
 
 PING = b"*1\r\n$4\r\nPING\r\n"
@@ -158,14 +158,12 @@ def test_an_endless_string_does_not_end() -> None:
 
 
 def test_a_transparent_proxy(server: Server, proxy: Proxy) -> None:
-    """Untouched, a proxy passes commands and whole replies, and has written all down."""
+    """Untouched, a proxy passes commands and replies, and records the commands."""
     with dial(proxy) as caller:
         assert ask(caller, SET) == b"+OK\r\n"
         caller.sendall(GET + PING)
         assert read_frames(caller, 2) == [b"$1\r\nv\r\n", b"+PONG\r\n"]
-    assert proxy.request_bytes == SET + GET + PING
     assert proxy.requests == [[b"SET", b"k", b"v"], [b"GET", b"k"], [b"PING"]]
-    assert proxy.reply_bytes == len(b"+OK\r\n$1\r\nv\r\n+PONG\r\n")
     assert server.keys() == [b"k"]
 
 
@@ -217,30 +215,6 @@ def test_delay_is_latency_not_rate(proxy: Proxy) -> None:
         assert 0.05 <= time.monotonic() - started < 0.2
         proxy.delay = 0.0
         assert ask(caller, PING) == b"+PONG\r\n"
-
-
-def test_dropped_replies_were_acted_on(server: Server, proxy: Proxy) -> None:
-    """A swallowed reply is one whose command the server has done; the next one passes."""
-    with dial(proxy) as caller:
-        proxy.drop_replies(1)
-        caller.sendall(SET)
-        assert hears_nothing(caller)
-        assert server.execute("GET", "k") == b"v"
-        assert ask(caller, GET) == b"$1\r\nv\r\n"
-        assert proxy.replies_dropped == 1
-
-
-def test_pushes_are_not_replies(server: Server, proxy: Proxy) -> None:
-    """A push that arrives while a reply is to be dropped goes through."""
-    with dial(proxy) as caller:
-        ask(caller, b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n")
-        ask(caller, b"*3\r\n$6\r\nCLIENT\r\n$8\r\nTRACKING\r\n$2\r\nON\r\n")
-        ask(caller, GET)
-        proxy.drop_replies(1)
-        server.execute("SET", "k", 1)
-        assert caller.recv(100).startswith(b">2\r\n$10\r\ninvalidate")
-        caller.sendall(PING)
-        assert hears_nothing(caller)
 
 
 def test_hold_keeps_all_back(server: Server, proxy: Proxy) -> None:

@@ -20,7 +20,6 @@ from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
-import hiredis
 import pytest
 
 import quorlock
@@ -35,6 +34,7 @@ from quorlock import (
 from quorlock.testing import memory
 from quorlock.testing.memory import Elsewhere, MemoryNode, MemoryNodes
 from quorlock.testing.servers import ServerReplyError
+from tests.harness.support.resp import Talk, pack
 from tests.harness.support.wait import until, until_async
 from tests.servers.api.faces import FACES, Face, raises
 
@@ -624,9 +624,9 @@ def test_a_fault_of_the_thread_hangs_no_client(
     """Were there a mistake in it, connections would be closed, and the next one served again."""
     told: list[object] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
-    with Client(nodes[0]) as client, monkeypatch.context() as patch:
+    with connected(nodes[0]) as client, monkeypatch.context() as patch:
         patch.setattr(memory, "_encoded", None)
-        with pytest.raises(ConnectionResetError):
+        with pytest.raises(ConnectionError):
             client.ask(b"PING")
         assert until(lambda: serving() == [])
     assert len(told) == 1
@@ -637,67 +637,40 @@ def test_a_fault_of_the_thread_hangs_no_client(
 # --- bytes -----------------------------------------------------------------------------------
 
 
-class Client:
-    """A client without manners, on one connection."""
-
-    def __init__(self, node: MemoryNode) -> None:
-        self.sock = memory.connect(node.name, forked=False)
-        self.sock.settimeout(10)
-        self.reader = hiredis.Reader(notEnoughData=self)
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.sock.close()
-
-    def reply(self) -> Any:
-        while (reply := self.reader.gets()) is self:
-            data = self.sock.recv(4096)
-            if not data:
-                raise ConnectionResetError
-            self.reader.feed(data)
-        return reply
-
-    def ask(self, *words: bytes) -> Any:
-        self.sock.sendall(packed(*words))
-        return self.reply()
-
-
-def packed(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
+def connected(node: MemoryNode) -> Talk:
+    return Talk(memory.connect(node.name, forked=False), timeout=10)
 
 
 def test_bytes_in_any_portions(nodes: MemoryNodes) -> None:
     """Byte by byte, and a thousand commands in one piece: one answer each, in order."""
-    with Client(nodes[0]) as client:
-        for byte in packed(b"SET", b"a", b"1"):
-            client.sock.sendall(bytes([byte]))
-        assert client.reply() == b"OK"
-        client.sock.sendall(packed(b"RPUSH", b"list", b"x") * 1000)
-        assert [client.reply() for _ in range(1000)] == list(range(1, 1001))
-        client.sock.sendall(b"*0\r\n" + packed(b"GET", b"a"))
-        assert client.reply() == b"1"
+    with connected(nodes[0]) as client:
+        for byte in pack(b"SET", b"a", b"1"):
+            client.socket.sendall(bytes([byte]))
+        assert client.read() == b"OK"
+        client.socket.sendall(pack(b"RPUSH", b"list", b"x") * 1000)
+        assert [client.read() for _ in range(1000)] == list(range(1, 1001))
+        client.socket.sendall(b"*0\r\n" + pack(b"GET", b"a"))
+        assert client.read() == b"1"
 
 
 def test_a_client_that_does_not_read(nodes: MemoryNodes) -> None:
     """Far more replies than a socket holds wait for it, and other clients are served."""
     text, count = b"x" * 10_000, 500
-    with Client(nodes[0]) as client, Client(nodes[0]) as other:
+    with connected(nodes[0]) as client, connected(nodes[0]) as other:
         assert client.ask(b"SET", b"a", text) == b"OK"
-        client.sock.sendall(packed(b"GET", b"a") * count)
+        client.socket.sendall(pack(b"GET", b"a") * count)
         assert other.ask(b"PING") == b"PONG"
-        assert all(client.reply() == text for _ in range(count))
+        assert all(client.read() == text for _ in range(count))
         assert client.ask(b"PING") == b"PONG"
 
 
 def test_both_protocols(nodes: MemoryNodes) -> None:
     """RESP2 until HELLO says otherwise, for this connection alone."""
-    with Client(nodes[0]) as client, Client(nodes[0]) as other:
+    with connected(nodes[0]) as client, connected(nodes[0]) as other:
 
         def raw(*words: bytes) -> bytes:
-            client.sock.sendall(packed(*words))
-            return client.sock.recv(4096)
+            client.socket.sendall(pack(*words))
+            return client.socket.recv(4096)
 
         assert raw(b"GET", b"a") == b"$-1\r\n"
         assert raw(b"HELLO", b"2").startswith(b"*14\r\n$6\r\nserver\r\n")
@@ -709,47 +682,47 @@ def test_both_protocols(nodes: MemoryNodes) -> None:
         assert raw(b"KEYS", b"a*") == b"*0\r\n"
         assert raw(b"PING") == b"+PONG\r\n"
         assert raw(b"\xff").startswith(b"-ERR unknown command '\xff'")
-        other.sock.sendall(packed(b"GET", b"a"))
-        assert other.sock.recv(4096) == b"$-1\r\n"
+        other.socket.sendall(pack(b"GET", b"a"))
+        assert other.socket.recv(4096) == b"$-1\r\n"
 
 
 @pytest.mark.parametrize(
     "nonsense", [b"PING\r\n", b"*1\r\n:5\r\n", b"$4\r\nPING\r\n", b"\0\0", b"%1\r\n*0\r\n:1\r\n"]
 )
 def test_nonsense_ends_the_connection(nodes: MemoryNodes, nonsense: bytes) -> None:
-    with Client(nodes[0]) as client:
-        client.sock.sendall(nonsense)
-        assert str(client.reply()).startswith("ERR Protocol error")
-        assert client.sock.recv(100) == b""
+    with connected(nodes[0]) as client:
+        client.socket.sendall(nonsense)
+        assert str(client.read()).startswith("ERR Protocol error")
+        assert client.socket.recv(100) == b""
 
 
 def test_what_a_hung_node_was_sent_waits(nodes: MemoryNodes) -> None:
     """Commands are not executed while it hangs, executed in order when it resumes, dropped when it
     is stopped.
     """
-    with Client(nodes[0]) as client:
+    with connected(nodes[0]) as client:
         nodes[0].hang()
-        client.sock.sendall(packed(b"SET", b"a", b"1") + packed(b"GET", b"a"))
-        client.sock.settimeout(0.05)
+        client.socket.sendall(pack(b"SET", b"a", b"1") + pack(b"GET", b"a"))
+        client.socket.settimeout(0.05)
         with pytest.raises(TimeoutError):
-            client.sock.recv(1)
+            client.socket.recv(1)
         nodes[0].go_on()
-        client.sock.settimeout(10)
-        assert [client.reply(), client.reply()] == [b"OK", b"1"]
+        client.socket.settimeout(10)
+        assert [client.read(), client.read()] == [b"OK", b"1"]
         nodes[0].hang()
-        client.sock.sendall(packed(b"SET", b"b", b"1"))
+        client.socket.sendall(pack(b"SET", b"b", b"1"))
         nodes[0].stop()
-        with pytest.raises(ConnectionResetError):
-            client.reply()
+        with pytest.raises(ConnectionError):
+            client.read()
     nodes[0].start()
     assert nodes[0].keys() == [b"a"]
 
 
 def test_what_no_thread_has_read_yet_was_sent(nodes: MemoryNodes) -> None:
     """Done when go_on() returns, though the thread has had no chance to see it."""
-    with Client(nodes[0]) as client, memory._house.lock:
+    with connected(nodes[0]) as client, memory._house.lock:
         nodes[0].hang()
-        client.sock.sendall(packed(b"SET", b"a", b"1"))
+        client.socket.sendall(pack(b"SET", b"a", b"1"))
         nodes[0].go_on()
         assert nodes[0].keys() == [b"a"]
 
@@ -759,13 +732,13 @@ def test_connections_end_with_what_they_led_to(nodes: MemoryNodes) -> None:
     have closed.
     """
     for end in (MemoryNode.stop, MemoryNode.restart, MemoryNode.reset):
-        with Client(nodes[0]) as client:
+        with connected(nodes[0]) as client:
             assert client.ask(b"PING") == b"PONG"
             end(nodes[0])
-            assert client.sock.recv(1) == b""
+            assert client.socket.recv(1) == b""
         nodes[0].start()
     for _ in range(50):
-        with Client(nodes[0]) as client:
+        with connected(nodes[0]) as client:
             assert client.ask(b"PING") == b"PONG"
     assert until(lambda: serving() == [])
     assert nodes[0]._door._visits == {}

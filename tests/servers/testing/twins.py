@@ -23,6 +23,7 @@ from quorlock._protocol.encoding import COUNTER, MARKER
 from quorlock.testing.fake_commands import ClientSession, Text
 from quorlock.testing.fake_node import Entry, Error, FakeNode, Reply, Status
 from quorlock.testing.servers import Server
+from tests.harness.support.resp import pack
 
 Words = tuple[bytes, ...]
 
@@ -319,7 +320,7 @@ class Real:
 
     def talk(self, *packet: Words) -> list[Any]:
         """Send commands together and await their replies."""
-        self.socket.sendall(b"".join(packed(words) for words in packet))
+        self.socket.sendall(b"".join(pack(*words) for words in packet))
         return [read(self.file) for _ in packet]
 
     def play(self, steps: Sequence[Step]) -> Transcript:
@@ -368,11 +369,6 @@ TURNS: dict[str, Words] = {
     "full": (b"CONFIG", b"SET", b"maxmemory", b"1"),
     "roomy": (b"CONFIG", b"SET", b"maxmemory", b"0"),
 }
-
-
-def packed(words: Words) -> bytes:
-    parts = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
-    return b"*%d\r\n" % len(words) + parts
 
 
 def read(file: Any) -> Any:

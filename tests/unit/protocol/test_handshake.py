@@ -17,6 +17,7 @@ from quorlock._protocol.handshake import Handshake, NodeRejected, ServerInfo
 from quorlock._protocol.reader import REPLY_BYTES_MAX
 from quorlock.errors import VoteCode
 from quorlock.testing.servers import Servers
+from tests.harness.support.resp import bulk
 
 PASSWORD = "canary-Pa55"
 RUN_ID = "0123456789abcdef0123456789abcdef01234567"
@@ -30,10 +31,6 @@ NO_HELLO = b"-ERR unknown command `HELLO`, with args beginning with: `3`\r\n"
 NOAUTH = b"-NOAUTH Authentication required.\r\n"
 OK = b"+OK\r\n"
 RAN = b":1\r\n" * 2  # both of the scripts that it tries
-
-
-def bulk(text: bytes) -> bytes:
-    return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
 def verbatim(text: bytes) -> bytes:
