@@ -10,11 +10,8 @@ import asyncio
 import contextlib
 import gc
 import signal
-import subprocess
-import sys
 import threading
 import time
-from dataclasses import dataclass
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
@@ -23,6 +20,7 @@ import pytest
 import quorlock
 import quorlock.asyncio
 from quorlock import QuorlockError
+from tests.harness.support.program import Ended, Program
 from tests.harness.support.wait import until, until_async
 from tests.servers.api.faces import left_over
 
@@ -59,48 +57,12 @@ def ready(*leases):
 """
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The result of a program."""
-
-    status: int
-    output: str
-    noise: str
-    seconds: float
-
-
-class Program:
-    """A program in a separate process; it prints "ready" and waits for our line to continue."""
-
-    def __init__(self, nodes: Servers, source: str, flags: tuple[str, ...] = STRICT) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, *flags, "-c", HEAD + dedent(source), *nodes.urls],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self) -> Program:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if line != "ready\n":
-            pytest.fail(line + self.process.communicate(timeout=TIMEOUT)[1])
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-    def go_on(self) -> Ended:
-        """Let it continue to its end."""
-        began = time.monotonic()
-        output, noise = self.process.communicate("go\n", timeout=TIMEOUT)
-        return Ended(self.process.returncode, output, noise, time.monotonic() - began)
+def started(nodes: Servers, source: str, flags: tuple[str, ...] = STRICT) -> Program:
+    return Program(*flags, "-c", HEAD + dedent(source), *nodes.urls, timeout=TIMEOUT)
 
 
 def run(nodes: Servers, source: str) -> Ended:
-    with Program(nodes, source) as program:
+    with started(nodes, source) as program:
         return program.go_on()
 
 
@@ -367,7 +329,7 @@ def test_end_with_one_node_hung_and_one_dead(nodes: Servers, program: str) -> No
     """The exit is bounded and quiet, and the hung node processes its commands in order when it
     resumes.
     """
-    with Program(nodes, QUIET_ENDS[program]) as running:
+    with started(nodes, QUIET_ENDS[program]) as running:
         nodes[3].kill()
         nodes[4].stop()
         ended = running.go_on()
@@ -383,7 +345,7 @@ def test_end_with_one_node_hung_and_one_dead(nodes: Servers, program: str) -> No
     ids=lambda name: name.replace(" ", "-"),
 )
 def test_end_with_all_nodes_hung(nodes: Servers, program: str) -> None:
-    with Program(nodes, QUIET_ENDS[program]) as running:
+    with started(nodes, QUIET_ENDS[program]) as running:
         for server in nodes:
             server.stop()
         ended = running.go_on()
@@ -464,21 +426,16 @@ INTERRUPTED = {
 @pytest.mark.parametrize("program", INTERRUPTED, ids=lambda name: name.replace(" ", "-"))
 def test_ctrl_c(nodes: Servers, program: str) -> None:
     """The program prints only its traceback, and dies of SIGINT."""
-    with Program(nodes, INTERRUPTED[program]) as running:
-        assert running.process.stdin is not None
-        running.process.stdin.write("go\n")
-        running.process.stdin.flush()
+    with started(nodes, INTERRUPTED[program]) as running:
+        running.begin()
         time.sleep(0.3)
         running.process.send_signal(signal.SIGINT)
-        running.process.stdin.close()
-        running.process.stdin = None
-        began = time.monotonic()
-        _, noise = running.process.communicate(timeout=TIMEOUT)
-        assert time.monotonic() - began < 2
-        assert running.process.returncode == -signal.SIGINT
-    assert noise.rstrip().endswith("KeyboardInterrupt"), noise
-    assert "Exception ignored" not in noise
-    assert "Warning" not in noise
+        ended = running.end()
+    assert ended.seconds < 2
+    assert ended.status == -signal.SIGINT
+    assert ended.noise.rstrip().endswith("KeyboardInterrupt"), ended.noise
+    assert "Exception ignored" not in ended.noise
+    assert "Warning" not in ended.noise
     clean(nodes)
 
 
@@ -502,7 +459,7 @@ def test_loop_closed_without_close(nodes: Servers) -> None:
         del redlock
         gc.collect()
     """
-    with Program(nodes, source, flags=()) as program:
+    with started(nodes, source, flags=()) as program:
         quiet(program.go_on())
 
 

@@ -11,8 +11,6 @@ import itertools
 import os
 import queue
 import random
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -30,8 +28,9 @@ from quorlock._drivers.clock import now
 from quorlock._drivers.sync.pool import Borrower
 from quorlock.errors import VoteCode
 from tests.harness.support.impostors import Proxy
+from tests.harness.support.program import Program
 from tests.harness.support.wait import until
-from tests.servers.api.faces import left_over
+from tests.servers.api.faces import holders, left_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -181,12 +180,14 @@ def cycle(redlock: Face, resource: str = "warm", timeout: float = 2.0) -> None:
 
 
 def all_up(redlock: Face, within: float = 5.0) -> None:
-    end = time.monotonic() + within
-    while not all(node.up for node in redlock.nodes()):
-        assert time.monotonic() < end, redlock.nodes()
+    def is_so() -> bool:
+        if all(node.up for node in redlock.nodes()):
+            return True
         with suppress(QuorlockError):  # on a busy machine a short node_timeout may be too short
             redlock.release(redlock.acquire("warm", 2.0))
-        time.sleep(0.005)
+        return False
+
+    assert until(is_so, within), redlock.nodes()
 
 
 def paid(redlock: Face, within: float = 5.0) -> None:
@@ -526,9 +527,7 @@ def test_late_answers_are_not_counted_in_the_next_round(
                 proxy.hold(requests=False)
             with pytest.raises(QuorumUnreachable):
                 redlock.try_acquire(resource)
-            end = time.monotonic() + 2
-            while any(server.execute("GET", resource) for server in nodes):
-                assert time.monotonic() < end
+            assert until(lambda: not any(holders(nodes, resource)), 2)  # noqa: B023
             for server in nodes[2:]:
                 server.execute("SET", resource, "another")
             late = [threading.Timer(random.uniform(0.0, 0.03), p.resume) for p in proxies]
@@ -725,8 +724,7 @@ EXIT = """
     import sys
     from quorlock import QuorlockError, Redlock
 
-    how, urls = sys.argv[1], sys.argv[2:]
-    redlock = Redlock(urls, node_timeout=0.02, outage_timeout=0.1)
+    redlock = Redlock(sys.argv[1:], node_timeout=0.02, outage_timeout=0.1)
     redlock.lock("warm").acquire().release()
     print("ready", flush=True)
     sys.stdin.readline()
@@ -734,9 +732,6 @@ EXIT = """
         redlock.lock("r", timeout=0.05).acquire()
     except QuorlockError as error:
         print(type(error).__name__, flush=True)
-        if how == "exit":
-            sys.exit(0)
-        raise SystemExit(0)
 """
 EXIT_ASYNCIO = """
     import asyncio, logging, sys
@@ -746,7 +741,7 @@ EXIT_ASYNCIO = """
     # That a callback took 100 ms is no noise of ours: on a busy machine any may.
     logging.getLogger("asyncio").addFilter(lambda s: not s.msg.startswith("Executing %s took"))
 
-    async def main(how, urls):
+    async def main(urls):
         redlock = Redlock(urls, node_timeout=0.02, outage_timeout=0.1)
         await (await redlock.lock("warm").acquire()).release()
         print("ready", flush=True)
@@ -756,31 +751,21 @@ EXIT_ASYNCIO = """
         except QuorlockError as error:
             print(type(error).__name__, flush=True)
 
-    asyncio.run(main(sys.argv[1], sys.argv[2:]))
+    asyncio.run(main(sys.argv[1:]))
 """
 
 
 @pytest.mark.parametrize("script", [EXIT, EXIT_ASYNCIO], ids=["blocking", "asyncio"])
 def test_exit_right_after_a_failed_acquire(nodes: Servers, script: str) -> None:
     """The process is gone when the hung majority resumes: it finds every SET with its release."""
-    command = [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(script), "exit"]
-    with subprocess.Popen(
-        [*command, *nodes.urls],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+    command = ["-X", "dev", "-W", "error", "-c", textwrap.dedent(script), *nodes.urls]
+    with Program(*command, timeout=20) as program:
         for server in nodes[2:]:
             server.stop()
-        began = time.monotonic()
-        output, noise = process.communicate("go\n", timeout=20)
-        took = time.monotonic() - began
+        ended = program.go_on()
     for server in nodes[2:]:
         server.cont()
-    assert output == "QuorumUnreachable\n"
-    assert noise == ""
-    assert took < 4, took
+    assert ended.output == "QuorumUnreachable\n"
+    assert ended.noise == ""
+    assert ended.seconds < 4, ended
     stays_clean(nodes, 0.1)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 import quorlock
 import quorlock.asyncio as aio
 from quorlock.testing.servers import Server
+from tests.harness.support.wait import until_async
 
 T = TypeVar("T")
 
@@ -124,6 +125,25 @@ class BlockingFace(Face):
 
 
 FACES = (BlockingFace(), Face())
+
+
+async def sees_all(redlock: aio.Redlock) -> bool:
+    """Return whether every node soon answers an inspection."""
+
+    async def is_so() -> bool:
+        return not any(view.error for view in (await redlock.inspect("seen")).nodes)
+
+    return await until_async(is_so)
+
+
+async def all_up(redlock: aio.Redlock, resource: str = "warm", within: float = 5.0) -> bool:
+    """Use the lock until every node is connected: a majority does without the others."""
+
+    async def is_so() -> bool:
+        await (await redlock.lock(resource).acquire(timeout=10)).release()
+        return all(node.up for node in redlock.nodes)
+
+    return await until_async(is_so, within)
 
 
 async def until_over(lease: aio.Lease) -> None:

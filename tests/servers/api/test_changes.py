@@ -12,6 +12,7 @@ import quorlock
 from quorlock import QuorlockError
 from quorlock._drivers import change_agreement as change
 from quorlock.testing.servers import Server, Servers
+from tests.harness.support.wait import until
 
 CONFIG = "quorlock:config"
 BRIEF: dict[str, Any] = {"ttl": 0.4, "max_ttl": 0.4, "node_timeout": 0.1, "restart_guard": None}
@@ -65,19 +66,13 @@ class Clients:
     def go_on(self, count: int = 20) -> None:
         """Wait until so many more leases were had."""
         goal = self.leases + count
-        for _ in range(1_000):
-            if self.leases >= goal:
-                return
-            threading.Event().wait(0.01)
-        raise AssertionError((self.leases, goal, self.refused[-3:]))
+        enough = until(lambda: self.leases >= goal, 10)
+        assert enough, (self.leases, goal, self.refused[-3:])
 
     def await_refusal(self, *texts: str) -> None:
         """Wait until a client was refused with one of these texts."""
-        for _ in range(1_000):
-            if any(text in refusal for refusal in list(self.refused) for text in texts):
-                return
-            threading.Event().wait(0.01)
-        raise AssertionError(self.refused[-3:])
+        refused = until(lambda: any(t in said for said in list(self.refused) for t in texts), 10)
+        assert refused, self.refused[-3:]
 
     def join(self) -> None:
         self.over.set()

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from quorlock import AcquireTimeout
 from quorlock.testing.servers import Servers
+from tests.harness.support.program import Program
 from tests.servers.api.contender import CRITICAL_SECTION, RETRY_DELAY
 from tests.servers.api.faces import FACES, Face, left_over, raises, steal
 
@@ -117,29 +117,17 @@ async def test_200_tasks(nodes: Servers) -> None:
 
 def test_8_processes(nodes: Servers) -> None:
     """Blocking, in separate processes: no two hold the lock at once, and each has its turn."""
-    command = [sys.executable, str(CONTENDER), json.dumps(nodes.urls)]
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    contenders = [subprocess.Popen(command, text=True, **pipes) for _ in range(8)]
-    try:
+    with ExitStack() as stack:
+        command = (str(CONTENDER), json.dumps(nodes.urls))
+        contenders = [stack.enter_context(Program(*command)) for _ in range(8)]
         for contender in contenders:
-            assert contender.stdout is not None
-            assert contender.stdout.readline() == "ready\n", contender.communicate()[1]
-        for contender in contenders:
-            assert contender.stdin is not None
-            contender.stdin.write("go\n")
-            contender.stdin.flush()
+            contender.begin()
         time.sleep(SECONDS)
         # All at once: who is left alone would have the resource for itself.
         with ThreadPoolExecutor(8) as threads:
-            told = list(
-                threads.map(lambda contender: contender.communicate(timeout=60), contenders)
-            )
-    finally:
-        for contender in contenders:
-            contender.kill()
-            contender.communicate()
-    assert [stderr for _, stderr in told] == [""] * 8
-    turns = [[(begin, end) for begin, end in json.loads(stdout)] for stdout, _ in told]
+            ended = list(threads.map(Program.end, contenders))
+    assert [contender.noise for contender in ended] == [""] * 8
+    turns = [[(begin, end) for begin, end in json.loads(one.output)] for one in ended]
     assert overlaps(turns) == []
     tell("processes", turns, [])
     assert all(turns)

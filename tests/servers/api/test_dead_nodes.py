@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from statistics import median
 from typing import Any
 
@@ -13,7 +12,7 @@ import quorlock.asyncio as aio
 from quorlock import QuorumUnreachable
 from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import Face, left_over, raises
+from tests.servers.api.faces import Face, left_over, raises, sees_all
 
 SETTINGS: dict[str, Any] = {"node_timeout": 0.25, "connect_timeout": 0.5}
 CYCLES = 60
@@ -86,16 +85,6 @@ async def test_restarted_nodes_vote_again(face: Face, mortal_nodes: Servers) -> 
             node.kill()
         await cycles(redlock, 5)
     assert left_over(mortal_nodes[:3]) == {}
-
-
-async def sees_all(redlock: aio.Redlock) -> bool:
-    """Wait until every node answers an inspection again."""
-    for _ in range(500):
-        views = (await redlock.inspect("a")).nodes
-        if not any(view.error for view in views):
-            return True
-        await asyncio.sleep(0.01)
-    return False
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["seen alive", "dead from the start"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from itertools import pairwise
@@ -16,6 +14,7 @@ import pytest
 import quorlock.asyncio as aio
 from quorlock import ConfigError, NodeError, Ticket
 from quorlock.testing.servers import Server, Servers
+from tests.harness.support.program import Program
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, holders, raises, wipe
 
@@ -295,13 +294,10 @@ async def test_a_crowd_gets_a_fence_each(face: Face, nodes: Servers) -> None:
 
 def test_two_processes_get_rising_fences(nodes: Servers) -> None:
     """A process that starts to acquire after another has its lease gets a larger fence."""
-    command = [sys.executable, str(FENCER), json.dumps(nodes.urls), "40"]
-    pipe = subprocess.PIPE
-    crew = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
-    for process in crew:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    told = [process.communicate("go\n", timeout=60)[0] for process in crew]
+    command = (str(FENCER), json.dumps(nodes.urls), "40")
+    with Program(*command) as one, Program(*command) as other:
+        one.begin()
+        told = [program.output for program in (other.go_on(), one.end())]
     turns = sorted((tuple(turn) for text in told for turn in json.loads(text)), key=lambda t: t[1])
     assert len({fence for _, _, fence in turns}) == len(turns) == 80
     for number, (_, granted_at, fence) in enumerate(turns):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 import weakref
 from typing import Any
 
@@ -21,18 +20,18 @@ from quorlock._core.results import LossReason
 from quorlock._core.time import FOR_EVER
 from quorlock._drivers import clock
 from quorlock.testing.servers import Server, Servers
-from tests.harness.support.wait import until_async
+from tests.harness.support.wait import until, until_async
 from tests.servers.api.faces import (
     Face,
     holders,
     left_over,
     raises,
     real,
+    sees_all,
     steal,
     until_over,
     wipe,
 )
-from tests.servers.api.test_dead_nodes import sees_all
 
 # Short enough to wait for, long enough for a busy machine to do something within.
 SHORT = 0.16
@@ -174,8 +173,7 @@ async def test_an_extension_noticed_after_the_end_is_a_loss(
     prolong = LeaseState.extend_validity
 
     def after_a_pause(lease_state: LeaseState, valid_until: int, ttl_ms: int) -> bool:
-        while lease_state.held:
-            time.sleep(0.005)
+        assert until(lambda: not lease_state.held, 20)
         return prolong(lease_state, valid_until, ttl_ms)
 
     monkeypatch.setattr(LeaseState, "extend_validity", after_a_pause)
@@ -289,7 +287,7 @@ async def test_anothers_key_is_never_touched(face: Face, nodes: Servers, thief_h
     async with face.redlock(nodes.urls) as redlock:
         first, second = [await redlock.lock(name).acquire() for name in ("a", "b")]
         for name in ("a", "b"):
-            assert await until_async(lambda name=name: None not in holders(nodes, name))  # type: ignore[misc]
+            assert await until_async(lambda: None not in holders(nodes, name))  # noqa: B023
             wipe(nodes[:thief_has], name)
             steal(nodes[:thief_has], name)
         lost = await raises(LeaseLost, first.extend(1))
@@ -466,8 +464,8 @@ def test_a_loss_that_renewal_sees_wakes_who_waits(
         lost = lease.lost
         waiter = threading.Thread(target=lost.wait)
         waiter.start()
-        while not lost._event._waiters.waiting:  # type: ignore[attr-defined]
-            time.sleep(0.001)
+        waiters = lost._event._waiters  # type: ignore[attr-defined]
+        assert until(lambda: waiters.waiting)
         lease._state.end(LossReason.TAKEN)  # as renewal says it
         waiter.join(10)
         assert not waiter.is_alive()

@@ -357,7 +357,7 @@ async def test_what_a_warning_raises_is_logged(
             for declines in (1, 2):
                 for node in mortal_nodes:
                     node.stop()
-                assert await until_async(lambda n=declines: len(caplog.records) == n, 6)  # type: ignore[misc]
+                assert await until_async(lambda: len(caplog.records) == declines, 6)  # noqa: B023
                 for node in mortal_nodes:
                     node.cont()
                 assert await until_async(lambda: lease.validity > 1.5)

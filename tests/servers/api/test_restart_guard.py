@@ -28,12 +28,12 @@ async def reports(redlock: Any, node: Any, words: str) -> Any:
         return next(s for s in redlock.nodes if s.address == Node.from_url(node.url).address)
 
     # Connecting again may wait for a back-off of up to a second, several times on a busy machine.
-    end = quorlock.now() + 20.0
-    while words not in status().why:
-        assert quorlock.now() < end, redlock.nodes
-        lease = await redlock.lock("notice").acquire(timeout=5.0)
-        await lease.release()
-        await asyncio.sleep(0.001)
+    async def is_so() -> bool:
+        if words not in status().why:
+            await (await redlock.lock("notice").acquire(timeout=5.0)).release()
+        return words in status().why
+
+    assert await until_async(is_so, 20), redlock.nodes
     return status()
 
 
@@ -106,8 +106,11 @@ async def test_what_it_still_has_is_released(face: Face) -> None:
             assert await until_async(lambda: nodes[0].keys() == [b"x"])
             nodes[0].restart(memory="kept")
             await notice(redlock, nodes[0])
-            while not (await redlock.inspect("x")).nodes[0].holder:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)  # over connections that may have to be made first
+
+            async def is_held() -> str | None:  # over connections that may have to be made first
+                return (await redlock.inspect("x")).nodes[0].holder
+
+            assert await until_async(is_held)
             assert await lease.release() is True
             assert await until_async(lambda: nodes[0].keys() == [])
 

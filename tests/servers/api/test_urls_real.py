@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -19,7 +18,7 @@ from quorlock import ConfigError, Node, NodeError, Tls
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import TlsFront
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import Face, raises
+from tests.servers.api.faces import Face, all_up, raises
 
 USER = "app-ü:1"
 # All that a URL has a meaning for, and more.
@@ -76,20 +75,12 @@ def users_of(servers: Servers) -> list[set[str]]:
     ]
 
 
-async def all_up(redlock: Any) -> None:
-    """A node that is not connected yet is not asked, and a majority does without it."""
-    deadline = time.monotonic() + 10.0
-    while not all(node.up for node in redlock.nodes):
-        assert time.monotonic() < deadline, redlock.nodes
-        await (await redlock.lock("who").acquire(timeout=10.0)).release()
-
-
 async def lands(
     face: Face, nodes: list[Any], servers: Servers, *, db: int = 0, user: str = "default"
 ) -> None:
     """Acquire, extend and release over them; the key is in that database of each, and no other."""
     async with face.redlock(nodes, **SETTINGS) as redlock:
-        await all_up(redlock)
+        assert await all_up(redlock, "who", 10), redlock.nodes
         lease = await redlock.lock("who").acquire(timeout=10.0)
         await lease.extend()
         assert [vote.node for vote in lease.votes] == [node.address for node in redlock.nodes]

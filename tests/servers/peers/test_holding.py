@@ -10,12 +10,11 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-import quorlock.asyncio as aio
 from quorlock import ConfigError, LeaseLost, QuorlockError
 from quorlock.testing.servers import Server, Servers
 from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import Face, holders, left_over, raises, steal, wipe
+from tests.servers.api.faces import Face, all_up, holders, left_over, raises, steal, wipe
 
 
 def lives(nodes: Servers) -> list[int]:
@@ -122,16 +121,6 @@ async def test_a_set_that_comes_after_the_release_leaves_no_key(face: Face, node
             assert await until_async(lambda: left_over(nodes) == {})
             await asyncio.sleep(0.1)
             assert left_over(nodes) == {}
-
-
-async def all_up(redlock: aio.Redlock) -> bool:
-    """Use it until every node is connected."""
-    for _ in range(500):
-        assert await (await redlock.lock("warm").acquire(timeout=10)).release() is True
-        if all(node.up for node in redlock.nodes):
-            return True
-        await asyncio.sleep(0.01)
-    return False
 
 
 async def test_a_release_that_met_a_broken_connection_is_made_good(
