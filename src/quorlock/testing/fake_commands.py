@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Text(bytes):
-    """Human-readable text, such as INFO's: a verbatim string in RESP3, a bulk string in RESP2."""
+    """Human-readable text, such as INFO's: a verbatim string."""
 
     __slots__ = ()
 
@@ -44,20 +44,18 @@ class ClientSession:
     """The state of one connection to a node.
 
     Replies are Python objects: int, bytes, `Status`, `Text`, `Error`, None, list, and dict for a
-    map. RESP2 sends a map as the flat list of its items.
+    map. They are sent in RESP3.
 
     Attributes:
         node: the node at the other end.
         id: the number of the connection.
-        resp: the protocol version, 2 until HELLO 3. The reply to HELLO is in the new one.
     """
 
-    __slots__ = ("id", "node", "resp")
+    __slots__ = ("id", "node")
 
     def __init__(self, node: FakeNode, number: int = 1) -> None:
         self.node: FakeNode = node
         self.id: int = number
-        self.resp: int = 2
 
     def execute(self, words: Sequence[bytes], at: int) -> Reply:
         """Execute one command, of at least one word, at this instant of the node's clock (ms)."""
@@ -319,19 +317,17 @@ def _role(node: FakeNode, second: str) -> str:
 
 
 def _hello(call: CommandCall) -> Reply:
-    version = _integer(call.words[0]) if call.words else call.session.resp
-    if version is None:
+    version, *options = call.words or [b"3"]
+    if _integer(version) is None:
         return Error("ERR Protocol version is not an integer or out of range")
-    if version not in {2, 3}:
+    if version != b"3":
         return Error("NOPROTO unsupported protocol version")
-    options = call.words[1:]
     if options and (len(options), options[0].lower()) != (2, b"setname"):
         return _error(b"ERR Syntax error in HELLO option '%b'" % _printed(options[0]))
-    call.session.resp = version
     return {
         b"server": b"quorlock",
         b"version": VERSION.encode(),
-        b"proto": version,
+        b"proto": 3,
         b"id": call.session.id,
         b"mode": b"standalone",
         b"role": _role(call.node, "replica").encode(),

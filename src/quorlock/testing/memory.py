@@ -45,7 +45,6 @@ __all__ = ["Elsewhere", "MemoryNode", "MemoryNodes", "node", "reset"]
 _BORN_EMPTY = b"quorlock:born-empty"
 _MORE = object()  # hiredis' sign that a request is not complete yet
 _RECEIVE_BYTES = 65_536
-_RESP3 = 3
 _JOIN_TIMEOUT = 1.0  # seconds; it takes less than one millisecond
 _NO_REQUEST = Error("ERR Protocol error: a request is an array of bulk strings")
 _WALL_MS = time.time_ns() // 1_000_000 - int(quorlock.now() * 1_000)
@@ -422,10 +421,10 @@ class _Visit:
         words = cast("list[bytes]", request) if isinstance(request, list) else None
         if words is None or not all(isinstance(word, bytes) for word in words):
             self._over = True
-            return _encoded(_NO_REQUEST, self._session.resp)
+            return _encoded(_NO_REQUEST)
         if not words:
             return b""
-        return _encoded(self._session.execute(words, _at_ms()), self._session.resp)
+        return _encoded(self._session.execute(words, _at_ms()))
 
     def _send(self) -> None:
         if self._out:
@@ -433,32 +432,30 @@ class _Visit:
                 self._out = self._out[self._sock.send(self._out) :]
 
 
-def _encoded(reply: Reply, resp: int) -> bytes:
-    """Encode a reply in RESP2 or RESP3."""
+def _encoded(reply: Reply) -> bytes:
+    """Encode a reply in RESP3."""
     match reply:
         case Error():
             return b"-%b\r\n" % reply.encode(errors="surrogateescape")
         case Status():
             return b"+%b\r\n" % reply
-        case Text() if resp == _RESP3:
+        case Text():
             return b"=%d\r\ntxt:%b\r\n" % (len(reply) + 4, reply)
         case bytes():
             return b"$%d\r\n%b\r\n" % (len(reply), reply)
         case int():
             return b":%d\r\n" % reply
         case _:
-            return _encoded_more(reply, resp)
+            return _encoded_more(reply)
 
 
-def _encoded_more(reply: list[Reply] | dict[bytes, Reply] | None, resp: int) -> bytes:
+def _encoded_more(reply: list[Reply] | dict[bytes, Reply] | None) -> bytes:
     if reply is None:
-        return b"_\r\n" if resp == _RESP3 else b"$-1\r\n"
+        return b"_\r\n"
     if isinstance(reply, list):
-        return b"*%d\r\n" % len(reply) + b"".join(_encoded(part, resp) for part in reply)
-    if resp == _RESP3:
-        parts = (part for item in reply.items() for part in item)
-        return b"%%%d\r\n" % len(reply) + b"".join(_encoded(part, resp) for part in parts)
-    return _encoded([part for item in reply.items() for part in item], resp)
+        return b"*%d\r\n" % len(reply) + b"".join(map(_encoded, reply))
+    parts = (part for item in reply.items() for part in item)
+    return b"%%%d\r\n" % len(reply) + b"".join(map(_encoded, parts))
 
 
 # --- the process's nodes, and the thread that serves them ------------------------------------

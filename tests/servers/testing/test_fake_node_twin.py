@@ -46,7 +46,6 @@ from tests.servers.testing.twins import (
     Twin,
     Words,
     content,
-    flat,
     judge,
     sequence,
     shown,
@@ -466,13 +465,6 @@ class StatusIsAString(ClientSession):
         return bytes(reply) if isinstance(reply, Status) else reply
 
 
-class StaysInResp2(ClientSession):
-    def execute(self, words: Sequence[bytes], at: int) -> Reply:
-        reply = super().execute(words, at)
-        self.resp = 2
-        return reply
-
-
 NODES: list[type[Twin]] = [
     *(ExpiresEarly, ExpiresLate, ExpireOfZeroLingers, InspectIsOffByOne),
     *(ReleasesAnothers, ReleasesNothing, ReleaseHidesTheTtl, ReleasesOtherTypes),
@@ -483,7 +475,7 @@ NODES: list[type[Twin]] = [
 SESSIONS: list[type[ClientSession]] = [
     *(PttlIsOffByOne, SetIgnoresNx, AskTakesWhatIsHeld, SetKeepsTheTtl),
     *(KnowsEveryScript, EvalIsForgotten, FullRefusesDeletions),
-    *(FullTakesMore, ReplicaTakesWrites, ErrorsLackTheirTail, StatusIsAString, StaysInResp2),
+    *(FullTakesMore, ReplicaTakesWrites, ErrorsLackTheirTail, StatusIsAString),
 ]
 BROKEN: dict[str, tuple[type[ClientSession], type[Twin]]] = {
     **{node.__name__: (ClientSession, node) for node in NODES},
@@ -678,19 +670,16 @@ AFTER: list[Words] = [
 
 
 def test_they_identify_themselves(book: Book) -> None:
-    """Every line of the twin's INFO is one of the server's; texts are texts in RESP3 only."""
+    """Every line of the twin's INFO is one of the server's."""
     session = ClientSession(FakeNode("f" * 40))
     own_names = {"server_name", *({"server_mode"} if book.real.old else ())}
-    for resp in (b"2", b"3"):
-        for words in ((b"INFO", b"server"), (b"INFO", b"replication", b"foo"), (b"INFO", b"foo")):
-            (_, real) = book.real.talk((b"HELLO", resp), words)
-            session.execute((b"HELLO", resp), 1)
-            reply = session.execute(words, 1_000)
-            twin = reply if resp == b"3" else flat(reply)
-            assert isinstance(twin, bytes)
-            assert type(twin) is type(real)
-            assert info_names(twin) - info_names(real) <= own_names
-            assert twin.splitlines()[:1] == real.splitlines()[:1]
+    for words in ((b"INFO", b"server"), (b"INFO", b"replication", b"foo"), (b"INFO", b"foo")):
+        (_, real) = book.real.talk((b"HELLO", b"3"), words)
+        twin = session.execute(words, 1_000)
+        assert isinstance(twin, bytes)
+        assert type(twin) is type(real)
+        assert info_names(twin) - info_names(real) <= own_names
+        assert twin.splitlines()[:1] == real.splitlines()[:1]
 
 
 def info_names(text: bytes) -> set[str]:

@@ -93,7 +93,7 @@ PATTERNS = (b"*", b"a*", b"?", b"*b", b"lock:?", b"[a-c]", b"[^a]", b"[[]a[*]]",
 def sequence(name: str) -> list[Step]:
     """The steps that this name stands for, the same on every machine."""
     rng = Random(name)
-    steps: list[Step] = [Ask((b"HELLO", rng.choice((b"2", b"3"))))]
+    steps: list[Step] = [Ask((b"HELLO", b"3"))]
     for part in _parts(name.partition(":")[0]):
         if part:
             held = [(b"SET", key, token) for key, token in zip(KEYS, TOKENS[:2], strict=False)]
@@ -268,8 +268,8 @@ def _about_us(rng: Random, key: bytes) -> Words:
 
 
 HELLOS: tuple[Words, ...] = (
-    *((), (b"2",), (b"3",), (b"4",), (b"x",)),
-    *((b"3", b"SETNAME", b"me"), (b"3", b"SETNAME"), (b"2", b"FOO")),
+    *((), (b"3",), (b"4",), (b"x",)),
+    *((b"3", b"SETNAME", b"me"), (b"3", b"SETNAME"), (b"3", b"FOO")),
 )
 
 Maker = Callable[[Random, bytes], Words]
@@ -327,7 +327,7 @@ class Real:
         """Play a sequence from the state of a new node."""
         # A replica for a moment: whatever it was before, it has followed another from now on.
         self.talk(TURNS["replica"], TURNS["master"], (b"CONFIG", b"SET", b"maxmemory", b"0"))
-        self.talk((b"HELLO", b"2"), (b"FLUSHALL",), (b"SCRIPT", b"FLUSH"))
+        self.talk((b"HELLO", b"3"), (b"FLUSHALL",), (b"SCRIPT", b"FLUSH"))
         written: Transcript = []
         packet: list[Words] = []
         for step in steps:
@@ -385,7 +385,7 @@ def _data(size: bytes, file: Any) -> bytes:
     return data[:-2]
 
 
-# What RESP2 and RESP3 have; with another reply we do not know what to do.
+# What RESP2 (before HELLO) and RESP3 have; with another reply we do not know what to do.
 _READERS: dict[bytes, Callable[[bytes, Any], Any]] = {
     b"+": lambda text, _: Status(text),
     b"-": lambda text, _: Error(text.decode("utf-8", "surrogateescape")),
@@ -453,9 +453,7 @@ class Course:
         node._saved, node.followed = old.node._saved, old.node.followed
         if isinstance(node, Twin) and isinstance(old.node, Twin):
             node.seen = old.node.seen
-        session = type(old)(node)
-        session.resp = old.resp
-        return Course(session, self.at)
+        return Course(type(old)(node), self.at)
 
     def turn(self, into: str) -> None:
         node = self.session.node
@@ -477,7 +475,6 @@ class Course:
             frozenset(node.keys.items()),
             frozenset(node.known),
             node.followed,
-            self.session.resp,
             self.at,
         )
 
@@ -546,14 +543,7 @@ def answer(course: Course, words: Words, at: int, late: tuple[int, ...]) -> Any:
     if isinstance(node, Twin):
         node.late = late
     reply = course.session.execute(words, at)
-    return comparable(words, reply if course.session.resp == 3 else flat(reply))
-
-
-def flat(reply: Reply) -> Any:
-    """Flatten a reply as in RESP2."""
-    if isinstance(reply, dict):
-        return [part for item in reply.items() for part in item]
-    return bytes(reply) if isinstance(reply, Text) else reply
+    return comparable(words, reply)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -601,10 +591,8 @@ def in_valkeys_words(error: Error) -> Error:
 
 
 def _server_info(reply: Any) -> Any:
-    parts = [part for item in reply.items() for part in item] if type(reply) is dict else reply
-    told = dict(zip(parts[::2], parts[1::2], strict=True))
     ours = (b"proto", b"mode", b"role")
-    return type(reply), {key: told[key] if key in ours else None for key in told}
+    return {key: reply[key] if key in ours else None for key in reply}
 
 
 _ESSENCES: dict[bytes, Callable[[Any], Any]] = {
