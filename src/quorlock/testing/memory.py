@@ -74,7 +74,7 @@ def node(name: str) -> MemoryNode:
     if named.memory is None:
         fix = "give the name of a memory node, or its URL: memory://a"
         raise quorlock.ConfigError("name", named.address, fix)
-    return _home().find(named.memory)
+    return _own_server().find(named.memory)
 
 
 def reset() -> None:
@@ -82,12 +82,12 @@ def reset() -> None:
 
     A forked child starts with new nodes, which share nothing with the parent's.
     """
-    global _house  # noqa: PLW0603 (one object per process)
-    if _house.ours:
-        _house.reset()
+    global _server  # noqa: PLW0603 (one object per process)
+    if _server.ours:
+        _server.reset()
     else:
-        _house = _House()
-    _house.welcoming = True
+        _server = _NodeServer()
+    _server.admits_forked = True
 
 
 def connect(name: str, *, forked: bool) -> socket.socket:
@@ -101,19 +101,19 @@ def connect(name: str, *, forked: bool) -> socket.socket:
         Elsewhere: the node belongs to the parent process.
         ConnectionRefusedError: the node is stopped or was closed.
     """
-    house = _home()
-    if forked and not house.welcoming:
+    server = _own_server()
+    if forked and not server.admits_forked:
         raise Elsewhere
-    return house.connect(name)
+    return server.connect(name)
 
 
 class MemoryNode:
     """One memory node, with the faults that it can have; from `node(name)` or `MemoryNodes`."""
 
-    def __init__(self, name: str, house: _House, door: _Door) -> None:
+    def __init__(self, name: str, server: _NodeServer, state: _NodeState) -> None:
         self._name = name
-        self._house = house
-        self._door = door
+        self._server = server
+        self._state = state
 
     def __repr__(self) -> str:
         state = "hung" if self.hung else "up" if self.up else "stopped"
@@ -132,38 +132,38 @@ class MemoryNode:
     @property
     def up(self) -> bool:
         """True if the node accepts connections; a hung one does."""
-        return self._door.up
+        return self._state.up
 
     @property
     def hung(self) -> bool:
         """True if the node is up, but sends no replies."""
-        return self._door.hung
+        return self._state.hung
 
     def stop(self) -> None:
         """Close all connections and refuse new ones. The node keeps its keys."""
-        with self._house.lock:
-            self._door.up = self._door.hung = False
-            self._door.empty()
+        with self._server.lock:
+            self._state.up = self._state.hung = False
+            self._state.close_all()
 
     def start(self) -> None:
         """Undo `stop()`; a node that is up stays as it is."""
-        with self._house.lock:
-            self._door.up = True
+        with self._server.lock:
+            self._state.up = True
 
     def hang(self) -> None:
         """Stay connected and send no replies, like a process after SIGSTOP; see `go_on()`.
 
         A stopped node stays stopped.
         """
-        with self._house.lock:
-            self._door.hung = self._door.up
+        with self._server.lock:
+            self._state.hung = self._state.up
 
     def go_on(self) -> None:
         """Undo `hang()`; before this returns, the node executes all that it was sent."""
-        with self._house.lock:
-            self._door.hung = False
-            self._door.catch_up()
-            self._house.look_again()
+        with self._server.lock:
+            self._state.hung = False
+            self._state.catch_up()
+            self._server.wake()
 
     def restart(self, *, memory: Literal["lost", "kept", "saved"] = "lost") -> None:
         """Restart the node: close all connections, and start with another run_id.
@@ -179,37 +179,37 @@ class MemoryNode:
         """
         if memory not in ("lost", "kept", "saved"):
             raise quorlock.ConfigError("memory", memory, "give 'lost', 'kept' or 'saved'")
-        with self._house.lock:
-            self._door.empty()
-            self._door.twin.restart(_run_id(), memory=memory, started=_at_ms())
-            self._door.up, self._door.hung = True, False
+        with self._server.lock:
+            self._state.close_all()
+            self._state.model.restart(_run_id(), memory=memory, started=_at_ms())
+            self._state.up, self._state.hung = True, False
 
     def born_empty(self) -> None:
         """Declare that the present process had no locks to forget: it may vote at once.
 
         A fresh node is declared so already.
         """
-        with self._house.lock:
-            self._door.mark()
+        with self._server.lock:
+            self._state.mark()
 
     def save(self) -> None:
         """Save all keys to the node's disk, for a `restart(memory="saved")`."""
-        with self._house.lock:
-            self._door.twin.save()
+        with self._server.lock:
+            self._state.model.save()
 
     def flush(self) -> None:
         """Delete all keys, as FLUSHALL does, even on a stopped node; it stays born empty."""
-        with self._house.lock:
-            self._door.flush()
+        with self._server.lock:
+            self._state.flush()
 
     def keys(self) -> list[bytes]:
         """Return all keys that have not expired, sorted, even of a stopped node.
 
         The keys of quorlock's metadata (`quorlock:config` and others) are left out.
         """
-        with self._house.lock:
-            twin, at = self._door.twin, _at_ms()
-            alive = (key for key in list(twin.keys) if twin.alive(key, at) is not None)
+        with self._server.lock:
+            model, at = self._state.model, _at_ms()
+            alive = (key for key in list(model.keys) if model.alive(key, at) is not None)
             return sorted(key for key in alive if not is_side_key(key))
 
     def execute(self, *args: bytes | str | float) -> Any:
@@ -219,8 +219,8 @@ class MemoryNode:
             quorlock.testing.servers.ServerReplyError: the reply is an error.
         """
         words = [arg if isinstance(arg, bytes) else str(arg).encode() for arg in args]
-        with self._house.lock:
-            reply = ClientSession(self._door.twin).execute(words, _at_ms())
+        with self._server.lock:
+            reply = ClientSession(self._state.model).execute(words, _at_ms())
         if isinstance(reply, Error):
             from quorlock.testing.servers import ServerReplyError
 
@@ -229,9 +229,9 @@ class MemoryNode:
 
     def reset(self) -> None:
         """Reset the node: close all connections, delete all keys, undo `stop()` and `hang()`."""
-        with self._house.lock:
-            self._door.empty()
-            self._door.renew()
+        with self._server.lock:
+            self._state.close_all()
+            self._state.renew()
 
 
 class MemoryNodes(Sequence[MemoryNode]):
@@ -245,9 +245,9 @@ class MemoryNodes(Sequence[MemoryNode]):
     def __init__(self, count: int = 3) -> None:
         if count < 1:
             raise ValueError(f"MemoryNodes({count}): count must be at least 1")
-        first, house = f"fresh{next(self._numbers)}", _home()
-        self._nodes = [house.find(f"{first}-{number}") for number in range(1, count + 1)]
-        self._house = house
+        first, server = f"fresh{next(self._numbers)}", _own_server()
+        self._nodes = [server.find(f"{first}-{number}") for number in range(1, count + 1)]
+        self._server = server
 
     @property
     def urls(self) -> list[str]:
@@ -262,10 +262,10 @@ class MemoryNodes(Sequence[MemoryNode]):
 
     def close(self) -> None:
         """Close all connections and forget the nodes; do nothing in a forked child."""
-        if self._house.ours:
+        if self._server.ours:
             for node in self._nodes:
                 node.stop()
-                self._house.forget(node.name)
+                self._server.forget(node.name)
 
     def __enter__(self) -> Self:
         return self
@@ -295,66 +295,66 @@ class MemoryNodes(Sequence[MemoryNode]):
 # --- connections -----------------------------------------------------------------------------
 
 
-class _Door:
-    """A node and its connections. Callers must hold the lock of the `_House`."""
+class _NodeState:
+    """A node and its connections. Callers must hold the lock of the `_NodeServer`."""
 
-    twin: FakeNode
+    model: FakeNode
     up: bool
     hung: bool
 
     def __init__(self) -> None:
-        self._visits: dict[_Visit, None] = {}
+        self._connections: dict[_Connection, None] = {}
         self.renew()
 
     def renew(self) -> None:
         """Replace the node by a fresh one that is up."""
-        self.twin = FakeNode(_run_id(), _at_ms())
+        self.model = FakeNode(_run_id(), _at_ms())
         self.up, self.hung = True, False
         self.mark()
 
     def mark(self) -> None:
         """Mark the present process as born empty."""
-        self._marked = self.twin.run_id
-        self.twin.keys[_BORN_EMPTY] = Entry(self._marked.encode(), None)
+        self._marked = self.model.run_id
+        self.model.keys[_BORN_EMPTY] = Entry(self._marked.encode(), None)
 
     def flush(self) -> None:
         """Delete all keys, but keep the mark of a process that was born empty."""
-        self.twin.flush()
-        if self._marked == self.twin.run_id:
+        self.model.flush()
+        if self._marked == self.model.run_id:
             self.mark()
 
-    def enter(self, sock: socket.socket, number: int) -> _Visit:
+    def add(self, sock: socket.socket, number: int) -> _Connection:
         """Add a connection."""
-        visit = _Visit(self, ClientSession(self.twin, number), sock)
-        self._visits[visit] = None
-        return visit
+        connection = _Connection(self, ClientSession(self.model, number), sock)
+        self._connections[connection] = None
+        return connection
 
-    def leave(self, visit: _Visit) -> None:
+    def remove(self, connection: _Connection) -> None:
         """Remove a connection that is closed and needs no more work."""
-        self._visits.pop(visit, None)
+        self._connections.pop(connection, None)
 
-    def serves(self, visit: _Visit) -> bool:
+    def serves(self, connection: _Connection) -> bool:
         """Return whether the node replies now to this connection."""
-        return not self.hung and visit in self._visits
+        return not self.hung and connection in self._connections
 
     def catch_up(self) -> None:
         """Execute all requests, also those of clients that have disconnected since."""
-        for visit in list(self._visits):
-            visit.look()  # the thread may not have seen it yet
-            visit.work()
+        for connection in list(self._connections):
+            connection.receive()  # the thread may not have seen it yet
+            connection.execute()
 
-    def empty(self) -> None:
+    def close_all(self) -> None:
         """Close all connections."""
-        for visit in list(self._visits):
-            visit.end()
+        for connection in list(self._connections):
+            connection.end()
 
 
-class _Visit:
-    """The node's end of one connection. Callers must hold the lock of the `_House`."""
+class _Connection:
+    """The node's end of one connection. Callers must hold the lock of the `_NodeServer`."""
 
-    def __init__(self, door: _Door, session: ClientSession, sock: socket.socket) -> None:
+    def __init__(self, state: _NodeState, session: ClientSession, sock: socket.socket) -> None:
         self.registered: int = 0  # the poll events that the thread waits for here
-        self._door = door
+        self._state = state
         self._session = session
         self._sock = sock
         self._reader = hiredis.Reader(notEnoughData=_MORE)
@@ -367,7 +367,7 @@ class _Visit:
         """The poll events that this connection waits for."""
         return select.POLLIN | select.POLLOUT if self._out else select.POLLIN
 
-    def look(self) -> bool:
+    def receive(self) -> bool:
         """Receive, execute and reply, without blocking; return False if the client closed."""
         try:
             data = self._sock.recv(_RECEIVE_BYTES)
@@ -378,12 +378,12 @@ class _Visit:
             data = b""
         if data:
             self._reader.feed(data)
-            self.work()
+            self.execute()
         return bool(data)
 
-    def work(self) -> None:
+    def execute(self) -> None:
         """Reply to all complete requests, unless the node hangs."""
-        if not self._door.serves(self):
+        if not self._state.serves(self):
             return
         while not self._over and (request := self._next()) is not _MORE:
             self._out += self._answer(request)
@@ -391,13 +391,13 @@ class _Visit:
         if self._over:
             self.end()
         elif self._closed:
-            self._door.leave(self)
+            self._state.remove(self)
 
     def close(self) -> None:
         """Close our end after the client's; requests from before that are still executed."""
         self._sock.close()
-        if self._door.serves(self):
-            self._door.leave(self)
+        if self._state.serves(self):
+            self._state.remove(self)
 
     @property
     def _closed(self) -> bool:
@@ -405,7 +405,7 @@ class _Visit:
 
     def end(self) -> None:
         """Close the connection, and drop pending requests and replies."""
-        self._door.leave(self)
+        self._state.remove(self)
         # This wakes the thread, which closes our end. No other thread may close it: the descriptor
         # could be reused before the polling thread looks it up.
         with contextlib.suppress(OSError):
@@ -461,20 +461,20 @@ def _encoded_more(reply: list[Reply] | dict[bytes, Reply] | None) -> bytes:
 # --- the process's nodes, and the thread that serves them ------------------------------------
 
 
-class _House:
+class _NodeServer:
     """All nodes of one process."""
 
     def __init__(self) -> None:
         self.ours: bool = True  # False for the copy in a forked child
-        self.welcoming = False  # whether drivers that know of the fork may connect
+        self.admits_forked = False  # whether drivers that know of the fork may connect
         self._nodes: dict[str, MemoryNode] = {}
-        self._doors: dict[str, _Door | None] = {}  # None: closed permanently
+        self._states: dict[str, _NodeState | None] = {}  # None: closed permanently
         self._lock = threading.RLock()
         self._clients: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        self._visits: dict[int, _Visit] = {}
+        self._connections: dict[int, _Connection] = {}
         self._numbers = itertools.count(1)
         self._thread: threading.Thread | None = None
-        self._bell: tuple[int, int] | None = None
+        self._wake_pipe: tuple[int, int] | None = None
 
     @property
     def lock(self) -> threading.RLock:
@@ -487,74 +487,74 @@ class _House:
         """Return the node of that name; create it if there is none."""
         with self.lock:
             if name not in self._nodes:
-                door = self._doors[name] = _Door()
-                self._nodes[name] = MemoryNode(name, self, door)
+                state = self._states[name] = _NodeState()
+                self._nodes[name] = MemoryNode(name, self, state)
             return self._nodes[name]
 
     def forget(self, name: str) -> None:
         """Forget the node; later connections to its name are refused."""
         with self.lock:
             self._nodes.pop(name, None)
-            self._doors[name] = None
+            self._states[name] = None
 
     def connect(self, name: str) -> socket.socket:
         """Open a connection and return the client's end."""
         with self.lock:
-            if name not in self._doors:
+            if name not in self._states:
                 self.find(name)
-            door = self._doors[name]
-            if door is None or not door.up or not self._serves():
+            state = self._states[name]
+            if state is None or not state.up or not self._serves():
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             ours, theirs = socket.socketpair()
-            self._visits[ours.fileno()] = door.enter(ours, next(self._numbers))
+            self._connections[ours.fileno()] = state.add(ours, next(self._numbers))
             self._clients.add(theirs)
-            self.look_again()
+            self.wake()
             return theirs
 
-    def look_again(self) -> None:
+    def wake(self) -> None:
         """Wake the thread: a connection is new, or waits for other events."""
-        if self._bell is not None:
+        if self._wake_pipe is not None:
             with contextlib.suppress(BlockingIOError):
-                os.write(self._bell[1], b"!")
+                os.write(self._wake_pipe[1], b"!")
 
     def reset(self) -> None:
         """Reset all nodes, and wait for the thread to end, unless new connections arrive."""
         with self.lock:
             for node in self._nodes.values():
                 node.reset()
-            for name in list(self._doors):
-                if self._doors[name] is None:
-                    del self._doors[name]
+            for name in list(self._states):
+                if self._states[name] is None:
+                    del self._states[name]
             thread = self._thread
         if thread is not None:
             thread.join(_JOIN_TIMEOUT)
 
-    def leave(self) -> None:
+    def abandon(self) -> None:
         """Close the forked child's copies of the parent's connections, and nothing else."""
         self.ours = False
         # The clients' ends, too, which loops or drivers may keep: as long as these copies are
         # open, the parent's thread sees no end of the connection.
-        for visit in self._visits.values():
-            visit.close()
+        for connection in self._connections.values():
+            connection.close()
         for client in list(self._clients):
             client.close()
-        self._visits.clear()
-        self._rest()
+        self._connections.clear()
+        self._stop()
 
     # --- the thread --------------------------------------------------------------------------
 
     def _serves(self) -> bool:
         """Start the thread if need be; return False if the interpreter is shutting down."""
         if self._thread is None:
-            self._bell = os.pipe()
-            for end in self._bell:
+            self._wake_pipe = os.pipe()
+            for end in self._wake_pipe:
                 os.set_blocking(end, False)
             name = "quorlock memory nodes"
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
             try:
                 self._thread.start()
             except RuntimeError:
-                self._rest()
+                self._stop()
                 return False
         return True
 
@@ -564,45 +564,45 @@ class _House:
             while self._goes_on(poll):
                 for fd, _ in poll.poll():
                     with self._lock:
-                        self._look(fd, poll)
+                        self._receive(fd, poll)
         except BaseException:
-            self._collapse()  # a bug in this module: clients must not wait for replies
+            self._abort()  # a bug in this module: clients must not wait for replies
             raise
 
     def _goes_on(self, poll: select.poll) -> bool:
         """Register every connection's events with the poll; return False if there are none."""
         with self._lock:
-            if not self._visits or self._bell is None:
-                self._rest()
+            if not self._connections or self._wake_pipe is None:
+                self._stop()
                 return False
-            poll.register(self._bell[0], select.POLLIN)
-            for fd, visit in self._visits.items():
-                if visit.registered != visit.wanted:
-                    visit.registered = visit.wanted
-                    poll.register(fd, visit.registered)
+            poll.register(self._wake_pipe[0], select.POLLIN)
+            for fd, connection in self._connections.items():
+                if connection.registered != connection.wanted:
+                    connection.registered = connection.wanted
+                    poll.register(fd, connection.registered)
             return True
 
-    def _look(self, fd: int, poll: select.poll) -> None:
-        visit = self._visits.get(fd)
-        if visit is None:
+    def _receive(self, fd: int, poll: select.poll) -> None:
+        connection = self._connections.get(fd)
+        if connection is None:
             os.read(fd, 4096)  # the wake-up pipe
-        elif not visit.look():
+        elif not connection.receive():
             poll.unregister(fd)
-            self._visits.pop(fd).close()
+            self._connections.pop(fd).close()
 
-    def _rest(self) -> None:
+    def _stop(self) -> None:
         self._thread = None
-        for end in self._bell or ():
+        for end in self._wake_pipe or ():
             os.close(end)
-        self._bell = None
+        self._wake_pipe = None
 
-    def _collapse(self) -> None:
+    def _abort(self) -> None:
         with self._lock:
-            for visit in self._visits.values():
-                visit.end()
-                visit.close()
-            self._visits.clear()
-            self._rest()
+            for connection in self._connections.values():
+                connection.end()
+                connection.close()
+            self._connections.clear()
+            self._stop()
 
 
 def _run_id() -> str:
@@ -613,17 +613,17 @@ def _at_ms() -> int:
     return _WALL_MS + int(quorlock.now() * 1_000)
 
 
-_house = _House()
+_server = _NodeServer()
 
 
-def _home() -> _House:
-    if not _house.ours:
+def _own_server() -> _NodeServer:
+    if not _server.ours:
         raise Elsewhere
-    return _house
+    return _server
 
 
 def _in_child() -> None:
-    _house.leave()
+    _server.abandon()
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -295,7 +295,7 @@ async def test_a_hung_node_outlives_its_clients(face: Face, nodes: MemoryNodes) 
     assert await until_async(lambda: not serving())
     nodes[0].go_on()
     assert nodes[0].execute("GET", "a") == ticket.token.encode()
-    assert nodes[0]._door._visits == {}
+    assert nodes[0]._state._connections == {}
 
 
 @both
@@ -707,7 +707,7 @@ def test_what_a_hung_node_was_sent_waits(nodes: MemoryNodes) -> None:
 
 def test_what_no_thread_has_read_yet_was_sent(nodes: MemoryNodes) -> None:
     """Done when go_on() returns, though the thread has had no chance to see it."""
-    with connected(nodes[0]) as client, memory._house.lock:
+    with connected(nodes[0]) as client, memory._server.lock:
         nodes[0].hang()
         client.socket.sendall(pack(b"SET", b"a", b"1"))
         nodes[0].go_on()
@@ -728,7 +728,7 @@ def test_connections_end_with_what_they_led_to(nodes: MemoryNodes) -> None:
         with connected(nodes[0]) as client:
             assert client.ask(b"PING") == b"PONG"
     assert until(lambda: serving() == [])
-    assert nodes[0]._door._visits == {}
+    assert nodes[0]._state._connections == {}
 
 
 def test_a_stopped_node_refuses(nodes: MemoryNodes) -> None:
