@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from quorlock._drivers.aio.driver import FlowTask
     from quorlock._drivers.aio.flow_state import FlowState
+    from quorlock._drivers.aio.flow_task import FlowTask
     from quorlock.testing.servers import Servers
 
 pytest_plugins = ["tests.harness.guards", "tests.harness.tiers"]
@@ -117,8 +117,8 @@ def seed() -> int:
 @pytest.fixture
 def checked_transitions(monkeypatch: pytest.MonkeyPatch) -> set[tuple[FlowState, FlowState]]:
     """Assert that the table has every transition of a flow task; return those that happen."""
-    from quorlock._drivers.aio.driver import FlowTask
     from quorlock._drivers.aio.flow_state import TRANSITIONS
+    from quorlock._drivers.aio.flow_task import FlowTask
 
     slot: Any = FlowTask.__dict__["state"]
     made: set[tuple[FlowState, FlowState]] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from quorlock._core.redlock import LeaseFacts as Facts
@@ -35,6 +36,12 @@ class Stops(Protocol):
         ...
 
 
+class Released(Enum):
+    """The end of a lease that was not lost."""
+
+    RELEASED = "released"  # or handed over
+
+
 class LeaseState:
     """The state of a lease: valid until an instant, or over for good (rules 4 and 6)."""
 
@@ -42,7 +49,7 @@ class LeaseState:
     in_doubt: InDoubt | None = None
 
     __slots__ = (
-        "_ended",
+        "_ending",
         "_generation",
         "_valid_until",
         "answers",
@@ -88,13 +95,13 @@ class LeaseState:
         # What set the keys, which a release must follow; None if another process has set them.
         self.target: Target | None = None if sent_round is None else sent_round.target
         self._valid_until = valid_until
-        self._ended: LossReason | bool = False  # True: released, or handed over
+        self._ending: LossReason | Released | None = None
         self._generation = fork.generation
 
     @property
     def valid_until(self) -> Instant:
         """Derived at every read, so that nothing can revive a lease that is over."""
-        if self._ended or self._generation != fork.generation:
+        if self._ending is not None or self._generation != fork.generation:
             return PAST
         return self._valid_until
 
@@ -120,7 +127,7 @@ class LeaseState:
 
     def check_expired(self) -> bool:
         """End the lease if its deadline has passed; return whether it is still held."""
-        if not self._ended and now() >= self.deadline:
+        if self._ending is None and now() >= self.deadline:
             self.end(self.likely_loss)
         return self.held
 
@@ -132,24 +139,24 @@ class LeaseState:
     @property
     def loss(self) -> LossReason | None:
         """The reason for its loss; None if it was released, or is not over."""
-        return None if self._ended is True or self._ended is False else self._ended
+        return self._ending if isinstance(self._ending, LossReason) else None
 
     @loss.setter
     def loss(self, loss: LossReason) -> None:
-        self._ended = loss
+        self._ending = loss
 
     @property
     def was_released(self) -> bool:
         """True if it was released or handed over: over, but not lost."""
-        return self._ended is True
+        return self._ending is Released.RELEASED
 
     def end(self, loss: LossReason | None = None) -> None:
         """End the lease, before any byte about it is sent. loss: why, unless it was released.
 
         The first call counts: a lost lease cannot become a released one.
         """
-        if not self._ended:
-            self._ended = loss or True
+        if self._ending is None:
+            self._ending = loss or Released.RELEASED
         if self.loss_listener is not None:
             self.loss_listener.ended()
 

@@ -169,7 +169,7 @@ DRIVERS = [
     # --- rounds and connections -------------------------------------------------------------------
     Mutant(
         "39-won-while-nobody-listens",
-        "_drivers/aio/driver.py",
+        "_drivers/aio/flow_task.py",
         "if self.state is RECEIVING and tally is not None:",
         "if tally is not None:",
         ("tests/servers/drivers/test_shared_pipeline.py",),

@@ -11,8 +11,9 @@ from quorlock._core.commands import Acquire
 from quorlock._core.effects import Flow, Receive, Send, Sleep
 from quorlock._core.time import NS_PER_MS, NS_PER_S, Instant
 from quorlock._drivers.aio import admission
-from quorlock._drivers.aio.driver import Driver, FlowTask
+from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.flow_state import RUNNING, SLEEPING, TRANSITIONS, FlowState
+from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.clock import now
 from quorlock.asyncio import Redlock
 from quorlock.testing.memory import MemoryNodes

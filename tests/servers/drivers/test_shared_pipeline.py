@@ -21,8 +21,8 @@ from quorlock._core.tally import PENDING, Tally, Verdict
 from quorlock._core.time import NS_PER_MS, NS_PER_S, Instant
 from quorlock._core.votes import GRANTED, HELD, Answer, Vote
 from quorlock._drivers.aio.connection import AsyncConnection
-from quorlock._drivers.aio.driver import FlowTask
 from quorlock._drivers.aio.flow_state import DONE, SLEEPING
+from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.aio.loop_driver import LoopDriver
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import Reachability

@@ -1,6 +1,6 @@
 """One event loop's part of the asyncio driver: a connector for every node, and rounds over them.
 
-`aio.driver` runs the flows.
+`flow_task` runs the flows.
 """
 
 from __future__ import annotations
