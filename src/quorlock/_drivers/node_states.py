@@ -191,7 +191,11 @@ class Admission:
             # since.
             decision = node_states.decide(node_state, server_info, patient=False)
             if decision.step is Step.REFUSE:
-                self._refuse(decision)
+                # Another node may have been admitted since, and the rest may be of this one's set:
+                # until they are known, it is no error of the configuration.
+                later = node_states.decide(node_state, server_info, patient=True)
+                lasting = decision.lasting and later.step is Step.REFUSE
+                self._refuse(decision._replace(lasting=lasting))
             twin = node_states.find_duplicate(node_state, server_info.run_id)
             if twin is None:
                 reading = node_state.settings.reading
