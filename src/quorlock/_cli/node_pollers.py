@@ -7,6 +7,7 @@ and locks are left to `Redlock`.
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
@@ -78,6 +79,9 @@ class NodePoller(Generic[T]):
         self._over.set()
 
     def _work(self) -> None:
+        # For the main thread, whose write to a full pipe only its own signal ends: of a stopped
+        # process the kernel gives a signal to any thread.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         while not self._over.is_set():
             try:
                 with DiagnosticConnection(self._node, self._seconds) as connection:
