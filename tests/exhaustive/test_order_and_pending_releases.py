@@ -324,7 +324,9 @@ def test_stopped_with_sets_unanswered_and_cut(
             all_up(redlock)
             nodes[4].stop()
             leases = [redlock.acquire(f"r{number}") for number in range(10)]
-            time.sleep(0.02)  # through the proxy, into the socket of the stopped one
+            tokens = {lease.token.encode() for lease in leases}
+            # Through the proxy, into the socket of the stopped one.
+            assert until(lambda: tokens <= {word for c in proxy.requests for word in c})  # noqa: B023
             if released:
                 assert all(redlock.release(lease) for lease in leases)
             proxy.cut()
@@ -406,20 +408,17 @@ def test_release_from_another_connection_set(nodes: Servers, by: str) -> None:
         redlock = quorlock.Redlock([*nodes.urls[:4], road.url])
         stack.callback(redlock.close)
         pool = redlock._session.driver._pool
-        for _ in range(50):  # two bundles, both fully connected
-            us, other = Urgent(), Urgent()
-            first, second = pool.borrow(us), pool.borrow(other)
+
+        def has_two_whole_sets() -> bool:
+            first, second = pool.borrow(Urgent()), pool.borrow(Urgent())
             assert first is not None
             assert second is not None
             for connection_set in (first, second):
                 connection_set.prepare()
-            pool.give_back(first)
-            pool.give_back(second)
-            if first._connected() == second._connected() == 5:
-                break
-            time.sleep(0.02)
-        else:
-            pytest.fail("no two whole bundles")
+                pool.give_back(connection_set)
+            return first._connected() == second._connected() == 5
+
+        assert until(has_two_whole_sets, 1)
         for number in range(1_000 if THOROUGH else 150):
             lease = redlock.lock(f"r{number}").acquire()
             us = Urgent()

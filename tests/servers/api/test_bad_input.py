@@ -58,6 +58,7 @@ from tests.harness.support.impostors import (
     silent,
 )
 from tests.harness.support.resp import bulk
+from tests.harness.support.wait import until_async
 from tests.servers.api.faces import FACES, Face, real
 
 PASSWORD = "canary-p@ss/w:rd#?%41é"  # whatever comes out is searched for "canary"
@@ -988,12 +989,14 @@ async def test_masters_become_replicas(count: int, face: Face) -> None:
                 await redlock.lock("x").acquire()
             for server in started:
                 server.execute("REPLICAOF", "NO", "ONE")
+
             # Their keys were another master's: they keep out until all leases of before are over.
-            async with asyncio.timeout(HANGS):
-                while not all(node.up for node in redlock.nodes):
-                    with contextlib.suppress(QuorlockError):
-                        await use(redlock)
-                    await asyncio.sleep(0.01)
+            async def is_so() -> bool:
+                with contextlib.suppress(QuorlockError):
+                    await use(redlock)
+                return all(node.up for node in redlock.nodes)
+
+            assert await until_async(is_so, HANGS), redlock.nodes
             await use(redlock)
 
 

@@ -14,7 +14,7 @@ import quorlock.asyncio as aio
 from quorlock import LeaseLost, QuorlockError
 from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import Face, raises, real, steal, until_over, wipe
+from tests.servers.api.faces import Face, holders, raises, real, steal, until_over, wipe
 
 SETTINGS: dict[str, Any] = {
     "node_timeout": 0.05,
@@ -59,7 +59,8 @@ async def run_out(scene: Scene) -> None:
 
 async def run_out_and_released(scene: Scene) -> None:
     await until_over(scene.lease)
-    await asyncio.sleep(0.02)  # the keys outlive the validity by the drift
+    # The keys outlive the validity by the drift.
+    assert await until_async(lambda: not any(holders(scene.nodes, "a")))
     assert await scene.lease.release() is False
 
 
