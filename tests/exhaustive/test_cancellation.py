@@ -28,7 +28,7 @@ from quorlock._drivers.aio.admission import Admission
 from quorlock.asyncio import Lease, Redlock
 from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import left_over
+from tests.servers.api.faces import keys_on
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -616,8 +616,8 @@ def test_task_group_that_fails(nodes: Servers) -> None:
 
 
 async def gone(nodes: Iterable[Server]) -> None:
-    clean = await until_async(lambda: not left_over(nodes), CLEAN_WITHIN)
-    assert clean, left_over(nodes)
+    clean = await until_async(lambda: not keys_on(nodes), CLEAN_WITHIN)
+    assert clean, keys_on(nodes)
 
 
 def test_a_hundred_at_once(nodes: Servers) -> None:

@@ -22,7 +22,7 @@ import quorlock.asyncio
 from quorlock import QuorlockError
 from tests.harness.support.program import Ended, Program
 from tests.harness.support.wait import until, until_async
-from tests.servers.api.faces import left_over
+from tests.servers.api.faces import keys_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,7 +68,7 @@ def run(nodes: Servers, source: str) -> Ended:
 
 def clean(nodes: Iterable[Server]) -> None:
     """No key is left on any of them, within a bounded time."""
-    assert until(lambda: not left_over(nodes), CLEAN_WITHIN), left_over(nodes)
+    assert until(lambda: not keys_on(nodes), CLEAN_WITHIN), keys_on(nodes)
 
 
 def quiet(ended: Ended, status: int = 0) -> None:
@@ -122,8 +122,9 @@ QUIET_ENDS = {
         time.sleep(0.1)
         ready(lease)
     """,
+    # The exit waits for their rounds twice node_timeout, before it freezes them.
     "daemon threads take turns": """
-        redlock = blocking(retry_delay=(0.001, 0.003))
+        redlock = blocking(retry_delay=(0.001, 0.003), node_timeout=0.5)
         def work(number):
             while True:
                 with redlock.lock("shared"):
@@ -542,7 +543,7 @@ async def drop_a_lease(nodes: Servers) -> None:
     lease = await redlock.lock("r").acquire()
     del lease
     gc.collect()
-    assert await until_async(lambda: not left_over(nodes), CLEAN_WITHIN)
+    assert await until_async(lambda: not keys_on(nodes), CLEAN_WITHIN)
     await redlock.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -30,7 +30,7 @@ from quorlock.errors import VoteCode
 from tests.harness.support.impostors import Proxy
 from tests.harness.support.program import Program
 from tests.harness.support.wait import until
-from tests.servers.api.faces import holders, left_over
+from tests.servers.api.faces import holders, keys_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -159,7 +159,7 @@ def face(request: pytest.FixtureRequest) -> Iterator[Callable[..., Face]]:
 
 def clean(nodes: Iterable[Server]) -> None:
     """No key is left on any of them, within a bounded time."""
-    assert until(lambda: not left_over(nodes), CLEAN_WITHIN), f"ghosts: {left_over(nodes)}"
+    assert until(lambda: not keys_on(nodes), CLEAN_WITHIN), f"ghosts: {keys_on(nodes)}"
 
 
 def stays_clean(nodes: Iterable[Server], seconds: float) -> None:

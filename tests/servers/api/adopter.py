@@ -14,7 +14,7 @@ import quorlock.asyncio as aio
 
 
 def blocking(urls: list[str], ticket: quorlock.Ticket) -> dict[str, object]:
-    with quorlock.Redlock(urls) as redlock:
+    with quorlock.Redlock(urls, node_timeout=1.0) as redlock:
         lease = redlock.adopt(ticket)
         lease.extend(20)
         told = {"token": lease.token, "held": lease.held, "ttl": lease.ttl}
@@ -22,7 +22,7 @@ def blocking(urls: list[str], ticket: quorlock.Ticket) -> dict[str, object]:
 
 
 async def asynchronous(urls: list[str], ticket: quorlock.Ticket) -> dict[str, object]:
-    async with aio.Redlock(urls) as redlock:
+    async with aio.Redlock(urls, node_timeout=1.0) as redlock:
         lease = await redlock.adopt(ticket)
         await lease.extend(20)
         told = {"token": lease.token, "held": lease.held, "ttl": lease.ttl}

@@ -10,8 +10,7 @@ from typing import Any
 import quorlock
 from quorlock import AcquireError, QuorumUnreachable
 from quorlock.testing.servers import Servers
-from tests.harness.support.wait import until_async
-from tests.servers.api.faces import Face, left_over, raises
+from tests.servers.api.faces import Face, emptied, left_over, raises
 from tests.servers.api.test_dead_nodes import cycles, report
 
 SETTINGS: dict[str, Any] = {"node_timeout": 0.25, "connect_timeout": 0.5}
@@ -33,7 +32,7 @@ async def test_one_of_five_hung(face: Face, mortal_nodes: Servers) -> None:
                 await lease.extend(20)
                 assert not await redlock.lock("a").try_acquire()
             hung.cont()
-            assert await until_async(lambda: left_over(mortal_nodes) == {})
+            assert await emptied(mortal_nodes)
             await cycles(redlock, 5)
     assert left_over(mortal_nodes) == {}
 
@@ -50,7 +49,7 @@ async def test_a_hung_node_gets_more_requests_than_its_backlog_allows(
         for _ in range(4):
             await cycles(redlock, 400)
         mortal_nodes[2].cont()
-        assert await until_async(lambda: left_over(mortal_nodes) == {})
+        assert await emptied(mortal_nodes)
         await cycles(redlock, 20)
     assert left_over(mortal_nodes) == {}
 
@@ -70,7 +69,7 @@ async def test_a_bare_majority_of_which_one_was_cut_off(face: Face, mortal_nodes
             assert left_over(mortal_nodes[:3]) == {}
         for hung in mortal_nodes[3:]:
             hung.cont()
-        assert await until_async(lambda: left_over(mortal_nodes) == {})
+        assert await emptied(mortal_nodes)
 
 
 async def test_hung_from_the_start(face: Face, mortal_nodes: Servers) -> None:
@@ -79,7 +78,7 @@ async def test_hung_from_the_start(face: Face, mortal_nodes: Servers) -> None:
     async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
         await cycles(redlock, 3)
         mortal_nodes[1].cont()
-        assert await until_async(lambda: left_over(mortal_nodes) == {})
+        assert await emptied(mortal_nodes)
     assert left_over(mortal_nodes) == {}
 
 
@@ -101,10 +100,10 @@ async def test_three_of_five_hung(face: Face, mortal_nodes: Servers) -> None:
             absent = {vote.node for vote in error.votes if not vote.answered}
             assert absent >= {node.path for node in mortal_nodes[:3]}
             # Locks on the two live nodes are released without waiting for the others.
-            assert await until_async(lambda: left_over(mortal_nodes[3:]) == {})
+            assert await emptied(mortal_nodes[3:])
         for node in mortal_nodes[:3]:
             node.cont()
-        assert await until_async(lambda: left_over(mortal_nodes) == {})
+        assert await emptied(mortal_nodes)
         lease = await redlock.lock("a").acquire(timeout=30)
         assert await lease.release() is True
     assert left_over(mortal_nodes) == {}
@@ -161,5 +160,5 @@ async def test_nothing_stays_behind_where_a_node_hangs_and_wakes(
             tormentor.join()
         assert not [error for error in turns if isinstance(error, BaseException)], turns
         print(f"{face.name}: turns {turns}")
-        assert await until_async(lambda: left_over(mortal_nodes) == {}), left_over(mortal_nodes)
+        assert await emptied(mortal_nodes), left_over(mortal_nodes)
     assert left_over(mortal_nodes) == {}

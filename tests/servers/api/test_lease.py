@@ -23,6 +23,7 @@ from quorlock.testing.servers import Server, Servers
 from tests.harness.support.wait import until, until_async
 from tests.servers.api.faces import (
     Face,
+    emptied,
     holders,
     left_over,
     raises,
@@ -134,7 +135,7 @@ async def test_a_forgotten_lease_is_released(face: Face, nodes: Servers) -> None
         gone = weakref.ref(real(lease))
         del lease
         assert gone() is None
-        assert await until_async(lambda: left_over(nodes) == {})
+        assert await emptied(nodes)
 
 
 async def test_a_lease_forgotten_just_before_the_end_is_released(
@@ -183,7 +184,7 @@ async def test_an_extension_noticed_after_the_end_is_a_loss(
             await lease.extend(20)
         assert caught.value.reason == "expired"
         assert not lease.held
-        assert await until_async(lambda: left_over(nodes) == {})
+        assert await emptied(nodes)
 
 
 async def test_extend_never_shortens(face: Face, nodes: Servers) -> None:
@@ -230,7 +231,7 @@ async def test_extending_what_ran_out_creates_nothing(face: Face, nodes: Servers
         await until_over(lease)
         lost = await raises(LeaseLost, lease.extend())
         assert (lost.reason, lost.lease) == ("expired", real(lease))
-        assert await until_async(lambda: left_over(nodes) == {}), "it is given back on all nodes"
+        assert await emptied(nodes), "it is given back on all nodes"
         await raises(LeaseLost, lease.extend(10))
         assert not lease.held
         assert await lease.release() is False
@@ -248,7 +249,7 @@ async def test_extending_a_vanished_lease_creates_nothing(face: Face, nodes: Ser
         assert sum(vote.cause == "the key is gone" for vote in lost.votes) >= 3
         assert (lease.held, lease.valid_until) == (False, 0.0)
         assert await lease.release() is False
-        assert await until_async(lambda: left_over(nodes) == {})
+        assert await emptied(nodes)
 
 
 async def test_a_minority_that_lost_the_key_does_not_matter(face: Face, nodes: Servers) -> None:
@@ -342,7 +343,7 @@ async def test_without_a_quorum_extend_tries_until_the_validity_ends(
         assert not lease.held
         for node in mortal_nodes[:3]:
             node.cont()
-        assert await until_async(lambda: left_over(mortal_nodes) == {})
+        assert await emptied(mortal_nodes)
 
 
 async def test_extend_gets_through_a_short_outage(face: Face, mortal_nodes: Servers) -> None:

@@ -26,9 +26,14 @@ PRELUDE = """
     TTL = 0.9
     SETTINGS = dict(ttl=TTL, max_ttl=30.0, node_timeout=0.25, restart_guard=None)
 
+    def alone():
+        while threading.active_count() > 1:
+            time.sleep(0.01)
+
     @contextlib.contextmanager
     def no_threads():
         gc.collect()
+        alone()  # a thread that starts after the look at the memory would take all that is left
         threading.stack_size(1 << 30)  # more than what is left, and than any stack that is kept
         soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -45,14 +50,9 @@ PRELUDE = """
             resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
             threading.stack_size(0)
 
-    def alone():
-        while threading.active_count() > 1:
-            time.sleep(0.01)
-
     def warm(redlock):
         while not all(node.up for node in redlock.nodes):
             redlock.lock("warm").acquire().release()
-        alone()
 
     def outlives(lease):
         first = lease.valid_until

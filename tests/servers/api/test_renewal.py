@@ -21,7 +21,7 @@ from quorlock import ConfigError, HoldLimitReached, LeaseLost
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import Face, holders, left_over, raises, real, steal, wipe
+from tests.servers.api.faces import Face, emptied, holders, left_over, raises, real, steal, wipe
 
 # Short enough to wait for, long enough for a machine that runs other tests as well.
 TTL = 0.9
@@ -121,7 +121,7 @@ async def test_max_hold_ends_it(face: Face, nodes: Servers) -> None:
             await asyncio.sleep(0.01)
         assert quorlock.now() > began + TTL, "it was extended"
         assert await face.is_set_within(event, 5)
-        assert await until_async(lambda: left_over(nodes) == {})
+        assert await emptied(nodes)
         lost = await raises(LeaseLost, lease.extend())
         assert lost.reason == "expired"
         assert [real(warned[0])] == [real(lease)]
@@ -296,7 +296,7 @@ async def test_all_nodes_hang(face: Face, mortal_nodes: Servers) -> None:
         assert {vote.cause for vote in lost.votes} == {"no answer in time"}
         for node in mortal_nodes:
             node.cont()
-        assert await until_async(lambda: left_over(mortal_nodes) == {})
+        assert await emptied(mortal_nodes)
         assert lease.held is False
 
 
@@ -463,7 +463,7 @@ async def test_nodes_that_lack_the_key_get_it_back(face: Face, mortal_nodes: Ser
             lives = [node.execute("PTTL", "a") for node in mortal_nodes]
             assert max(lives) <= 2000
             assert lease.held
-        assert await until_async(lambda: left_over(mortal_nodes) == {})
+        assert await emptied(mortal_nodes)
 
 
 async def test_a_restored_key_is_never_left_behind(face: Face, nodes: Servers) -> None:
@@ -474,7 +474,7 @@ async def test_a_restored_key_is_never_left_behind(face: Face, nodes: Servers) -
             nodes[number % 5].execute("DEL", "a")
             await asyncio.sleep(0.14 + 0.005 * number)
             await lease.release()
-            assert await until_async(lambda: left_over(nodes) == {})
+            assert await emptied(nodes)
 
 
 # --- the end -----------------------------------------------------------------------------------
@@ -487,7 +487,7 @@ async def test_a_lease_that_is_garbage_is_not_renewed(face: Face, nodes: Servers
         assert await until_async(lambda: loop_drivers() != [])
         del lease
         gc.collect()
-        assert await until_async(lambda: left_over(nodes) == {})
+        assert await emptied(nodes)
         assert await until_async(lambda: not loop_drivers())
 
 
@@ -580,7 +580,7 @@ async def test_an_extension_ends_with_the_validity(face: Face, mortal_nodes: Ser
         assert quorlock.now() - end < 4.0
         for node in mortal_nodes:
             node.cont()
-    assert await until_async(lambda: left_over(mortal_nodes) == {})
+    assert await emptied(mortal_nodes)
 
 
 async def test_extending_a_renewed_lease_by_hand(face: Face, nodes: Servers) -> None:

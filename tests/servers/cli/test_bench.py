@@ -104,8 +104,8 @@ def test_what_people_read(shell: Shell, nodes: Servers) -> None:
     assert re.fullmatch(r"  quorlock-bench:\w{8}:\.\.\. \(ttl 10 s\)", keys)
 
 
-def test_one_node(bare_shell: Shell, nodes: Servers) -> None:
-    facts = measured(bare_shell, "--nodes", nodes[0].url)
+def test_one_node(shell: Shell, nodes: Servers) -> None:
+    facts = measured(shell, "--nodes", nodes[0].url)
     assert [node["in_quorum"] for node in facts["nodes"]] == [1]
 
 

@@ -13,7 +13,7 @@ import time
 from quorlock import AcquireTimeout, LeaseLost
 from quorlock.testing.servers import Server, Servers
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import Face, holders, left_over, raises
+from tests.servers.api.faces import Face, emptied, holders, left_over, raises
 
 ROUNDS = 300
 
@@ -122,7 +122,7 @@ async def test_many_resources_of_theirs_meet_each_of_ours(face: Face, nodes: Ser
             assert await until_async(lambda: None not in holders(nodes, "two"))
             assert theirs.acquire() is False
             assert holders(nodes, "one") == [None] * 5
-        assert await until_async(lambda: left_over(nodes) == {})
+        assert await emptied(nodes)
         assert theirs.acquire()
         for name in ("one", "two", "three"):
             assert await redlock.lock(name).try_acquire() is None
@@ -135,7 +135,7 @@ async def test_our_lost_lease_leaves_theirs_alone(face: Face, nodes: Servers) ->
     theirs = NodeRedlock(nodes, "shared")
     async with face.redlock(nodes.urls, node_timeout=0.03) as redlock:
         lease = await redlock.lock("shared", ttl=0.1).acquire()
-        assert await until_async(lambda: left_over(nodes) == {})
+        assert await emptied(nodes)
         assert theirs.acquire()
         await raises(LeaseLost, lease.extend())
         assert await lease.release() is False
@@ -157,7 +157,7 @@ async def test_redlock_nets_key_is_ours_with_a_prefix(face: Face, nodes: Servers
             for node in nodes:
                 if node.execute("GET", "redlock:shared") == guid.encode():
                     node.execute("DEL", "redlock:shared")
-        assert await until_async(lambda: left_over(nodes) == {})
+        assert await emptied(nodes)
         assert sum(map(set_nx, nodes)) == 5
         assert await redlock.lock("shared").try_acquire() is None
         assert holders(nodes, "redlock:shared") == [guid.encode()] * 5

@@ -15,7 +15,7 @@ import redlock as redlock_py
 from quorlock import AcquireTimeout, LeaseLost
 from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import FACES, Face, holders, left_over, raises
+from tests.servers.api.faces import FACES, Face, emptied, holders, left_over, raises
 
 ROUNDS = 300
 TTL_MS = 10_000
@@ -74,7 +74,7 @@ async def test_our_lost_lease_leaves_theirs_alone(face: Face, nodes: Servers, th
     """Ours ran out, they have it: our extend raises, our release says False, theirs stays."""
     async with face.redlock(nodes.urls, node_timeout=0.03) as redlock:
         lease = await redlock.lock("shared", ttl=0.1).acquire()
-        assert await until_async(lambda: left_over(nodes) == {})
+        assert await emptied(nodes)
         held = theirs.lock("shared", TTL_MS)
         assert held is not False
         await raises(LeaseLost, lease.extend())

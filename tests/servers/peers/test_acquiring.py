@@ -21,7 +21,7 @@ from quorlock import AcquireTimeout, ConfigError, LeaseLost, QuorlockError, Quor
 from quorlock.testing.servers import Server, Servers
 from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import Face, holders, left_over, raises, steal, wipe
+from tests.servers.api.faces import Face, emptied, holders, left_over, raises, steal, wipe
 
 QUICK: dict[str, Any] = {"retry_delay": (0.005, 0.02)}
 # Who waits for nodes that can change nothing any more waits for longer than SOON.
@@ -52,7 +52,7 @@ async def test_an_even_split_is_decided(face: Face, nodes: Servers, count: int) 
         assert await redlock.lock("a").try_acquire() is None
         await raises(AcquireTimeout, redlock.lock("a").acquire(timeout=0))
         assert quorlock.now() - began < SOON
-        assert await until_async(lambda: left_over(ours) == {})
+        assert await emptied(ours)
     assert holders(others, "a") == [b"theirs"] * len(others)
 
 
@@ -181,7 +181,7 @@ async def test_a_set_without_a_reply_is_released(face: Face, nodes: Servers, cou
             for proxy in proxies:
                 proxy.cut()
                 proxy.resume()
-            assert await until_async(lambda: left_over(nodes[:count]) == {}, 10)
+            assert await emptied(nodes[:count], 10)
 
 
 async def test_a_cancelled_acquire_leaves_no_key(nodes: Servers) -> None:
@@ -190,7 +190,7 @@ async def test_a_cancelled_acquire_leaves_no_key(nodes: Servers) -> None:
         proxies = [stack.enter_context(Proxy(url)) for url in nodes.urls[:3]]
         async with aio.Redlock([proxy.url for proxy in proxies], node_timeout=1.0) as redlock:
             await (await redlock.lock("warm").acquire()).release()
-            assert await until_async(lambda: left_over(nodes) == {})
+            assert await emptied(nodes)
             for proxy in proxies:
                 proxy.hold(requests=False)
             waiting = asyncio.create_task(redlock.lock("a").acquire())
@@ -199,7 +199,7 @@ async def test_a_cancelled_acquire_leaves_no_key(nodes: Servers) -> None:
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            assert await until_async(lambda: left_over(nodes) == {})
+            assert await emptied(nodes)
             for proxy in proxies:
                 proxy.resume()
             lease = await redlock.lock("a").acquire(timeout=10)

@@ -11,10 +11,10 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from quorlock import ConfigError, LeaseLost, QuorlockError
-from quorlock.testing.servers import Server, Servers
+from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import Face, all_up, holders, left_over, raises, steal, wipe
+from tests.servers.api.faces import Face, all_up, emptied, holders, left_over, raises, steal, wipe
 
 
 def lives(nodes: Servers) -> list[int]:
@@ -118,7 +118,7 @@ async def test_a_set_that_comes_after_the_release_leaves_no_key(face: Face, node
             assert await lease.release() is True
             assert b"$5\r\nghost\r\n" not in road.carried, "or it was not late"
             assert await until_async(lambda: b"$5\r\nghost\r\n" in road.carried)
-            assert await until_async(lambda: left_over(nodes) == {})
+            assert await emptied(nodes)
             await asyncio.sleep(0.1)
             assert left_over(nodes) == {}
 
@@ -145,8 +145,4 @@ async def test_a_release_that_met_a_broken_connection_is_made_good(
             for proxy in proxies:
                 proxy.cut()
                 proxy.resume()
-            assert await until_async(lambda: gone(nodes[:3]), 10)
-
-
-def gone(nodes: list[Server]) -> bool:
-    return left_over(nodes) == {}
+            assert await emptied(nodes[:3], 10)

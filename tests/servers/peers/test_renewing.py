@@ -15,7 +15,7 @@ from quorlock import LeaseLost
 from quorlock.testing.servers import Servers
 from tests.harness.support.stats import scripts_asked
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import Face, holders, left_over, raises, wipe
+from tests.servers.api.faces import Face, emptied, holders, raises, wipe
 
 SETTINGS: dict[str, Any] = {"node_timeout": 0.1, "retry_delay": (0.01, 0.03)}
 
@@ -112,7 +112,7 @@ async def test_what_an_operator_deletes_is_not_made_again(face: Face, nodes: Ser
         assert await until_async(lambda: None not in holders(nodes, "a"))
         wipe(nodes, "a")
         assert await until_async(lambda: not lease.held)
-        assert await until_async(lambda: left_over(nodes) == {})
+        assert await emptied(nodes)
         assert (await raises(LeaseLost, lease.extend())).reason == "evicted"
         async with other.lock("a", timeout=0) as next_one:
             token = next_one.token.encode()
@@ -132,7 +132,7 @@ async def test_an_acquire_that_was_cancelled_is_not_renewed(nodes: Servers) -> N
             attempt.cancel()
             with suppress(asyncio.CancelledError):
                 await (await attempt).release()
-            assert await until_async(lambda: left_over(nodes) == {})
+            assert await emptied(nodes)
         assert await until_async(lambda: "quorlock renewal" not in task_names())
 
 
@@ -147,4 +147,4 @@ async def test_a_fenced_lease_ends_like_any_other(face: Face, nodes: Servers) ->
         assert lease.fence is not None
         assert all(node.execute("PTTL", "a") <= 800 for node in nodes)
         assert await until_async(lambda: not lease.held)
-        assert await until_async(lambda: left_over(nodes) == {})
+        assert await emptied(nodes)

@@ -99,7 +99,7 @@ def test_an_end_of_holding_ends_it(option: list[str], run: Runner, redlock: Redl
 
 
 def test_ten_ttls_under_renewal_are_not_overlapped(run: Runner) -> None:
-    ttl = 0.5
+    ttl = 1.0
     held = run.patient("x", "--ttl", f"{ttl}", does=f"{10 * ttl}")
     next_one = run.start("x", "--ttl", f"{ttl}", "-c", "cp log seen")
     assert held.end().returncode == 0
