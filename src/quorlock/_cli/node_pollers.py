@@ -34,16 +34,11 @@ T = TypeVar("T")
 
 
 class PollReport(NamedTuple, Generic[T]):
-    """The last result of one node.
+    """The last result of one node."""
 
-    said: None if the node could not be asked, or not yet.
-    silent: the reason; "" if it replied or was not asked yet.
-    code: the kind of error that it replied with instead, or TIMED_OUT; else None.
-    """
-
-    said: T | None = None
-    silent: str = ""
-    code: VoteCode | None = None
+    said: T | None = None  # None if the node could not be asked, or not yet
+    silent: str = ""  # the reason; "" if it replied or was not asked yet
+    code: VoteCode | None = None  # of the error that it replied with instead, or TIMED_OUT
 
 
 class NodePoller(Generic[T]):

@@ -32,34 +32,22 @@ _KEY_BYTES_MAX = 512
 
 
 class Names(NamedTuple):
-    """The names that one node lists.
-
-    whole: the list is complete.
-    refused: the node's error, if it refused.
-    is_forbidden: the error is a missing permission or login.
-    """
+    """The names that one node lists."""
 
     found: frozenset[str] = frozenset()
-    whole: bool = True
-    refused: str = ""
-    is_forbidden: bool = False
+    whole: bool = True  # the list is complete
+    refused: str = ""  # the node's error, if it refused
+    is_forbidden: bool = False  # the error is a missing permission or login
 
 
 class Listing(NamedTuple):
-    """The names that all nodes list.
-
-    names: sorted.
-    whole: the list is complete.
-    unlisted: nodes that listed nothing, and the reasons.
-    n: the number of configured nodes.
-    is_forbidden: one of them lacks a permission or a login.
-    """
+    """The names that all nodes list, sorted."""
 
     names: list[str]
-    whole: bool
-    unlisted: Mapping[str, str]
-    n: int
-    is_forbidden: bool = False
+    whole: bool  # the list is complete
+    unlisted: Mapping[str, str]  # nodes that listed nothing, and the reasons
+    n: int  # configured nodes
+    is_forbidden: bool = False  # one of them lacks a permission or a login
 
     @property
     def enough(self) -> bool:

@@ -53,23 +53,14 @@ class Section:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of the check.
+    """The result of the check."""
 
-    Attributes:
-        additions: how many were made.
-        counter: the final value in the file.
-        overlaps: sections that began while another had not ended.
-        unreadable: lines that cannot be parsed.
-        unfinished: sections that began and never ended.
-        longest_pause: the longest time between two sections, in seconds.
-    """
-
-    additions: int
-    counter: int
-    overlaps: int
-    unreadable: int
-    unfinished: int
-    longest_pause: float
+    additions: int  # how many were made
+    counter: int  # the final value in the file
+    overlaps: int  # sections that began while another had not ended
+    unreadable: int  # lines that cannot be parsed
+    unfinished: int  # sections that began and never ended
+    longest_pause: float  # between two sections, in seconds
 
     @property
     def lost(self) -> int:

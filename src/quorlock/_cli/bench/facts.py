@@ -38,33 +38,22 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 class BenchNodeFacts(NamedTuple):
-    """The results of one node.
+    """The results of one node."""
 
-    node: its address.
-    error: the reason why it does not vote; "" if it does.
-    round_trip: the duration of a request to this node alone.
-    in_quorum: the share of the acquires in which its grant was among those waited for.
-    """
-
-    node: str
-    error: str
-    round_trip: Times
-    in_quorum: float | None
+    node: str  # its address
+    error: str  # the reason why it does not vote; "" if it does
+    round_trip: Times  # of a request to this node alone
+    in_quorum: float | None  # the share of acquires with its grant among those waited for
 
 
 class Verbs(NamedTuple):
-    """The durations of one caller's verbs.
-
-    acquire, extend, release: seconds.
-    yes: for each node, how often its grant was among those that acquire waited for.
-    cpu: the share of the time that this process was on a CPU.
-    """
+    """The durations of one caller's verbs, in seconds."""
 
     acquire: list[float]
     extend: list[float]
     release: list[float]
-    yes: list[int]
-    cpu: float
+    yes: list[int]  # for each node, how often its grant was among those that acquire waited for
+    cpu: float  # the share of the time that this process was on a CPU
 
 
 class BenchRate(NamedTuple):
@@ -77,20 +66,13 @@ class BenchRate(NamedTuple):
 
 
 class Contention(NamedTuple):
-    """The results of contenders for one resource.
-
-    contenders: their number.
-    per_second: the turns of all together.
-    busy: the share of the time that one of them held the lock.
-    wait: the time until the lock was acquired, or until the end if it never was.
-    fewest, most: turns of one contender.
-    """
+    """The results of contenders for one resource."""
 
     contenders: int
-    per_second: float
-    busy: float
-    wait: Times
-    fewest: int
+    per_second: float  # the turns of all together
+    busy: float  # the share of the time that one of them held the lock
+    wait: Times  # until the lock was acquired, or until the end if it never was
+    fewest: int  # turns of one contender
     most: int
 
 

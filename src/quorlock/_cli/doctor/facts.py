@@ -69,34 +69,21 @@ def clock_rate(readings: Sequence[ClockReading]) -> Rate | None:
 
 
 class NodeFacts(NamedTuple):
-    """The facts about one node.
-
-    silent: the reason why nothing could be asked, "" if it could.
-    login: the reason is a refused login.
-    peer: the IP address at the other end; "" for a unix socket.
-    info: INFO's fields; None: not permitted.
-    config: the settings that CONFIG GET returned.
-    refused: the commands that quorlock needs and this node refuses, with its errors.
-    tracking: it knows CLIENT TRACKING; None: not permitted.
-    open_to_all: it replies to clients without a login.
-    other_run_id: the run_id on a second connection.
-    latencies: durations of single requests, in seconds.
-    born_empty, marker: the values of the restart guard's side keys.
-    """
+    """The facts about one node."""
 
     node: Node
-    silent: str = ""
-    login: bool = False
-    peer: str = ""
-    info: Mapping[str, str] | None = None
-    config: Mapping[str, str] = {}
-    refused: Mapping[str, str] = {}
-    tracking: bool | None = None
-    open_to_all: bool = False
-    other_run_id: str = ""
+    silent: str = ""  # the reason why nothing could be asked, "" if it could
+    login: bool = False  # the reason is a refused login
+    peer: str = ""  # the IP address at the other end; "" for a unix socket
+    info: Mapping[str, str] | None = None  # INFO's fields; None: not permitted
+    config: Mapping[str, str] = {}  # the settings that CONFIG GET returned
+    refused: Mapping[str, str] = {}  # the commands that quorlock needs, with the node's errors
+    tracking: bool | None = None  # it knows CLIENT TRACKING; None: not permitted
+    open_to_all: bool = False  # it replies to clients without a login
+    other_run_id: str = ""  # the run_id on a second connection
     readings: Sequence[ClockReading] = ()
-    latencies: Sequence[float] = ()
-    born_empty: str = ""
+    latencies: Sequence[float] = ()  # durations of single requests, in seconds
+    born_empty: str = ""  # the values of the restart guard's side keys
     marker: str = ""
 
     @property

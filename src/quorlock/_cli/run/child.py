@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 
 
 class ChildEnded(NamedTuple):
-    """The end of the command.
+    """The end of the command."""
 
-    status: as a shell reports it.
-    in_time: the lease did not end it.
-    """
-
-    status: int
-    in_time: bool
+    status: int  # as a shell reports it
+    in_time: bool  # the lease did not end it
 
 
 class Child:

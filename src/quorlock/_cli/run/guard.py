@@ -27,16 +27,12 @@ _LONGEST_SLEEP = 0.25
 
 
 class Orders(NamedTuple):
-    """The command, and how it is ended.
-
-    grouped: in its own process group.
-    kill_after: seconds.
-    """
+    """The command, and how it is ended."""
 
     command: tuple[str, ...]
-    kill_after: float
+    kill_after: float  # seconds
     on_lost: OnLost
-    grouped: bool
+    grouped: bool  # in its own process group
 
 
 class LeaseGuard:

@@ -30,15 +30,12 @@ _NOT_INHERITED = (*SECRET, "QUORLOCK_FENCE")
 
 
 class RunPlan(NamedTuple):
-    """The validated options. Durations in seconds.
-
-    busy: the status if another holds the lock; None: 0, without a message.
-    """
+    """The validated options. Durations in seconds."""
 
     lock: Lock
     orders: Orders
     min_hold: float
-    busy: int | None
+    busy: int | None  # the status if another holds the lock; None: 0, without a message
     renew: bool
     max_hold: float
 

@@ -14,52 +14,33 @@ UP, DOWN, HUNG, KEPT_OUT = "up", "down", "hung", "kept out"
 
 
 class TopNodeFacts(NamedTuple):
-    """One node.
-
-    state: UP, DOWN, HUNG (it is reachable but does not reply) or KEPT_OUT (it replies but does not
-        vote).
-    why: the reason in words; "" if it is up.
-    latency_p50, latency_max: of TIME, in seconds, over recent requests.
-    connections: the number of those named quorlock, including this program's.
-    keys: in the database; None: unknown.
-    ops: commands per second, as the node counts; None: unknown.
-    lacks: the missing permissions.
-    """
+    """One node; None: unknown."""
 
     node: str
-    state: str
-    why: str = ""
-    latency_p50: float | None = None
+    state: str  # UP, DOWN, HUNG (reachable, and does not reply), KEPT_OUT (replies without a vote)
+    why: str = ""  # in words; "" if it is up
+    latency_p50: float | None = None  # of TIME, in seconds, over recent requests
     latency_max: float | None = None
-    connections: int | None = None
-    keys: int | None = None
-    ops: int | None = None
-    lacks: Sequence[str] = ()
+    connections: int | None = None  # those named quorlock, including this program's
+    keys: int | None = None  # in the database
+    ops: int | None = None  # commands per second, as the node counts
+    lacks: Sequence[str] = ()  # the missing permissions
 
 
 class LockFacts(NamedTuple):
-    """One resource that is not free.
-
-    seen_for: seconds since this holder was first seen.
-    changes: how often the holder changed.
-    tried: connections that tried to acquire it during a sample; None: no sample.
-    """
+    """One resource that is not free."""
 
     inspection: Inspection
-    seen_for: float
-    changes: int
-    tried: int | None = None
+    seen_for: float  # seconds since this holder was first seen
+    changes: int  # how often the holder changed
+    tried: int | None = None  # connections that tried to acquire it in a sample; None: no sample
 
 
 class NodeColumns(NamedTuple):
-    """All facts of a turn.
-
-    more: the number of matching resources that were not inspected.
-    notes: sentences about what is missing.
-    """
+    """All facts of a turn."""
 
     at: datetime
     nodes: Sequence[TopNodeFacts]
     locks: Sequence[LockFacts]
-    more: int
-    notes: Sequence[str]
+    more: int  # matching resources that were not inspected
+    notes: Sequence[str]  # sentences about what is missing

@@ -47,17 +47,12 @@ _HUNG = (VoteCode.TIMED_OUT, VoteCode.CONNECT_TIMED_OUT)
 
 
 class TopOptions(NamedTuple):
-    """The options.
-
-    interval: seconds.
-    waiters: sample acquire attempts.
-    once: one snapshot, of two samples.
-    """
+    """The options."""
 
     pattern: str
-    interval: float
-    waiters: bool
-    once: bool
+    interval: float  # seconds
+    waiters: bool  # sample acquire attempts
+    once: bool  # one snapshot, of two samples
     as_json: bool
 
 

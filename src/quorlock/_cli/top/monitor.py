@@ -34,14 +34,10 @@ _ACQUIRE = 8  # of quorlock's script: EVALSHA sha 3 key counter marker token ttl
 
 
 class Sample(NamedTuple):
-    """The number of connections that tried to acquire each resource, successfully or not.
+    """The number of connections that tried to acquire each resource, successfully or not."""
 
-    counts: by name; None: no result.
-    note: the conditions of the sample, or the error.
-    """
-
-    counts: Mapping[str, int] | None = None
-    note: str = ""
+    counts: Mapping[str, int] | None = None  # by name; None: no result
+    note: str = ""  # the conditions of the sample, or the error
 
 
 class Try(NamedTuple):
