@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.faults.fault import await_that, check
+from tests.harness.support.pids import children, is_gone, is_paused, ps, states
 
 FORK = signal.SIGUSR1
 Process = subprocess.Popen[Any] | int
@@ -101,41 +102,12 @@ def fork_when_told(body: Callable[[], object]) -> None:
     signal.signal(FORK, handle)
 
 
-def states(pid: int) -> list[str]:
-    """One letter for every thread (`T` is stopped, `Z` has ended); nothing once it was reaped."""
-    letters: list[str] = []
-    tasks = Path(f"/proc/{pid}/task")
-    if not Path("/proc/self").exists():
-        return [letter[:1] for letter in _ps("-o", "state=", "-p", str(pid))]
-    with suppress(FileNotFoundError):
-        for task in tasks.iterdir():
-            with suppress(OSError):  # a thread may end while we look
-                letters.append((task / "stat").read_text().rpartition(")")[2].split()[0])
-    return letters
-
-
-def is_paused(pid: int) -> bool:
-    """Return whether all of its threads are stopped."""
-    return set(states(pid)) == {"T"}
-
-
-def is_gone(pid: int) -> bool:
-    """Return whether it has ended, including a zombie."""
-    return set(states(pid)) <= {"Z", "X"}
-
-
 def cpu_seconds(pid: int) -> str:
     """The time of the CPU that it has used, as `ps` writes it or in ticks."""
     with suppress(OSError):
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return f"{stat[11]}+{stat[12]} ticks"
-    return " ".join(_ps("-o", "time=", "-p", str(pid)))
-
-
-def children(pid: int) -> set[int]:
-    """The pids of its children, zombies too."""
-    pairs = (line.split() for line in _ps("-A", "-o", "pid=,ppid="))
-    return {int(child) for child, parent in pairs if int(parent) == pid}
+    return " ".join(ps("-o", "time=", "-p", str(pid)))
 
 
 def _live_as_child(body: Callable[[], object]) -> None:
@@ -149,11 +121,6 @@ def _live_as_child(body: Callable[[], object]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-
-
-def _ps(*args: str) -> list[str]:
-    shown = subprocess.run(["ps", *args], capture_output=True, text=True, check=False)
-    return shown.stdout.splitlines()
 
 
 def _pid(process: Process) -> int:

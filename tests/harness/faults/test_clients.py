@@ -19,6 +19,7 @@ from quorlock import Redlock
 from quorlock.testing.servers import Servers
 from tests.harness.faults import clients
 from tests.harness.faults.fault import await_that
+from tests.harness.support.pids import is_paused, states
 
 ROOT = Path(__file__).parents[3]
 
@@ -88,22 +89,22 @@ def test_a_paused_process_stands_still(lively: subprocess.Popen[str]) -> None:
     while moments[-1] < resumed:
         moments.append(int(says(lively)))
     assert max(later - earlier for earlier, later in pairwise(moments)) >= 400_000_000
-    assert clients.states(lively.pid)
+    assert states(lively.pid)
 
 
 def test_pause_and_resume(lively: subprocess.Popen[str]) -> None:
-    assert not clients.is_paused(lively.pid)
+    assert not is_paused(lively.pid)
     assert "state T" in clients.pause(lively)
-    assert clients.is_paused(lively.pid)
+    assert is_paused(lively.pid)
     assert "runs again" in clients.resume(lively.pid)
-    assert not clients.is_paused(lively.pid)
+    assert not is_paused(lively.pid)
     with pytest.raises(AssertionError, match="was not paused"):
         clients.resume(lively)
 
 
 def test_a_pause_that_another_process_ended_is_no_proof(lively: subprocess.Popen[str]) -> None:
     def interfere() -> None:
-        await_that(lambda: clients.is_paused(lively.pid), "it is paused")
+        await_that(lambda: is_paused(lively.pid), "it is paused")
         time.sleep(0.3)
         lively.send_signal(signal.SIGCONT)
 

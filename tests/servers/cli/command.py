@@ -16,6 +16,7 @@ from tests.servers.api.faces import holders
 
 SRC = Path(quorlock.__file__).parents[1]
 COMMAND = (sys.executable, "-m", "quorlock")
+PATIENCE = 30.0  # a bound for what must happen at once; nothing is measured by it
 
 
 def environment(home: Path, **variables: str) -> dict[str, str]:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from tests.servers.cli.command import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
 PROMPT = "READY> "
-PATIENCE = 30.0  # a bound for what must happen at once; nothing is measured by it
 
 # How each is started with nothing of the system's, and where it reads its set-up in the home.
 SHELLS = {

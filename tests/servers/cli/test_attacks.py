@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from quorlock._cli import exit_status
+from tests.harness.support.pids import is_gone
 from tests.harness.support.wait import until
-from tests.servers.cli.command import COMMAND
-from tests.servers.cli.run.looks import PATIENCE, runs
+from tests.servers.cli.command import COMMAND, PATIENCE
 from tests.servers.cli.terminal import PROMPT, Terminal
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def test_none_gets_away_when_the_lease_is_over(
 ) -> None:
     """The command tries another process group, another session or another parent."""
     done = shell.run("run", "x", "--ttl", "1s", "--no-renew", "-c", WAYS_OUT[way])
-    left = [pid for pid in fugitive.pids() if runs(pid)]
+    left = [pid for pid in fugitive.pids() if not is_gone(pid)]
     assert (done.returncode, left) == (exit_status.EX_LOST, [])
     assert fugitive.pids()
     assert not keys(nodes)
@@ -159,7 +159,7 @@ def test_none_gets_away_when_run_is_killed(way: str, shell: Shell, fugitive: Fug
     with shell.start("run", "x", "--ttl", "1s", "-c", WAYS_OUT[way]) as running:
         assert until(fugitive.pids, PATIENCE)
         running.kill()
-    assert until(lambda: not any(runs(pid) for pid in fugitive.pids()), PATIENCE)
+    assert until(lambda: all(is_gone(pid) for pid in fugitive.pids()), PATIENCE)
 
 
 @needs_linux
@@ -171,7 +171,7 @@ def test_a_signal_that_is_passed_on_reaches_another_group(
     with shell.start("run", "x", "-c", WAYS_OUT[way]) as running:
         assert until(fugitive.pids, PATIENCE)
         running.terminate()
-    assert until(lambda: not any(runs(pid) for pid in fugitive.pids()), PATIENCE)
+    assert until(lambda: all(is_gone(pid) for pid in fugitive.pids()), PATIENCE)
 
 
 @needs_linux
@@ -198,7 +198,7 @@ def test_what_made_itself_independent_outlives_a_command_that_ends(
     """A daemon that was started under the lock is not a part of the work."""
     script = "setsid ./fugitive > /dev/null 2>&1 & while ! [ -e pids ]; do sleep 0.01; done"
     assert shell.run("run", "x", "-c", script).returncode == 0
-    assert all(runs(pid) for pid in fugitive.pids())
+    assert not any(is_gone(pid) for pid in fugitive.pids())
 
 
 @needs_linux
@@ -279,7 +279,7 @@ def test_stopped_for_longer_than_the_lease_it_is_dead_by_then(
     assert until(lambda: pids(shell), PATIENCE)
     if how == "Ctrl-Z":
         bash.type("\x1a")
-    assert until(lambda: not any(runs(pid) for pid in pids(shell)), PATIENCE)
+    assert until(lambda: all(is_gone(pid) for pid in pids(shell)), PATIENCE)
     bash.await_text(PROMPT, times=2)
     bash.type("   fg; echo status=$?\r")  # it may lose the first while it sets up the terminal
     bash.await_text(f"status={exit_status.EX_LOST}")

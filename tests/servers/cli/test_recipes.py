@@ -25,9 +25,9 @@ import pytest
 from quorlock._cli import exit_status
 from quorlock.fencing import FenceTable
 from quorlock.testing.servers import Servers
+from tests.harness.support.pids import is_gone
 from tests.harness.support.wait import until
-from tests.servers.cli.command import SRC
-from tests.servers.cli.run.looks import PATIENCE, runs
+from tests.servers.cli.command import PATIENCE, SRC
 from tools.snippets import read_blocks
 
 PAGES = Path(__file__).parents[3] / "docs" / "recipes"
@@ -367,7 +367,7 @@ def test_after_the_grace_nothing_is_left_of_a_command_that_ignores_term(host: Ho
     container.send(signal.SIGTERM)
     container.send(signal.SIGKILL)
     ended(container.runtime)
-    assert until(lambda: not any(runs(pid) for pid in inside), PATIENCE)
+    assert until(lambda: all(is_gone(pid) for pid in inside), PATIENCE)
 
 
 def named(name: str) -> list[int]:

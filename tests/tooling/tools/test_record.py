@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.harness.support.pids import is_gone
 from tests.harness.support.wait import until
 from tools import record, record_terminal
 from tools.record import Failed, Script, Step
@@ -38,14 +39,6 @@ def _pid(folder: Path, pattern: str) -> int:
     """Return the process id in a file, once it is there."""
     found = until(lambda: "".join(path.read_text() for path in folder.glob(pattern)), 30)
     return int(found)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _start(folder: Path, script: str) -> subprocess.Popen[str]:
@@ -94,7 +87,7 @@ def test_interrupted_it_leaves_nothing_behind(number: int, folder: Path) -> None
     recorder.send_signal(number)
     _, errors = recorder.communicate(timeout=60)
     assert (recorder.returncode, errors) == (130, "")
-    assert not _is_alive(pid)
+    assert is_gone(pid)
     assert not list(folder.glob("rec-*"))
     assert (folder / "after").exists()
     assert not (folder / "out.svg").exists()
@@ -112,8 +105,8 @@ def test_a_program_that_ignores_a_hangup_is_killed(
         terminal.type(typed)
         terminal.press("Enter")
         pid = _pid(folder, "pid")
-        assert _is_alive(pid)
-    assert not _is_alive(pid)
+        assert not is_gone(pid)
+    assert is_gone(pid)
 
 
 @pytest.mark.parametrize(

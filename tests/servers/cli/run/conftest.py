@@ -16,7 +16,7 @@ import pytest
 import quorlock
 from quorlock import Redlock
 from tests.harness.support.wait import until
-from tests.servers.cli.run.looks import PATIENCE
+from tests.servers.cli.command import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

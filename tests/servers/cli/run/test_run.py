@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.support.wait import until
+from tests.servers.cli.command import PATIENCE
 from tests.servers.cli.run.conftest import events
-from tests.servers.cli.run.looks import PATIENCE
 
 if TYPE_CHECKING:
     from quorlock import Redlock

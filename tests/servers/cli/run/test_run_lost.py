@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.support.pids import is_gone
 from tests.harness.support.wait import until
+from tests.servers.cli.command import PATIENCE
 from tests.servers.cli.run.conftest import events
-from tests.servers.cli.run.looks import PATIENCE, runs
 
 if TYPE_CHECKING:
     from quorlock import Redlock
@@ -39,7 +40,7 @@ def test_with_no_quorum_it_is_dead_before_validity_ends(mode: str, run: Runner) 
     assert told.keys() == {"acquired", "ended", "lost"}
     valid_until = told["ended"]["valid_until"]
     assert last_alive(run) < valid_until
-    assert [pid for pid in run.pids() if runs(pid)] == []
+    assert [pid for pid in run.pids() if not is_gone(pid)] == []
     if mode == "term":
         ((number, at),) = run.log("got")
         assert number == signal.SIGTERM

@@ -7,14 +7,14 @@ import os
 import signal
 import sys
 import termios
-from pathlib import Path
 
 import pytest
 
 from quorlock import Redlock
+from tests.harness.support.pids import children, is_gone
 from tests.harness.support.wait import until
+from tests.servers.cli.command import PATIENCE
 from tests.servers.cli.run.conftest import PATIENT, Runner, events
-from tests.servers.cli.run.looks import PATIENCE, runs
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
@@ -49,7 +49,7 @@ def test_the_status_shows_the_signal_and_grandchildren_get_it_too(name: str, run
     # INT and QUIT are ignored by what a shell starts with `&`.
     spared = pids[0] if number in (signal.SIGINT, signal.SIGQUIT) else None
     assert until(
-        lambda: [pid for pid in pids if runs(pid)] == ([spared] if spared else []), PATIENCE
+        lambda: [pid for pid in pids if not is_gone(pid)] == ([spared] if spared else []), PATIENCE
     )
     if spared:
         os.kill(spared, signal.SIGKILL)
@@ -90,7 +90,7 @@ def test_killed_it_leaves_no_command_and_the_lock_frees_itself(does: str, run: R
     held.send(signal.SIGKILL)
     with Redlock(run.nodes.urls, max_ttl=30.0) as redlock:
         lease = redlock.lock("x", timeout=30.0).acquire()
-        left = [pid for pid in run.pids() if runs(pid)]
+        left = [pid for pid in run.pids() if not is_gone(pid)]
         lease.release()
     assert left == []
     # TERM came first, and so an obedient command has ended.
@@ -104,7 +104,7 @@ def test_stopped_it_is_no_holder_and_its_command_is_dead_in_time(run: Runner) ->
     held.send(signal.SIGSTOP)
     with Redlock(run.nodes.urls, max_ttl=30.0) as redlock:
         redlock.lock("x", timeout=30.0).acquire().release()
-        left = [pid for pid in run.pids() if runs(pid)]
+        left = [pid for pid in run.pids() if not is_gone(pid)]
     assert left == []
     held.send(signal.SIGCONT)
     assert held.end().returncode == 79
@@ -115,7 +115,7 @@ def test_with_its_guard_killed_the_command_dies(run: Runner) -> None:
     (guard,) = children(held.pid)
     os.kill(guard, signal.SIGKILL)
     assert held.end().returncode == 128 + signal.SIGKILL
-    assert until(lambda: not [pid for pid in run.pids() if runs(pid)], PATIENCE)
+    assert until(lambda: all(is_gone(pid) for pid in run.pids()), PATIENCE)
     assert not any(run.keys())
 
 
@@ -131,11 +131,6 @@ def test_a_guard_that_is_stopped_is_continued(run: Runner) -> None:
     done = held.end()
     assert done.returncode == 79
     assert run.log("alive")[-1][0] < events(done)["ended"]["valid_until"]
-
-
-def children(pid: int) -> list[int]:
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
-    return [int(child) for child in found.split()]
 
 
 # --- on a terminal ---------------------------------------------------------------------------
@@ -193,5 +188,5 @@ def test_on_a_terminal_all_are_dead_in_time_too(run: Runner) -> None:
     terminal = Terminal(run, *arguments)
     assert terminal.run.end().returncode == 79
     assert len(run.pids()) == 2
-    assert [pid for pid in run.pids() if runs(pid)] == []
+    assert [pid for pid in run.pids() if not is_gone(pid)] == []
     os.close(terminal.end)
