@@ -108,6 +108,7 @@ def test_the_childs_copy_of_a_lease(nodes: Servers) -> None:
     stay.
     """
     with Redlock(nodes.urls, **PATIENT) as redlock:
+        await_all_up(redlock, nodes)
         lease = redlock.lock("parents").acquire()
         token = lease.token.encode()
 
@@ -136,6 +137,7 @@ def test_the_childs_copy_of_a_lease(nodes: Servers) -> None:
 def test_a_renewed_lease_is_renewed_by_the_parent_alone(nodes: Servers) -> None:
     """The child's copy is over and nothing renews it there; its own locks are renewed as ever."""
     with Redlock(nodes.urls, ttl=1.0) as redlock:
+        await_all_up(redlock, nodes)
         lease = redlock.lock(KEY, renew=True).acquire()
 
         def work() -> None:
@@ -158,6 +160,7 @@ def test_a_renewed_lease_is_renewed_by_the_parent_alone(nodes: Servers) -> None:
 def test_block_left_in_the_child(nodes: Servers) -> None:
     """A child that leaves the parent's `with` block releases nothing."""
     with Redlock(nodes.urls, **PATIENT) as redlock:
+        await_all_up(redlock, nodes)
         lock = redlock.lock("parents")
         lease = lock.__enter__()
 

@@ -723,7 +723,7 @@ EXIT = """
     import sys
     from quorlock import QuorlockError, Redlock
 
-    redlock = Redlock(sys.argv[1:], node_timeout=0.02, outage_timeout=0.1)
+    redlock = Redlock(sys.argv[1:], node_timeout=0.02)
     redlock.lock("warm").acquire().release()
     print("ready", flush=True)
     sys.stdin.readline()
@@ -741,7 +741,7 @@ EXIT_ASYNCIO = """
     logging.getLogger("asyncio").addFilter(lambda s: not s.msg.startswith("Executing %s took"))
 
     async def main(urls):
-        redlock = Redlock(urls, node_timeout=0.02, outage_timeout=0.1)
+        redlock = Redlock(urls, node_timeout=0.02)
         await (await redlock.lock("warm").acquire()).release()
         print("ready", flush=True)
         sys.stdin.readline()

