@@ -128,7 +128,7 @@ def _assert_quarantined(redlock: Redlock) -> None:
     assert "votes again in" in message, message
 
 
-def hints(nodes: Servers) -> str:
+def invalidations(nodes: Servers) -> str:
     """Check that a deleted key is noticed at once, long before the next renewal."""
     with Redlock(nodes.urls, **_SETTINGS) as redlock:
         lease = redlock.lock("x", renew=True, ttl=1.0).acquire()
@@ -231,7 +231,7 @@ FEATURES: dict[str, Feature] = {
     "asyncio": asyncio_api,
     "uptime guard": uptime_guard,
     "marker guard": marker_guard,
-    "hints": hints,
+    "invalidations": invalidations,
     "minimal ACL": minimal_acl,
     "doctor": doctor,
 }

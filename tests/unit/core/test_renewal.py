@@ -163,7 +163,7 @@ def test_what_is_over_takes_no_space() -> None:
     assert schedule.next_due() is None
 
 
-# --- hints -------------------------------------------------------------------------------------
+# --- invalidations -----------------------------------------------------------------------------
 
 
 def named(policy: Policy, name: bytes) -> RenewalEntry:
@@ -190,8 +190,8 @@ def test_an_invalidation_makes_the_leases_of_its_keys_due() -> None:
 
 
 def test_invalidations_never_make_a_hot_loop() -> None:
-    """Thousands of them, for years: a lease is looked at HINTED times in its ttl, and its entries
-    take no room.
+    """Thousands of them, for years: a lease is checked at a bounded rate, and its entries take no
+    space.
     """
     policy, schedule = policy_of(3), RenewalSchedule()
     renewal = named(policy, b"a")
@@ -486,7 +486,7 @@ def test_after_the_deadline_nothing_is_sent() -> None:
 def test_a_loss_that_is_seen_early_is_released_when_the_promised_validity_ends(
     against: object, loss: LossReason
 ) -> None:
-    """No node is sent anything before; hints make it looked at, and change nothing."""
+    """No node is sent anything before; invalidations cause checks, and change nothing."""
     renewal, schedule = renewal_of(policy_of(5)), RenewalSchedule()
     schedule.add(renewal)
     told_until, at = lease(renewal).until, renewal.due

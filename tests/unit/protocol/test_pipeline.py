@@ -363,22 +363,22 @@ OF_ALL = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 
 
 def watched() -> tuple[Talk, list[Any]]:
-    """A conversation that tracks, and the hints that it gave."""
-    talk, hints = Talk(), list[Any]()
-    talk.pipeline.on_invalidation(hints.append)
-    return talk, hints
+    """A pipeline that tracks, and the invalidations that it received."""
+    talk, pushes = Talk(), list[Any]()
+    talk.pipeline.on_invalidation(pushes.append)
+    return talk, pushes
 
 
 def test_tracking_is_enabled_once_before_the_first_extension() -> None:
     """Also if an extension was sent before tracking was enabled; the reply is ignored."""
-    pipeline, hints = RequestPipeline(None, PATIENCE), list[Any]()
+    pipeline, pushes = RequestPipeline(None, PATIENCE), list[Any]()
     ask = PendingRequest(extend(), Asker(), 1, 0)
     plain, full = encode(extend()), encode_eval(extend())
     assert [pipeline.append(ask, plain) for _ in range(2)] == [full, plain]
-    pipeline.on_invalidation(hints.append)
-    pipeline.on_invalidation(hints.append)
+    pipeline.on_invalidation(pushes.append)
+    pipeline.on_invalidation(pushes.append)
     assert [pipeline.append(ask, plain) for _ in range(2)] == [TRACKING + full, plain]
-    pipeline.on_invalidation(hints.append)
+    pipeline.on_invalidation(pushes.append)
     assert pipeline.append(ask, plain) == plain
     assert len(pipeline.pending) == 6
 
@@ -396,20 +396,20 @@ def test_tracking_is_enabled_once_before_the_first_extension() -> None:
 )
 def test_the_reply_to_it_is_ignored(refusal: bytes) -> None:
     """The extension behind it gets its own answer, and the node is in no trouble."""
-    talk, hints = watched()
+    talk, pushes = watched()
     talk.ask(extend())
     heard = talk.deliver(refusal, b":1\r\n")
     assert heard[-1] == (1, GRANTED)
     assert all(answer is GRANTED for _, answer in heard)
-    assert not hints
+    assert not pushes
     assert not talk.pipeline.pending
 
 
 @settings(max_examples=60)
 @given(st.integers(0, 3), st.lists(st.integers(1, 40), max_size=6))
 def test_invalidations_are_no_replies_however_they_arrive(place: int, cuts: list[int]) -> None:
-    """Between answers, before, behind, in pieces: each is a hint, and every answer its own."""
-    talk, hints = watched()
+    """Between replies, before, behind, in pieces: each is handled, and every reply is matched."""
+    talk, pushes = watched()
     rounds = [talk.ask(command) for command in (extend(), acquire(), extend())]
     parts = [b"+OK\r\n", b":1\r\n", b"_\r\n", b":0\r\n"]
     parts.insert(place + 1, OF_A_KEY + OF_ALL)
@@ -419,7 +419,7 @@ def test_invalidations_are_no_replies_however_they_arrive(place: int, cuts: list
         stream = stream[cut:]
     heard = [told for told in talk.deliver(*filter(None, [*pieces, stream])) if told[0]]
     assert heard == list(zip(rounds, [GRANTED, HELD, HELD], strict=True))
-    assert hints == [[b"k"], None]
+    assert pushes == [[b"k"], None]
     talk.ask(release())
     assert talk.pipeline.match_common_reply(b":-3\r\n") is not None, "it is at no answer's middle"
 
@@ -434,10 +434,10 @@ def test_invalidations_are_no_replies_however_they_arrive(place: int, cuts: list
 )
 def test_other_pushes_name_no_key(push: bytes) -> None:
     """Pushes of any other shape are ignored, and the pipeline continues."""
-    talk, hints = watched()
+    talk, pushes = watched()
     talk.ask(extend())
     assert talk.deliver(b"+OK\r\n", push, b":1\r\n")[-1] == (1, GRANTED)
-    assert hints in ([], [[]])
+    assert pushes in ([], [[]])
 
 
 # --- a node that has forgotten a script ------------------------------------------------------

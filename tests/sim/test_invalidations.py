@@ -1,7 +1,7 @@
-"""Hints in simulated worlds: at any time, of any key, true by chance only.
+"""Invalidations in simulated worlds: at any time, of any key, true by chance only.
 
-Real hints come when a key is gone, late or never; these come whenever they like, which is all that
-they could do wrong: nothing but when a lease is looked at may depend on them.
+Real invalidations arrive when a key is gone, late or never; these arrive at random. The time of a
+lease's next check is all that may depend on them.
 """
 
 from __future__ import annotations
@@ -33,57 +33,63 @@ def calm(seed: int) -> Plan:
     return replace(plan, network_profile=NetworkProfile(100_000, 100_000, 0, 0))
 
 
-class Told(Renewer):
+class InvalidatedRenewer(Renewer):
     """Renewal in a process that gets invalidations all the time."""
 
     mean_pause = 0
-    heard = 0
-    looked = 0
+    pushes = 0
+    checked = 0
 
     def add(self, lease: LeaseRecord, ttl_ms: int, max_hold: int | None) -> RenewalEntry:
         renewal = super().add(lease, ttl_ms, max_hold)
         dice = Random(f"{self.world.plan.seed} {lease.token!r}")
-        self._tell(lease, dice)
+        self._schedule_push(lease, dice)
         return renewal
 
-    def _tell(self, lease: LeaseRecord, dice: Random) -> None:
-        keys = dice.choice((None, [lease.key], [b"somebody's", lease.key], [b"somebody's"]))
+    def _schedule_push(self, lease: LeaseRecord, dice: Random) -> None:
+        keys = dice.choice((None, [lease.key], [b"another's", lease.key], [b"another's"]))
         pause = dice.randint(1, 2 * self.mean_pause)
-        self.process.later(pause, self._hear, (lease, dice, keys))
+        self.process.later(pause, self._push, (lease, dice, keys))
 
-    def _hear(self, said: tuple[Any, ...]) -> None:
-        lease, dice, keys = said
-        Told.heard += 1
+    def _push(self, push: tuple[Any, ...]) -> None:
+        lease, dice, keys = push
+        InvalidatedRenewer.pushes += 1
         self.hint(keys)
         # Also for a while after the lease has ended, or if its process is gone.
         ended = self.world.plan.lasts if lease.ended is None else lease.ended
         if self.world.now < ended + 20 * self.mean_pause:
-            self._tell(lease, dice)
+            self._schedule_push(lease, dice)
 
     def _renew(self, taken: Any, at: int) -> None:
-        Told.looked += len(taken)
+        InvalidatedRenewer.checked += len(taken)
         super()._renew(taken, at)
 
 
 @pytest.fixture(params=[2, 40])
-def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Told]:
+def invalidated(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> type[InvalidatedRenewer]:
     """Send an invalidation every so many milliseconds on average."""
-    monkeypatch.setattr(client, "Renewer", Told)
-    Told.mean_pause, Told.heard, Told.looked = request.param * NS_PER_MS, 0, 0
-    return Told
+    monkeypatch.setattr(client, "Renewer", InvalidatedRenewer)
+    InvalidatedRenewer.mean_pause, InvalidatedRenewer.pushes, InvalidatedRenewer.checked = (
+        request.param * NS_PER_MS,
+        0,
+        0,
+    )
+    return InvalidatedRenewer
 
 
-def test_no_invalidation_breaks_a_promise(told: type[Told]) -> None:
+def test_no_invalidation_breaks_a_promise(invalidated: type[InvalidatedRenewer]) -> None:
     """Renewal keeps its guarantees: no overlap, nothing left behind, nothing sent for a lease that
     is over, every loss reported in time.
     """
     for seed in range(WORLDS):
         _, judgement = run(RENEWAL.plan(seed))
         assert not judgement.violations, (seed, judgement.violations)
-    assert told.heard > 10 * WORLDS
+    assert invalidated.pushes > 10 * WORLDS
 
 
-def test_no_false_invalidation_loses_a_lease(told: type[Told]) -> None:
+def test_no_false_invalidation_loses_a_lease(invalidated: type[InvalidatedRenewer]) -> None:
     """A world without faults loses no lease, however many invalidations it gets."""
     renewed = 0
     for seed in range(100):
@@ -94,30 +100,34 @@ def test_no_false_invalidation_loses_a_lease(told: type[Told]) -> None:
             may_be = not lease.renewed or lease.hold_until is not None
             assert lease.why != "lost" or may_be, (seed, lease)
     assert renewed > 100
-    assert told.looked > renewed
+    assert invalidated.checked > renewed
 
 
-def test_invalidations_cause_checks(told: type[Told], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Invalidations make renewal check, and at a bounded rate: HINTED times in a ttl."""
-    looks: dict[type, list[int]] = {}
-    for kind in (Told, Silent):
+def test_invalidations_cause_checks(
+    invalidated: type[InvalidatedRenewer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invalidations make renewal check, and at a bounded rate."""
+    checks: dict[type, list[int]] = {}
+    for kind in (InvalidatedRenewer, Silent):
         monkeypatch.setattr(client, "Renewer", kind)
-        looks[kind] = []
+        checks[kind] = []
         for seed in range(30):
-            Told.looked = 0
+            InvalidatedRenewer.checked = 0
             world, _ = run(calm(seed))
-            looks[kind].append(Told.looked)
+            checks[kind].append(InvalidatedRenewer.checked)
             ttls = sum(
                 ((lease.ended or world.now) - lease.since) / (lease.ttl_ms * NS_PER_MS)
                 for lease in world.history.leases
                 if lease.renewed
             )
-            assert Told.looked <= EXPEDITED_PAUSE_SHARE * ttls + 2 * len(world.history.leases)
-    assert sum(looks[Told]) > 2 * sum(looks[Silent])
+            assert InvalidatedRenewer.checked <= EXPEDITED_PAUSE_SHARE * ttls + 2 * len(
+                world.history.leases
+            )
+    assert sum(checks[InvalidatedRenewer]) > 2 * sum(checks[Silent])
 
 
-class Silent(Told):
+class Silent(InvalidatedRenewer):
     """A world without invalidations."""
 
-    def _tell(self, lease: LeaseRecord, dice: Random) -> None:
+    def _schedule_push(self, lease: LeaseRecord, dice: Random) -> None:
         pass

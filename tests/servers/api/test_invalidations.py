@@ -53,7 +53,7 @@ def fresh(telling: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
         server.left_alone()
         server.flush()
         server.execute("CONFIG", "RESETSTAT")
-    # The first extension, from which on there are hints, is not waited for a second each time.
+    # The first extension, after which nodes send invalidations, is not waited for a second each time.
     monkeypatch.setattr(renewal_schedule, "FIRST_CHECK_SHARE", 50)
 
 
@@ -63,7 +63,7 @@ def looks(server: Server) -> int:
 
 
 async def watched(redlock: aio.Redlock, resource: str = "a") -> aio.Lease:
-    """A renewed lease that all nodes give hints of: it has been extended once."""
+    """A renewed lease whose key all nodes track: it has been extended once."""
     lease = await redlock.lock(resource, renew=True).acquire()
     first = lease.valid_until
     assert await until_async(lambda: lease.valid_until > first, TTL / 3)
@@ -138,7 +138,7 @@ async def test_our_own_extensions_cause_no_invalidations(face: Face, telling: Se
         leases = [await watched(redlock, name) for name in "ab"]
         asked = [looks(node) for node in telling]
         assert asked == [2] * 5
-        await asyncio.sleep(TTL / 8)  # as often as hints may make it look: six times
+        await asyncio.sleep(TTL / 8)  # as often as invalidations may cause a check: six times
         assert [looks(node) for node in telling] == asked
         assert quorlock.now() < next_due(leases[0])
 
