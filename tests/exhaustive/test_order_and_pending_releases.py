@@ -49,8 +49,8 @@ class Face(Protocol):
     def try_acquire(self, resource: str) -> Any: ...
     def release(self, lease: Any) -> bool: ...
     def nodes(self) -> tuple[quorlock.NodeStatus, ...]: ...
-    def owed(self) -> int: ...
-    def unpaid(self) -> bool: ...
+    def pending_count(self) -> int: ...
+    def is_unconfirmed(self) -> bool: ...
     def retry_at(self, index: int) -> int: ...
     def close(self) -> None: ...
 
@@ -71,13 +71,13 @@ class Blocking:
     def nodes(self) -> tuple[quorlock.NodeStatus, ...]:
         return self.redlock.nodes
 
-    def owed(self) -> int:
+    def pending_count(self) -> int:
         return sum(
             len(node_state.pending_releases)
             for node_state in self.redlock._session.driver.node_states.all
         )
 
-    def unpaid(self) -> bool:
+    def is_unconfirmed(self) -> bool:
         return any(
             m.pending_releases.has_unconfirmed()
             for m in self.redlock._session.driver.node_states.all
@@ -116,13 +116,13 @@ class Asyncio:
     def nodes(self) -> tuple[quorlock.NodeStatus, ...]:
         return self.redlock.nodes
 
-    def owed(self) -> int:
+    def pending_count(self) -> int:
         return sum(
             len(node_state.pending_releases)
             for node_state in self.redlock._session.driver.node_states.all
         )
 
-    def unpaid(self) -> bool:
+    def is_unconfirmed(self) -> bool:
         return any(
             m.pending_releases.has_unconfirmed()
             for m in self.redlock._session.driver.node_states.all
@@ -190,9 +190,9 @@ def all_up(redlock: Face, within: float = 5.0) -> None:
     assert until(is_so, within), redlock.nodes()
 
 
-def paid(redlock: Face, within: float = 5.0) -> None:
+def await_confirmed(redlock: Face, within: float = 5.0) -> None:
     """Wait until every pending release has been executed once."""
-    assert until(lambda: not redlock.unpaid(), within)
+    assert until(lambda: not redlock.is_unconfirmed(), within)
 
 
 def in_front(nodes: Servers, stack: ExitStack, *indices: int) -> tuple[list[str], list[Proxy]]:
@@ -287,8 +287,8 @@ def test_cut_again_while_a_pending_release_is_due_much_later(
             assert redlock.release(lease)
             cycle(redlock)
             all_up(redlock)
-            paid(redlock)
-        assert redlock.owed() == 1, "paid at once, and again in half a minute"
+            await_confirmed(redlock)
+        assert redlock.pending_count() == 1, "sent at once, and again in half a minute"
         proxy.cut()
         cycle(redlock)
         all_up(redlock)  # within seconds
@@ -383,7 +383,7 @@ def test_cut_at_random_under_load(nodes: Servers, face: Callable[..., Face]) -> 
 # --- order between connections ---------------------------------------------------------------
 
 
-class SlowRoads(Proxy):
+class SlowLinks(Proxy):
     """Carries the requests of every connection in order, but each connection at its own pace."""
 
     slowest = 0.02
@@ -404,8 +404,8 @@ class Urgent(Borrower):
 def test_release_from_another_connection_set(nodes: Servers, by: str) -> None:
     """pottery's bug: the release of another thread overtakes the acquire, and a ghost remains."""
     with ExitStack() as stack:
-        road = stack.enter_context(SlowRoads(nodes[4].url))
-        redlock = quorlock.Redlock([*nodes.urls[:4], road.url])
+        link = stack.enter_context(SlowLinks(nodes[4].url))
+        redlock = quorlock.Redlock([*nodes.urls[:4], link.url])
         stack.callback(redlock.close)
         pool = redlock._session.driver._pool
 
@@ -436,14 +436,14 @@ def test_release_from_another_connection_set(nodes: Servers, by: str) -> None:
             pool.give_back(used)
             assert outcome == [True]
         clean(nodes)
-        stays_clean(nodes, 3 * road.slowest)
+        stays_clean(nodes, 3 * link.slowest)
 
 
 def test_releases_from_many_threads(nodes: Servers) -> None:
     """Leases made by four threads are released by four others, at once."""
     with ExitStack() as stack:
-        roads = [stack.enter_context(SlowRoads(nodes[index].url)) for index in (3, 4)]
-        urls = [*nodes.urls[:3], *(road.url for road in roads)]
+        links = [stack.enter_context(SlowLinks(nodes[index].url)) for index in (3, 4)]
+        urls = [*nodes.urls[:3], *(link.url for link in links)]
         redlock = quorlock.Redlock(urls, node_timeout=1.0)  # eight threads wait for each other
         stack.callback(redlock.close)
         redlock.lock("warm").acquire().release()
@@ -483,13 +483,13 @@ def test_releases_from_many_threads(nodes: Servers) -> None:
 def test_garbage_while_the_acquire_is_unanswered(nodes: Servers, face: Callable[..., Face]) -> None:
     """A lease that is dropped at once is released behind its acquire."""
     with ExitStack() as stack:
-        road = stack.enter_context(SlowRoads(nodes[4].url))
-        redlock = face([*nodes.urls[:4], road.url])
+        link = stack.enter_context(SlowLinks(nodes[4].url))
+        redlock = face([*nodes.urls[:4], link.url])
         all_up(redlock)
         for number in range(50 * ROUNDS):
             redlock.acquire(f"r{number}")
         clean(nodes)
-        stays_clean(nodes, 3 * road.slowest)
+        stays_clean(nodes, 3 * link.slowest)
 
 
 def test_scripts_forgotten_by_the_nodes(nodes: Servers, face: Callable[..., Face]) -> None:
@@ -545,7 +545,7 @@ def test_late_answers_are_not_counted_in_the_next_round(
 # --- a node that does not read ---------------------------------------------------------------
 
 
-def owes_too_much(redlock: Face, number: int) -> bool:
+def has_too_many_pending(redlock: Face, number: int) -> bool:
     """Run one more cycle; return True if the node was not asked, because of its backlog."""
     lease = redlock.acquire(f"until{number}", 2.0)
     assert redlock.release(lease)
@@ -568,7 +568,7 @@ def test_backlog_is_bounded(nodes: Servers, face: Callable[..., Face]) -> None:
             cycle(redlock, f"a{number}")
         end = time.monotonic() + 10.0
         for number in itertools.count():
-            if owes_too_much(redlock, number):
+            if has_too_many_pending(redlock, number):
                 break
             assert time.monotonic() < end, "the backlog grows"
         for number in range(150):
@@ -659,7 +659,9 @@ def test_node_restarts(nodes: Servers, face: Callable[..., Face]) -> None:
         for server in nodes[:2]:
             server.cont()
         clean(nodes)
-    assert until(lambda: not redlock.owed(), 3), "a new process owes what the old one got"
+    assert until(lambda: not redlock.pending_count(), 3), (
+        "a new process has pending releases of the old one"
+    )
 
 
 def test_all_nodes_restart(nodes: Servers, face: Callable[..., Face]) -> None:
@@ -694,7 +696,7 @@ def test_close_right_after_a_failed_acquire(
             with pytest.raises(QuorlockError):
                 redlock.acquire("r", 0.05)
             redlock.close()
-            mend(state, nodes[2:], proxies)
+            repair(state, nodes[2:], proxies)
             stays_clean(nodes, 0.1)
 
 
@@ -710,7 +712,7 @@ def impair(state: str, some: list[Server], proxies: list[Proxy]) -> None:
             server.execute("SET", "r", "another")
 
 
-def mend(state: str, some: list[Server], proxies: list[Proxy]) -> None:
+def repair(state: str, some: list[Server], proxies: list[Proxy]) -> None:
     for server, proxy in zip(some, proxies, strict=True):
         if state == "hung":
             server.cont()

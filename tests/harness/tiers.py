@@ -87,7 +87,7 @@ TABLE = {
     "::test_every_combination_of_replies_is_classified_and_released": "slow",
     "unit/core/test_extend.py::test_every_combination_of_answers": "slow",
     "unit/core/test_inspect.py::test_every_combination_of_holders": "slow",
-    "unit/core/test_pending_releases.py::TestDebts": "slow",
+    "unit/core/test_pending_releases.py::TestPendingReleases": "slow",
     "unit/core/test_quorum.py": "slow",
     "unit/core/test_release.py::test_every_combination_of_answers": "slow",
     "unit/protocol/test_answers.py::test_no_shape_is_granted_by_accident": "slow",

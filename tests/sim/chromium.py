@@ -119,8 +119,8 @@ class Chromium:
                 raise EOFError(f"Chromium {how}: {self._said.read_text(errors='replace')[-2_000:]}")
             self._buffer += more
         message, _, self._buffer = self._buffer.partition(b"\0")
-        told: dict[str, Any] = json.loads(message)
-        return told
+        reply: dict[str, Any] = json.loads(message)
+        return reply
 
 
 class Tab:
@@ -150,12 +150,12 @@ class Tab:
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page; promises are awaited."""
-        told = self.call(
+        reply = self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
-        if "exceptionDetails" in told:
-            raise AssertionError(f"{script}: {told['exceptionDetails']}")
-        return told["result"].get("value")
+        if "exceptionDetails" in reply:
+            raise AssertionError(f"{script}: {reply['exceptionDetails']}")
+        return reply["result"].get("value")
 
     def settle(self) -> None:
         """Wait until the changes are drawn: two frames."""

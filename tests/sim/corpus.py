@@ -96,13 +96,13 @@ def due_as_it_was(self: PendingReleases, now: int, run_id: str) -> list[ReleaseC
     for token, pending_release in list(self._by_token.items()):
         if pending_release.until <= now:
             self._by_token.pop(token, None)
-    owed = [
+    pending_list = [
         pending_release for pending_release in self._by_token.values() if pending_release.due <= now
     ]
-    for pending_release in owed:
+    for pending_release in pending_list:
         pending_release.due = now + pending_release.pause
         pending_release.pause *= 2
-    return [self.take_due(pending_release.release, run_id, now) for pending_release in owed]
+    return [self.take_due(pending_release.release, run_id, now) for pending_release in pending_list]
 
 
 def never_tried_again(

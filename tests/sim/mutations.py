@@ -333,11 +333,11 @@ def follows_nothing(self: SimRenewedLease, sent_round: SentRound) -> None:
     """A release does not know of restored keys."""
 
 
-def rings_nowhere(self: Renewer, kept: SimRenewedLease) -> None:
+def reports_no_loss(self: Renewer, kept: SimRenewedLease) -> None:
     """Report losses only by renewal."""
 
 
-def no_notice(ttl_ms: int) -> int:
+def no_lead(ttl_ms: int) -> int:
     """Leave no notice: the holder has no time to stop."""
     return 0
 
@@ -373,11 +373,11 @@ def past_pending_releases(send: Send, *facts: Any) -> Any:
         return routing.route(send, *facts)
 
 
-def pays_nothing(self: Process, index: int) -> None:
+def confirms_nothing(self: Process, index: int) -> None:
     """Never send pending releases."""
 
 
-def owes_nothing(self: PendingReleases, token: bytes) -> bool:
+def adds_no_pending_release(self: PendingReleases, token: bytes) -> bool:
     """Count nodes with a pending release of the token for an extension."""
     return False
 
@@ -491,7 +491,7 @@ def begins_at_zero(self: FakeNode, key: bytes, grid_ms: int, at: int) -> Reply:
 _next_fence = FakeNode._next_fence
 
 
-def goes_on_from_an_old_one(self: FakeNode, key: bytes, grid_ms: int, at: int) -> Reply:
+def continues_from_an_old_one(self: FakeNode, key: bytes, grid_ms: int, at: int) -> Reply:
     """Issue the clock if the counter is absent, and otherwise one more: also after an old
     snapshot.
     """
@@ -529,7 +529,7 @@ def anybodys_marker(self: FakeNode, key: bytes, run_id: bytes, worth: bytes, at:
 # --- variants of what becomes of a lost lease ---------------------------------------------------
 
 
-def released_when_told(self: SimRenewedLease) -> int:
+def released_when_reported(self: SimRenewedLease) -> int:
     """Release the keys of a lost lease as soon as its loss is reported."""
     return PAST
 
@@ -591,7 +591,7 @@ MUTATIONS = (
     Mutation(
         "pending releases not sent after a reconnect",
         "leftover",
-        ((Process, "send_due", pays_nothing),),
+        ((Process, "send_due", confirms_nothing),),
     ),
     Mutation(
         "no pending release for a lost connection",
@@ -735,13 +735,13 @@ MUTATIONS = (
     Mutation(
         "loss reported by renewal alone",
         "silence",
-        ((Renewer, "_watch", rings_nowhere),),
+        ((Renewer, "_watch", reports_no_loss),),
         "renewal",
     ),
     Mutation(
         "lost lease released before its end",
         "told",
-        ((SimRenewedLease, "told_until", property(released_when_told)),),
+        ((SimRenewedLease, "told_until", property(released_when_reported)),),
         "renewal",
     ),
     Mutation(
@@ -757,7 +757,10 @@ MUTATIONS = (
         "restarts",
     ),
     Mutation(
-        "loss reported at the end", "silence", ((client_renewal, "notice", no_notice),), "renewal"
+        "loss reported at the end",
+        "silence",
+        ((client_renewal, "notice", no_lead),),
+        "renewal",
     ),
     Mutation(
         "alarm counted from the reply",
@@ -791,7 +794,7 @@ MUTATIONS = (
     Mutation(
         "old fence counter goes on",
         "fence",
-        ((FakeNode, "_next_fence", goes_on_from_an_old_one),),
+        ((FakeNode, "_next_fence", continues_from_an_old_one),),
         "fences",
     ),
 )

@@ -25,7 +25,7 @@ ACQUIRE = Acquire(b"r0", b"c0.1", 900)
 RELEASE = Release(b"r0", b"c0.1")
 
 
-class Stage:
+class Scene:
     """A world that runs a flow, and its result."""
 
     def __init__(self, *, n: int = 3, connection_sets: int = 1, **facts: Any) -> None:
@@ -34,7 +34,7 @@ class Stage:
         self.outcomes: list[Any] = []
         self.turn: SimFlow[Any] | None = None
 
-    def lead(self, flow: Flow[Any], at: int = MS) -> Stage:
+    def lead(self, flow: Flow[Any], at: int = MS) -> Scene:
         """Begin it then, and run the world to its end."""
         self.world.schedule(at, self._begin, flow)
         self.world.run()
@@ -45,7 +45,7 @@ class Stage:
             self.process, "acquire", flow, self.outcomes.append, resource="r0"
         )
 
-    def act(self, at: int, deed: Any) -> Stage:
+    def act(self, at: int, deed: Any) -> Scene:
         self.world.schedule(at, lambda _: deed(), None)
         return self
 
@@ -63,7 +63,7 @@ def test_a_round_asks_all_nodes_at_once_and_receives_each_reply() -> None:
             seen.append((yield Receive(50 * MS)))  # noqa: PERF401
         return "done"
 
-    assert Stage().lead(flow()).outcomes == ["done"]
+    assert Scene().lead(flow()).outcomes == ["done"]
     assert sorted(reply.node for reply in seen) == [0, 1, 2]
     assert {reply.round for reply in seen} == {1}
     assert {reply.answer.vote for reply in seen} == {Vote.GRANTED}
@@ -72,18 +72,18 @@ def test_a_round_asks_all_nodes_at_once_and_receives_each_reply() -> None:
 
 def test_a_reply_names_its_round() -> None:
     """A late reply arrives in the next round, with the number of the previous one."""
-    heard: list[tuple[int, int]] = []
+    received: list[tuple[int, int]] = []
 
     def flow() -> Any:
         yield Send(ACQUIRE)
         yield Send(RELEASE)
         for _ in range(6):
             reply = yield Receive(50 * MS)
-            heard.append((reply.node, reply.round))
+            received.append((reply.node, reply.round))
 
-    Stage().lead(flow())
-    assert sorted(heard) == [(node, round_) for node in range(3) for round_ in (1, 2)]
-    assert [round_ for node, round_ in heard if node == 0] == [1, 2], "in order from each"
+    Scene().lead(flow())
+    assert sorted(received) == [(node, round_) for node in range(3) for round_ in (1, 2)]
+    assert [round_ for node, round_ in received if node == 0] == [1, 2], "in order from each"
 
 
 def test_a_deadline_is_on_its_own_clock() -> None:
@@ -92,10 +92,10 @@ def test_a_deadline_is_on_its_own_clock() -> None:
 
     def flow() -> Any:
         ends.append((yield Receive(40 * MS)))
-        ends.append(stage.world.now)
+        ends.append(scene.world.now)
 
-    stage = Stage(client_paces=(500_000,))
-    stage.lead(flow(), at=2 * MS)
+    scene = Scene(client_paces=(500_000,))
+    scene.lead(flow(), at=2 * MS)
     assert ends == [Timeout(40 * MS), 80 * MS]
 
 
@@ -109,7 +109,7 @@ def test_a_deadline_in_the_past_elapses_at_once_but_not_before_what_came() -> No
             event = yield Receive(5 * MS)
             order.append(type(event).__name__)
 
-    Stage().lead(flow())
+    Scene().lead(flow())
     assert order == ["NodeReply", "NodeReply", "NodeReply", "Timeout"]
 
 
@@ -119,7 +119,7 @@ def test_a_sleep_receives_nothing_and_ends_in_time() -> None:
         woke = yield Sleep(33 * MS)
         return woke
 
-    assert Stage().lead(flow()).outcomes == [33 * MS]
+    assert Scene().lead(flow()).outcomes == [33 * MS]
 
 
 def test_a_node_that_cannot_be_asked_answers_at_once() -> None:
@@ -131,9 +131,9 @@ def test_a_node_that_cannot_be_asked_answers_at_once() -> None:
         for _ in range(3):
             answers.append((yield Receive(50 * MS)).answer)  # noqa: PERF401
 
-    stage = Stage()
-    stage.act(MS // 2, lambda: stage.process.loses(stage.process.links[0][2]))  # type: ignore[arg-type]
-    stage.lead(flow())
+    scene = Scene()
+    scene.act(MS // 2, lambda: scene.process.loses(scene.process.links[0][2]))  # type: ignore[arg-type]
+    scene.lead(flow())
     assert answers[:2] == [0b011, DOWN]
 
 
@@ -145,9 +145,9 @@ def test_a_connection_that_is_lost_answers_for_its_node() -> None:
         for _ in range(3):
             answers.append((yield Receive(50 * MS)).answer)  # noqa: PERF401
 
-    stage = Stage()
-    stage.act(MS + TRIP // 2, lambda: stage.process.loses(stage.process.links[0][1]))  # type: ignore[arg-type]
-    stage.lead(flow())
+    scene = Scene()
+    scene.act(MS + TRIP // 2, lambda: scene.process.loses(scene.process.links[0][1]))  # type: ignore[arg-type]
+    scene.lead(flow())
     assert answers[0] == LOST
     assert [answer.vote for answer in answers[1:]] == [Vote.GRANTED] * 2
 
@@ -157,7 +157,7 @@ def test_what_a_flow_raises_reaches_the_caller() -> None:
         yield Sleep(3 * MS)
         raise ValueError("sooner or later")
 
-    (error,) = Stage().lead(flow()).outcomes
+    (error,) = Scene().lead(flow()).outcomes
     assert isinstance(error, ValueError)
 
 
@@ -167,7 +167,7 @@ def test_keep_ends_the_flow_with_the_lock() -> None:
         yield Commit(Acquired(b"r0", b"c0.1", 900, 5, (), sent_round))
         raise AssertionError("the flow is closed")
 
-    (outcome,) = Stage().lead(flow()).outcomes
+    (outcome,) = Scene().lead(flow()).outcomes
     assert outcome.token == b"c0.1"
 
 
@@ -188,8 +188,8 @@ def test_a_release_follows_its_acquire_on_the_same_connection() -> None:
 
     def release(sent_round: Any) -> None:
         for path in (0, 1):
-            nobody: Any = None
-            turn: SimFlow[Any] = SimFlow(process, iter(()), path, nobody, lambda _: None)  # type: ignore[arg-type]
+            no_client: Any = None
+            turn: SimFlow[Any] = SimFlow(process, iter(()), path, no_client, lambda _: None)  # type: ignore[arg-type]
             before = [ways[0].sent for ways in process.links if ways[0]]
             process.send(Send(RELEASE, sent_round.target), turn)
             after = [ways[0].sent for ways in process.links if ways[0]]
@@ -217,7 +217,7 @@ def test_who_was_not_asked_for_the_key_is_not_asked_to_release_it() -> None:
             if reply.round == back.round:
                 answers.append((reply.node, reply.answer.code))
 
-    Stage().lead(flow())
+    Scene().lead(flow())
     assert answers[0] == 0b101
     assert (1, NOT_SET.code) in answers
 
@@ -242,9 +242,9 @@ def test_no_extension_counts_a_node_with_a_pending_release() -> None:
         sent_round = yield Send(Extend(b"r0", b"c0.1", 900))
         answers.append(sent_round.nodes)
 
-    stage = Stage()
-    stage.act(MS // 2, lambda: stage.process.nodes[1].release_later(RELEASE, "n1.0", 0))
-    stage.lead(flow())
+    scene = Scene()
+    scene.act(MS // 2, lambda: scene.process.nodes[1].release_later(RELEASE, "n1.0", 0))
+    scene.lead(flow())
     assert answers == [0b101]
 
 

@@ -40,24 +40,24 @@ def test_a_world_gone_wrong_is_understood_in_a_minute() -> None:
 
 def test_a_plain_round_is_one_line() -> None:
     trace = sketches.bad()
-    told = [line for line in diagram(trace).splitlines() if "c1 acquire c1.0" in line]
-    assert len(told) == 1
-    assert told[0].endswith("c1 acquire c1.0: n0 refused, n1 n2 granted")
+    shown = [line for line in diagram(trace).splitlines() if "c1 acquire c1.0" in line]
+    assert len(shown) == 1
+    assert shown[0].endswith("c1 acquire c1.0: n0 refused, n1 n2 granted")
 
 
 def test_rounds_that_overtake_each_other_are_shown_in_full() -> None:
     """c0 was first at n0 and n1, c1 at n2: the order of the executions is the story."""
-    told = "\n".join(rows(sketches.good()))
+    shown = "\n".join(rows(sketches.good()))
     order = ["n0 does acquire c0.0: granted", "n0 does acquire c1.0: refused"]
     order += ["n2 does acquire c1.0: granted", "n2 does acquire c0.0: refused"]
-    places = [told.index(line) for line in order]
+    places = [shown.index(line) for line in order]
     assert places == sorted(places)
 
 
 def test_refused_attempts_that_follow_each_other_are_one_line() -> None:
-    told = [line for line in rows(sketches.good()) if "c1 acquire c1.1" in line]
-    assert len(told) == 1
-    assert "n0 n1 refused, n2 granted; releases; 2 more such" in told[0]
+    shown = [line for line in rows(sketches.good()) if "c1 acquire c1.1" in line]
+    assert len(shown) == 1
+    assert "n0 n1 refused, n2 granted; releases; 2 more such" in shown[0]
 
 
 def test_a_lost_reply_is_an_arrow_that_does_not_arrive() -> None:
@@ -77,8 +77,8 @@ def late(trace: Trace, message: int, by: int) -> Trace:
 def test_a_request_that_comes_late_has_a_line_of_its_own() -> None:
     trace = sketches.bad()
     sent = one(trace, kind="send", client=1, node=2, command="acquire")
-    told = rows(late(trace, sent["message"], 70 * sketches.MS))
-    assert any("n2 does acquire c1.0: granted" in line for line in told)
+    shown = rows(late(trace, sent["message"], 70 * sketches.MS))
+    assert any("n2 does acquire c1.0: granted" in line for line in shown)
 
 
 def test_a_request_that_comes_twice_is_called_a_duplicate() -> None:
@@ -86,9 +86,9 @@ def test_a_request_that_comes_twice_is_called_a_duplicate() -> None:
     sent = one(trace, kind="send", client=1, node=0, command="acquire")
     done = one(trace, kind="execute", message=sent["message"])
     trace.insert(trace.index(done) + 1, done | {"copy": True})
-    told = [line for line in rows(trace) if "n0 does acquire c1.0" in line]
-    assert len(told) == 2
-    assert "(a duplicate)" in told[1]
+    shown = [line for line in rows(trace) if "n0 does acquire c1.0" in line]
+    assert len(shown) == 2
+    assert "(a duplicate)" in shown[1]
 
 
 def test_a_reply_after_the_deadline_is_said_to_be_late() -> None:
@@ -97,9 +97,9 @@ def test_a_reply_after_the_deadline_is_said_to_be_late() -> None:
     reply = one(trace, kind="reply", message=sent["message"])
     reply["at"] += 80 * sketches.MS
     reply["heard"] = False
-    told = rows(sorted(trace, key=lambda event: event["at"]))
+    shown = rows(sorted(trace, key=lambda event: event["at"]))
     assert any(
-        "n0 to c1: refused (acquire c1.0), too late: no flow waits for it" in line for line in told
+        "n0 to c1: refused (acquire c1.0), too late: no flow waits for it" in line for line in shown
     )
 
 

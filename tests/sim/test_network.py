@@ -70,11 +70,11 @@ def test_a_connection_keeps_its_order_and_has_no_holes() -> None:
     for lines in traces():
         for streams in by_connection(lines).values():
             assert is_prefix(streams["execute"], streams["send"])
-            executed, heard = (
+            executed, received = (
                 [one for one in streams[what] if one not in streams["unknown"]]
                 for what in ("execute", "reply")
             )
-            assert is_prefix(heard, executed)
+            assert is_prefix(received, executed)
             cut += len(streams["execute"]) < len(streams["send"])
     assert cut > 20, "and many were cut off"
 
@@ -114,14 +114,14 @@ def test_every_request_has_one_fate() -> None:
             if line["kind"] == "lose":
                 lost[line["message"]].append(line["what"])
         executed = {one["message"] for one in lines if one["kind"] == "execute" and not one["copy"]}
-        heard = {one["message"] for one in lines if one["kind"] == "reply"}
+        received = {one["message"] for one in lines if one["kind"] == "reply"}
         for line in lines:
             if line["kind"] == "send":
                 number = line["message"]
                 fates = [number in executed, "request" in lost[number]]
                 # A copy of it may be lost beside.
                 assert sum(fates) == 1 or (all(fates) and len(lost[number]) >= 1)
-        assert not {number for number in heard if "reply" in lost[number]}
+        assert not {number for number in received if "reply" in lost[number]}
 
 
 # --- weather ----------------------------------------------------------------------------------

@@ -49,9 +49,9 @@ def test_no_promise_is_broken_in_all_these_worlds(
     """All processors are used, as by `make sim`: exit status 0 means no violation, floors held."""
     count = min(PART, WORLDS - first)
     status = sim.main(["--seed", str(first), "--runs", str(count), "--jobs", str(PROCESSES)])
-    told = capsys.readouterr()
-    assert status == 0, told.out
-    assert re.search(rf"worlds +{count:,} ", told.out)
+    output = capsys.readouterr()
+    assert status == 0, output.out
+    assert re.search(rf"worlds +{count:,} ", output.out)
 
 
 def test_nor_in_some_worlds_never_run_before(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,9 +164,9 @@ def test_a_violation_is_reported_minimised_and_can_be_replayed(
     arguments = ["--scenario", "sound", "--seed", str(seed), "--runs", "3", "--jobs", "1"]
     assert sim.main(arguments) == 1
     text = capsys.readouterr().out
-    told = re.search(r"VIOLATION \((\w+)\) in make sim SCENARIO=sound SEED=(\d+): (.+)", text)
-    assert told is not None
-    assert int(told[2]) == seed
+    output = re.search(r"VIOLATION \((\w+)\) in make sim SCENARIO=sound SEED=(\d+): (.+)", text)
+    assert output is not None
+    assert int(output[2]) == seed
     sizes = re.search(r"minimised from (\d+) to (\d+) jobs, faults and extensions", text)
     assert sizes is not None
     assert int(sizes[2]) <= int(sizes[1])
@@ -174,7 +174,7 @@ def test_a_violation_is_reported_minimised_and_can_be_replayed(
     assert text.rstrip().endswith(f"to replay it: make sim SCENARIO=sound SEED={seed}")
     # And so it is, with what that command runs.
     assert sim.main(["--scenario", "sound", "--seed", str(seed)]) == 1
-    assert f"VIOLATION ({told[1]}): " in capsys.readouterr().out
+    assert f"VIOLATION ({output[1]}): " in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("broken")
@@ -266,10 +266,10 @@ def test_ctrl_c_ends_it_with_the_table_so_far(jobs: str) -> None:
     assert "Traceback" not in errors, errors
     assert re.search(r"worlds +[\d,]+ ", out)
     assert process.returncode in (0, 1)
-    assert until(lambda: nobody_left(process.pid))
+    assert until(lambda: none_left(process.pid))
 
 
-def nobody_left(group: int) -> bool:
+def none_left(group: int) -> bool:
     """Every process of that group has gone."""
     try:
         os.killpg(group, 0)

@@ -76,8 +76,8 @@ def test_overlaps_are_those_of_the_checker() -> None:
     for seed in range(40):
         trace = lived("memory", seed)
         story = Story(trace)
-        told = [event for event in trace if event["kind"] == "violation"]
-        judged = {frozenset(e["tokens"]) for e in told if e["rule"] == "overlap"}
+        violations = [event for event in trace if event["kind"] == "violation"]
+        judged = {frozenset(e["tokens"]) for e in violations if e["rule"] == "overlap"}
         seen = {frozenset((o.first.token, o.second.token)) for o in story.overlaps if o.judged}
         # The checker names each new lease once; three that overlap make more than two pairs.
         assert judged <= seen, f"memory, seed {seed}"

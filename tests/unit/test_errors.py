@@ -58,7 +58,7 @@ def no_acl(node: str) -> NodeVote:
 
 A, B, C, D, E = (f"{letter}:6379" for letter in "abcde")
 
-# DESIGN section 7: an error says what happened, on which nodes, and what to do.
+# An error says what happened, on which nodes, and what to do.
 DESIGN_EXAMPLE = (
     "'invoice:42' is held by another: 3 of 5 nodes refused (a:6379, c:6379, d:6379) after"
     " 7 attempts in 5.0 s; the holder's lease ends in at most 3.1 s"

@@ -54,8 +54,8 @@ def plant(mutant: Mutant, tree: Path) -> None:
     path.write_text(changed)
     if path.suffix == ".lua":
         scripts = tree / _SCRIPTS
-        told = scripts.read_text()
-        scripts.write_text(told.replace(_sha(text), _sha(changed)))
+        original = scripts.read_text()
+        scripts.write_text(original.replace(_sha(text), _sha(changed)))
 
 
 def _sha(text: str) -> str:

@@ -1,7 +1,7 @@
 """Faults of a client's process: paused, forked, killed, each with its proof.
 
 Each function does one thing to a process and returns the evidence in a sentence; AssertionError
-when the system shows something else. `fork()` needs the client to have called `fork_when_told()`.
+when the system shows something else. `fork()` needs the client to have called `fork_on_command()`.
 Leaves starting clients, and what they should make of it, to its callers.
 """
 
@@ -51,7 +51,7 @@ def pause_for(process: Process, seconds: float) -> str:
         began, used = time.monotonic(), cpu_seconds(pid)
         time.sleep(seconds)
         lasted = time.monotonic() - began
-        check(is_paused(pid), f"process {pid} was resumed by somebody else")
+        check(is_paused(pid), f"process {pid} was resumed by another process")
         check(cpu_seconds(pid) == used, f"process {pid} ran while it was paused")
     finally:
         with suppress(ProcessLookupError):
@@ -78,12 +78,12 @@ def fork(process: Process) -> tuple[int, str]:
     os.kill(pid, FORK)
     await_that(lambda: bool(children(pid) - before) or is_gone(pid), f"process {pid} forks")
     born = children(pid) - before
-    check(born, f"process {pid} died instead of forking: did it call fork_when_told()?")
+    check(born, f"process {pid} died instead of forking: did it call fork_on_command()?")
     child = min(born)
     return child, f"process {child} is a child of {pid}"
 
 
-def fork_when_told(body: Callable[[], object]) -> None:
+def fork_on_command(body: Callable[[], object]) -> None:
     """Prepare a fork in the main thread of a client: `fork()` makes this process fork, and the
     child runs `body` and ends. Its exit status is 1 if `body` raised.
 

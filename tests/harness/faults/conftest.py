@@ -31,13 +31,13 @@ def binary(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def standing(binary: str | None) -> Iterator[Site]:
+def open_sites(binary: str | None) -> Iterator[Site]:
     with sites(1, binary=binary) as (site,):
         yield site
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, binary: str | None, standing: Site) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, binary: str | None, open_sites: Site) -> Iterator[Site]:
     """Return the module's site, or a separate one for a test that refuses: its proxy then gets
     other sockets, which the guards would report as left behind.
     """
@@ -45,8 +45,8 @@ def site(request: pytest.FixtureRequest, binary: str | None, standing: Site) -> 
         with sites(1, binary=binary) as (own,):
             yield own
         return
-    revive(standing.server)
-    standing.proxy.transparent()
-    standing.proxy.cut()
-    standing.server.flush()
-    yield standing
+    revive(open_sites.server)
+    open_sites.proxy.transparent()
+    open_sites.proxy.cut()
+    open_sites.server.flush()
+    yield open_sites

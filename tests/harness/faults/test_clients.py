@@ -39,7 +39,7 @@ from tests.harness.faults import clients
 from tests.harness.faults.fault import await_that
 with Redlock(sys.argv[1:], ttl=30.0, node_timeout=1.0) as redlock:
     with redlock.lock("a") as lease:
-        clients.fork_when_told(lambda: print("child held", lease.held, flush=True))
+        clients.fork_on_command(lambda: print("child held", lease.held, flush=True))
         print("parent held", lease.held, flush=True)
         sys.stdin.readline()
         print("parent held", lease.held, flush=True)
@@ -68,7 +68,7 @@ def says(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def tell(process: subprocess.Popen[str]) -> None:
+def command(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
@@ -108,13 +108,13 @@ def test_a_pause_that_another_process_ended_is_no_proof(lively: subprocess.Popen
         time.sleep(0.3)
         lively.send_signal(signal.SIGCONT)
 
-    somebody = threading.Thread(target=interfere)
-    somebody.start()
+    another = threading.Thread(target=interfere)
+    another.start()
     try:
-        with pytest.raises(AssertionError, match="resumed by somebody else"):
+        with pytest.raises(AssertionError, match="resumed by another process"):
             clients.pause_for(lively, 1.0)
     finally:
-        somebody.join()
+        another.join()
 
 
 def test_killing(lively: subprocess.Popen[str]) -> None:
@@ -142,15 +142,15 @@ def test_a_child_of_a_holder_does_not_hold() -> None:
             child, evidence = clients.fork(holder)
             assert evidence == f"process {child} is a child of {holder.pid}"
             assert says(holder) == "child held False"
-        tell(holder)
+        command(holder)
         assert says(holder) == "parent held True"
-        tell(holder)
+        command(holder)
         assert holder.wait(10) == 0
         assert servers[0].keys() == []
 
 
 def test_one_that_cannot_fork_dies_of_it(lively: subprocess.Popen[str]) -> None:
-    with pytest.raises(AssertionError, match="did it call fork_when_told"):
+    with pytest.raises(AssertionError, match="did it call fork_on_command"):
         clients.fork(lively)
 
 
@@ -159,7 +159,7 @@ def test_a_child_that_fails_ends_all_the_same() -> None:
 import sys
 from tests.harness.faults import clients
 from tests.harness.faults.fault import await_that
-clients.fork_when_told(lambda: 1 / 0)
+clients.fork_on_command(lambda: 1 / 0)
 sys.stderr = sys.stdout
 print("ready", flush=True)
 while True:
@@ -168,10 +168,10 @@ while True:
     with running(script) as process:
         assert says(process) == "ready"
         clients.fork(process)
-        told = [says(process)]
-        while told[-1] != "ZeroDivisionError: division by zero":
-            told.append(says(process))
-        assert told[0] == "Traceback (most recent call last):"
+        printed = [says(process)]
+        while printed[-1] != "ZeroDivisionError: division by zero":
+            printed.append(says(process))
+        assert printed[0] == "Traceback (most recent call last):"
 
 
 def test_a_holder_that_was_killed_keeps_the_lock_until_its_ttl() -> None:

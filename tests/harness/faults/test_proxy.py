@@ -44,7 +44,7 @@ def has(site: Site, key: str) -> bool:
     return bool(site.server.execute("EXISTS", key))
 
 
-def hears_nothing(talk: Talk) -> bool:
+def receives_nothing(talk: Talk) -> bool:
     """Return whether nothing arrives, not even the end of the connection."""
     patience, talk.timeout = talk.timeout, QUIET
     with suppress(TimeoutError):
@@ -112,7 +112,7 @@ def test_a_stopped_server_is_silent_and_then_answers(proxy: Proxy, site: Site) -
     with Talk(proxy.path) as talk:
         site.server.stop()
         talk.send("ECHO", "late")
-        assert hears_nothing(talk)
+        assert receives_nothing(talk)
         site.server.cont()
         assert talk.read() == b"late"
 
@@ -168,7 +168,7 @@ def test_what_waits_on_a_thin_line_comes_at_once_when_it_is_healed(
         leaver.send("SET", "a", "x" * 500_000)
         leaver.close()
         talk.send("ECHO", "x" * 500_000)
-        assert hears_nothing(talk)
+        assert receives_nothing(talk)
         began = time.monotonic()
         proxy.transparent()
         assert talk.read() == b"x" * 500_000
@@ -194,9 +194,9 @@ def test_of_several_dropped_replies_each_connection_is_cut_with_the_last(
     proxy.drop_replies(3)
     with Talk(proxy.path) as first, Talk(proxy.path) as second:
         first.send("SET", "a", 1)
-        assert hears_nothing(first)
+        assert receives_nothing(first)
         second.send("SET", "b", 1)
-        assert hears_nothing(second)
+        assert receives_nothing(second)
         first.send("SET", "c", 1)
         assert is_over(first)
         assert is_over(second)
@@ -209,7 +209,7 @@ def test_a_stream_that_lost_a_reply_is_cut_when_the_mode_ends(proxy: Proxy) -> N
     proxy.drop_replies(2)
     with Talk(proxy.path) as talk:
         talk.send("PING")
-        assert hears_nothing(talk)
+        assert receives_nothing(talk)
         proxy.transparent()
         assert is_over(talk)
 
@@ -221,7 +221,7 @@ def test_a_stalled_reply_continues_when_the_mode_ends(proxy: Proxy) -> None:
         talk.send("ECHO", "hello")
         assert talk.receive() == b"$5\r"
         talk.send("ECHO", "again")
-        assert hears_nothing(talk)
+        assert receives_nothing(talk)
         proxy.transparent()
         rest = b""
         while len(rest) < len(b"\nhello\r\n$5\r\nagain\r\n"):
@@ -286,7 +286,7 @@ def test_a_black_hole_delivers_late_what_a_closed_connection_sent(
         talk.send("SET", "lock", "token")
     with Talk(address) as talk:
         talk.send("DEL", "lock")
-        assert hears_nothing(talk)
+        assert receives_nothing(talk)
         assert not has(site, "lock")
         proxy.transparent()
         assert talk.read() == 0  # the release came first, and found nothing
@@ -304,7 +304,7 @@ def test_a_black_hole_takes_open_connections_too_and_keeps_their_order(
         proxy.black_hole()
         talk.send("SET", "lock", "token")
         talk.send("DEL", "lock")
-        assert hears_nothing(talk)
+        assert receives_nothing(talk)
         proxy.transparent()
         assert [talk.read(), talk.read()] == [b"OK", 1]
 
@@ -313,7 +313,7 @@ def test_a_black_hole_may_forget(proxy: Proxy, site: Site) -> None:
     proxy.black_hole(deliver=False)
     with Talk(proxy.path) as talk:
         talk.send("SET", "lock", "token")
-        assert hears_nothing(talk)
+        assert receives_nothing(talk)
         proxy.transparent()
         assert is_over(talk)
     assert what_happens(proxy.path) == "b'PONG'"
@@ -325,7 +325,7 @@ def test_a_black_hole_one_way(proxy: Proxy, site: Site) -> None:
     with Talk(proxy.path) as talk:
         talk.send("SET", "lock", "token")
         await_that(lambda: has(site, "lock"), "the SET was served")
-        assert hears_nothing(talk)
+        assert receives_nothing(talk)
         proxy.transparent()
         assert talk.read() == b"OK"
 
@@ -386,7 +386,7 @@ def test_one_relay_serves_all(site: Site) -> None:
             slow.send("ECHO", "slow")
             for number in range(100):
                 assert fast.ask("ECHO", number) == b"%d" % number
-            assert hears_nothing(slow)
+            assert receives_nothing(slow)
 
 
 def test_errors_of_the_relay_are_raised_in_the_caller() -> None:

@@ -286,7 +286,7 @@ async def endless_bulk(caller: Caller) -> None:
         await caller.write(b"x" * 65536)
 
 
-def greets(data: bytes) -> Behaviour:
+def sends_banner(data: bytes) -> Behaviour:
     """Speaks first, as SSH, SMTP and MySQL servers do, then is silent."""
 
     async def behaviour(caller: Caller) -> None:

@@ -84,14 +84,14 @@ class Stay:
         at = instant()
         if not self.lease.held:
             return False
-        if told := self._told_until():
-            self._note("still", at, until=told)
+        if promised := self._promised_until():
+            self._note("still", at, until=promised)
         found = Path(self._path).read_bytes().decode().strip()
         if found != self._name and self.lease.held:
             self._note("met", found=found)
         return True
 
-    def _told_until(self) -> int:
+    def _promised_until(self) -> int:
         """Return the instant up to which the library says that the lease may be trusted; 0: it is
         over.
 

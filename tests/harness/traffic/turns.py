@@ -223,8 +223,8 @@ class Worker:
         timeout = self._timeout()
         ttl = self._entropy.choice(self._settings.ttls)
         max_hold = ttl * self._entropy.choice((1, 1, 1.5, 3))
-        terms = {"ttl": ttl, "timeout": timeout, "renew": True, "max_hold": max_hold}
-        lock = self._redlock.lock(self._resource(), **terms)
+        options = {"ttl": ttl, "timeout": timeout, "renew": True, "max_hold": max_hold}
+        lock = self._redlock.lock(self._resource(), **options)
         stay = self._stay(await self.ask("acquire", self._allowed(timeout), lock.acquire))
         lost = stay.lease.lost
         while stay.look():

@@ -140,15 +140,15 @@ async def test_the_uptime_counts_from_the_arrival_of_the_reply(face: Face) -> No
     """A slow reply has an uptime that is younger than the request: the quarantine ends max_ttl
     after the latest possible start.
     """
-    told_at = 0.0
+    reported_at = 0.0
 
     async def late(caller: Caller) -> None:
-        nonlocal told_at
+        nonlocal reported_at
         server = Pretended("late", 0)
 
         def reply(command: list[bytes]) -> bytes:
-            nonlocal told_at
-            told_at = quorlock.now()
+            nonlocal reported_at
+            reported_at = quorlock.now()
             return server(command)
 
         await asyncio.sleep(0.03)
@@ -161,7 +161,7 @@ async def test_the_uptime_counts_from_the_arrival_of_the_reply(face: Face) -> No
             node_states = session_members(redlock)
             kept = node_states.all[0].guard.quarantine
             assert kept is not None
-            assert kept.until / 1e9 >= told_at + 10.002
+            assert kept.until / 1e9 >= reported_at + 10.002
 
 
 def session_members(redlock: Any) -> Any:

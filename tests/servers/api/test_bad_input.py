@@ -52,9 +52,9 @@ from tests.harness.support.impostors import (
     echo,
     endless_bulk,
     garbage,
-    greets,
     half_reply,
     http_400,
+    sends_banner,
     silent,
 )
 from tests.harness.support.resp import bulk
@@ -125,15 +125,15 @@ def assert_no_secret(*texts: str) -> None:
         assert QUOTED not in text
 
 
-def everything_told(error: BaseException | None) -> Iterator[str]:
+def all_messages(error: BaseException | None) -> Iterator[str]:
     """All that an error can say, and those that led to it."""
     if error is None:
         return
     yield from (str(error), repr(error), repr(vars(error)))
     yield from getattr(error, "__notes__", ())
     yield "".join(traceback.format_exception(error))
-    yield from everything_told(error.__cause__)
-    yield from everything_told(error.__context__)
+    yield from all_messages(error.__cause__)
+    yield from all_messages(error.__context__)
 
 
 def assert_redlock_is_discreet(redlock: Any) -> None:
@@ -243,7 +243,7 @@ CALLS = [
         ["redis://a/zero"],
     ),
     making(
-        "an option that nobody knows",
+        "an unknown option",
         "nodes[0]='redis://a': the option passwort is unknown; did you mean password?",
         [f"redis://a?passwort={QUOTED}"],
     ),
@@ -468,7 +468,7 @@ async def assert_refused(call: Call, face: Face) -> None:
     assert type(error) is call.error
     assert matches(str(error), call.says), str(error)
     assert len(str(error)) < 400
-    assert_no_secret(*everything_told(error))
+    assert_no_secret(*all_messages(error))
     if isinstance(error, ConfigError):
         assert isinstance(error, ValueError)
         assert error.argument
@@ -566,7 +566,7 @@ def full_house(rig: Rig, count: int) -> list[str]:
     return [logged_in(url) for url in started.tcp_urls]
 
 
-def nobody(rig: Rig, count: int) -> list[str]:
+def no_node(rig: Rig, count: int) -> list[str]:
     return [f"unix://:{QUOTED}@/nowhere/{number}.sock" for number in range(count)]
 
 
@@ -780,10 +780,10 @@ FAULTS = [
         at_once=False,
     ),
     # not one of our servers, or none
-    Fault("no such socket", nobody, QuorumUnreachable, "no such file or directory", at_once=False),
+    Fault("no such socket", no_node, QuorumUnreachable, "no such file or directory", at_once=False),
     Fault("port closed", refusing, QuorumUnreachable, "connection refused", at_once=False),
     Fault("web server", impostors(http_400, tcp=True), NodeError, NOT_REDIS),
-    Fault("ssh server", impostors(greets(b"SSH-2.0-x\r\n"), tcp=True), NodeError, NOT_REDIS),
+    Fault("ssh server", impostors(sends_banner(b"SSH-2.0-x\r\n"), tcp=True), NodeError, NOT_REDIS),
     Fault("garbage", impostors(garbage), NodeError, NOT_REDIS),
     Fault("echo of the password", impostors(echo), NodeError, NOT_REDIS),
     Fault("says yes to everything", impostors(answers(b"+OK\r\n")), NodeError, "is not a master…"),
@@ -852,7 +852,7 @@ FAULTS = [
     ),
     # well begun, then at fault
     Fault(
-        "greets, then silence",
+        "sends a banner, then silence",
         server_info_then(b""),
         QuorumUnreachable,
         "no answer in time",
@@ -860,20 +860,20 @@ FAULTS = [
         seen="no answer…",
     ),
     Fault(
-        "greets, then closes",
+        "sends a banner, then closes",
         server_info_then(None),
         QuorumUnreachable,
         "connection lost: …",
         at_once=False,
     ),
     Fault(
-        "greets, then garbage",
+        "sends a banner, then garbage",
         server_info_then(b"\x16\x03\x01 garbage\r\n"),
         NodeError,
         NOT_REDIS,
     ),
     Fault(
-        "greets, then another kind of answer",
+        "sends a banner, then another kind of answer",
         server_info_then(b"$1\r\nx\r\n"),
         NodeError,
         "unexpected reply to …",
@@ -893,7 +893,7 @@ async def test_all_nodes_at_fault(fault: Fault, face: Face, own: Servers) -> Non
             took = time.monotonic() - began
             assert_names_the_fault(caught.value, fault, urls)
             assert_in_time(caught.value, fault, took)
-            assert_no_secret(*everything_told(caught.value))
+            assert_no_secret(*all_messages(caught.value))
             assert_redlock_is_discreet(redlock)
 
 
@@ -905,8 +905,8 @@ def assert_names_the_fault(error: Any, fault: Fault, urls: list[str]) -> None:
         fault.cause,
         "not connected yet" if fault.cause.startswith(NO_ANSWER) else fault.cause,
     )
-    told = {vote.node: vote.cause for vote in error.votes}
-    named = {node: said for node, said in told.items() if any(matches(said, c) for c in causes)}
+    messages = {vote.node: vote.cause for vote in error.votes}
+    named = {node: said for node, said in messages.items() if any(matches(said, c) for c in causes)}
     # The verdict may fall before the third node has reported its own failure.
     assert len(named) >= 2, str(error)
     assert named.keys() <= addresses
@@ -1018,7 +1018,7 @@ async def test_one_server_by_two_addresses(call: str, face: Face, own: Servers) 
             assert matches(text, SAME), text
             assert own[0].path in text
             assert f"127.0.0.1:{own[0].port}" in text
-            assert_no_secret(*everything_told(caught.value))
+            assert_no_secret(*all_messages(caught.value))
     assert own[0].keys() == own[1].keys() == []
 
 
@@ -1031,7 +1031,7 @@ async def test_authority_that_cannot_be_read(face: Face, own: Servers) -> None:
             str(caught.value),
             "…tls.ca_certs='/nowhere/ca.pem': this file cannot be read: No such file or directory",
         )
-        assert_no_secret(*everything_told(caught.value))
+        assert_no_secret(*all_messages(caught.value))
         assert_redlock_is_discreet(redlock)
         assert any("cannot be read" in node.why for node in redlock.nodes), redlock.nodes
 
@@ -1061,7 +1061,7 @@ async def test_ticket_of_a_lease_held_here(face: Face, nodes: Servers) -> None:
         lease = await redlock.lock("x").acquire()
         with pytest.raises(ConfigError, match="this lease is held here already") as caught:
             await redlock.adopt(Ticket("x", lease.token, 1.0))
-        assert lease.token not in "".join(everything_told(caught.value))
+        assert lease.token not in "".join(all_messages(caught.value))
 
 
 # --- SPOILED: keys that are in the way -------------------------------------------------------
@@ -1111,7 +1111,7 @@ async def test_key_in_the_way_on_a_quorum(spoiled: Spoiled, face: Face, nodes: S
             await redlock.lock("x").acquire(timeout=0.3)
         assert time.monotonic() - began < SOON
         assert matches(str(caught.value), spoiled.says), str(caught.value)
-        assert_no_secret(*everything_told(caught.value), repr(await redlock.inspect("x")))
+        assert_no_secret(*all_messages(caught.value), repr(await redlock.inspect("x")))
     # What is not ours is left alone; what we put beside it is gone.
     assert [server.keys() for server in nodes[:3]] == [[b"x"], [b"x"], []]
 

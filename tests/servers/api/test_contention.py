@@ -38,7 +38,7 @@ def overlaps(turns: list[list[Turn]]) -> list[tuple[Turn, Turn]]:
     return [(one, next_) for one, next_ in pairwise(in_order) if next_[0] < one[1]]
 
 
-def tell(what: str, turns: list[list[Turn]], late: list[float]) -> None:
+def report(what: str, turns: list[list[Turn]], late: list[float]) -> None:
     """Turns per contender, and how far past its timeout a failure came."""
     counts = sorted(map(len, turns))
     total, n = sum(counts), len(counts)
@@ -65,13 +65,13 @@ class Contest:
             lock = redlock.lock("contended", timeout=self.timeout)
             began = time.monotonic()
 
-            def goes_on() -> bool:
+            def is_running() -> bool:
                 spent = time.monotonic() - began
                 waits = self.all_in and not all(self.turns)
                 return spent < SECONDS or (waits and spent < PATIENCE)
 
             async def contend(index: int) -> None:
-                while goes_on():
+                while is_running():
                     asked = time.monotonic()
                     try:
                         lease = await lock.acquire()
@@ -100,7 +100,7 @@ async def test_50_threads(nodes: Servers) -> None:
     contest = Contest(BLOCKING, nodes, 50, all_in=True)
     await contest.run()
     assert overlaps(contest.turns) == []
-    tell("threads", contest.turns, contest.late)
+    report("threads", contest.turns, contest.late)
     assert all(contest.turns)
     assert left_over(nodes) == {}
 
@@ -110,7 +110,7 @@ async def test_200_tasks(nodes: Servers) -> None:
     contest = Contest(ASYNCIO, nodes, 200, all_in=False)
     await contest.run()
     assert overlaps(contest.turns) == []
-    tell("tasks", contest.turns, contest.late)
+    report("tasks", contest.turns, contest.late)
     assert sum(map(len, contest.turns)) > 0
     assert left_over(nodes) == {}
 
@@ -129,7 +129,7 @@ def test_8_processes(nodes: Servers) -> None:
     assert [contender.noise for contender in ended] == [""] * 8
     turns = [[(begin, end) for begin, end in json.loads(one.output)] for one in ended]
     assert overlaps(turns) == []
-    tell("processes", turns, [])
+    report("processes", turns, [])
     assert all(turns)
     assert left_over(nodes) == {}
 

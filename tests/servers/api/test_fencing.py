@@ -297,8 +297,8 @@ def test_two_processes_get_rising_fences(nodes: Servers) -> None:
     command = (str(FENCER), json.dumps(nodes.urls), "40")
     with Program(*command) as one, Program(*command) as other:
         one.begin()
-        told = [program.output for program in (other.go_on(), one.end())]
-    turns = sorted((tuple(turn) for text in told for turn in json.loads(text)), key=lambda t: t[1])
+        lines = [program.output for program in (other.go_on(), one.end())]
+    turns = sorted((tuple(turn) for text in lines for turn in json.loads(text)), key=lambda t: t[1])
     assert len({fence for _, _, fence in turns}) == len(turns) == 80
     for number, (_, granted_at, fence) in enumerate(turns):
         later = [other for asked_at, _, other in turns[number + 1 :] if asked_at > granted_at]

@@ -191,10 +191,10 @@ async def test_a_doubt_about_another_server_excludes_no_node(face: Face, nodes: 
     """A node that was restarted gets nothing that was sent to the process before it."""
     async with giver(face, nodes) as given:
         ticket = await (await given.redlock.lock("x").acquire()).hand_over()
-        told = replace(ticket, in_doubt=(("f" * 40, None),))
-        adopted = await given.redlock.adopt(told)
+        reported = replace(ticket, in_doubt=(("f" * 40, None),))
+        adopted = await given.redlock.adopt(reported)
         assert adopted.held
-        assert (await adopted.hand_over()).in_doubt == told.in_doubt
+        assert (await adopted.hand_over()).in_doubt == reported.in_doubt
         assert await given.redlock.release("x", ticket.token)
 
 
@@ -272,8 +272,8 @@ async def test_extensions_sent_to_all_at_once_spare_a_node_in_doubt(
         assert await until_async(lambda: len(given.sent(lease.token)) == 4)
         assert b"EVALSHA" in given.sent(lease.token)
         ticket = await lease.hand_over()
-        told = replace(ticket, in_doubt=((run_id(given.hidden), None),))
-        adopted = await given.redlock.adopt(told)
+        reported = replace(ticket, in_doubt=((run_id(given.hidden), None),))
+        adopted = await given.redlock.adopt(reported)
         for _ in range(3):
             await adopted.extend()
         renewed = await given.redlock.adopt(await adopted.hand_over(), renew=True)

@@ -53,7 +53,7 @@ def fresh(telling: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
         server.left_alone()
         server.flush()
         server.execute("CONFIG", "RESETSTAT")
-    # The first extension, after which nodes send invalidations, is not waited for a second each time.
+    # The first extension, after which nodes send invalidations, is not waited for each time.
     monkeypatch.setattr(renewal_schedule, "FIRST_CHECK_SHARE", 50)
 
 
@@ -146,8 +146,8 @@ async def test_our_own_extensions_cause_no_invalidations(face: Face, telling: Se
 async def test_keys_of_other_clients_cause_no_check(face: Face, telling: Servers) -> None:
     """Keys of released leases do not count either: only the one that is renewed."""
     async with face.redlock(telling.urls, **SETTINGS) as redlock:
-        kept, given_back = await watched(redlock), await watched(redlock, "b")
-        await given_back.release()
+        kept, released = await watched(redlock), await watched(redlock, "b")
+        await released.release()
         steal(telling, "c")
         assert await redlock.lock("c").try_acquire() is None  # the release reads the key
         asked = [looks(node) for node in telling]

@@ -71,9 +71,9 @@ async def test_held_asks_no_node(face: Face, mortal_nodes: Servers) -> None:
         await until_over(lease)
         assert held(lease) is False
         assert lease.validity < 0
-        with pytest.raises(LeaseLost) as told:
+        with pytest.raises(LeaseLost) as reported:
             lease.ensure()
-        lost = told.value
+        lost = reported.value
         assert (lost.reason, lost.lease, lost.resource) == ("expired", real(lease), "a")
         assert await lease.release() is False
         for node in mortal_nodes:
@@ -107,10 +107,10 @@ async def test_of_many_that_release_at_once_one_gets_true(face: Face, nodes: Ser
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("a").acquire()
 
-        async def give_back(_: int) -> bool:
+        async def release_once(_: int) -> bool:
             return await lease.release()
 
-        assert sorted(map(str, await face.crowd(6, give_back))) == ["False"] * 5 + ["True"]
+        assert sorted(map(str, await face.crowd(6, release_once))) == ["False"] * 5 + ["True"]
 
 
 async def test_ensure_wants_a_margin(face: Face, nodes: Servers) -> None:
@@ -294,7 +294,7 @@ async def test_anothers_key_is_never_touched(face: Face, nodes: Servers, thief_h
         assert lost.reason == "taken"
         assert "somebody else holds it" in str(lost)
         assert not first.held
-        assert second.held, "nothing has told it"
+        assert second.held, "nothing has reported it"
         assert await second.release() is False
         assert await first.release() is False
         for name in ("a", "b"):
@@ -450,7 +450,7 @@ def test_many_losses_are_reported_in_any_order(nodes: Servers) -> None:
             assert not leases[index].held
             in_time.append(quorlock.now() < valid_until)
         # 10 to 30 ms before the end: a busy machine may let us sleep past one of them.
-        assert any(in_time), "told before the end"
+        assert any(in_time), "reported before the end"
         assert not any("alarm" in thread.name for thread in threading.enumerate())
 
 
@@ -528,11 +528,11 @@ async def test_the_body_is_cancelled_when_the_lease_is_lost(nodes: Servers) -> N
         assert lost.value.lease is lease
         assert lost.value.reason == "expired"
         assert isinstance(lost.value.__cause__, asyncio.CancelledError)
-        await nobody_cancels_us()
+        await no_task_cancels_us()
     assert left_over(nodes) == {}
 
 
-async def nobody_cancels_us() -> None:
+async def no_task_cancels_us() -> None:
     """No cancellation request is left on the task, counted or pending."""
     task = asyncio.current_task()
     assert task is not None
@@ -554,9 +554,9 @@ async def test_a_loss_seen_by_extend_leaves_no_cancellation_behind(nodes: Server
                         if not caught:
                             raise
             assert lost.value.lease is lease
-            await nobody_cancels_us()
+            await no_task_cancels_us()
             async with redlock.lock("b"):  # and the task can still acquire locks
-                await nobody_cancels_us()
+                await no_task_cancels_us()
 
 
 async def test_a_body_that_continues_after_a_loss_seen_by_extend_is_cancelled(
@@ -570,7 +570,7 @@ async def test_a_body_that_continues_after_a_loss_seen_by_extend_is_cancelled(
                 await raises(LeaseLost, lease.extend())
                 await asyncio.sleep(5)
                 pytest.fail("not cancelled")
-        await nobody_cancels_us()
+        await no_task_cancels_us()
 
 
 async def test_a_body_that_is_stuck_past_the_end_leaves_nothing_behind(nodes: Servers) -> None:
@@ -583,7 +583,7 @@ async def test_a_body_that_is_stuck_past_the_end_leaves_nothing_behind(nodes: Se
                     assert not lease.held
                     if awaits:
                         await asyncio.sleep(0)
-            await nobody_cancels_us()
+            await no_task_cancels_us()
 
 
 async def test_an_outer_cancellation_is_not_mistaken_for_ours(nodes: Servers) -> None:
@@ -643,7 +643,7 @@ async def test_of_nested_locks_the_lost_one_is_reported(nodes: Servers) -> None:
         with pytest.raises(LeaseLost):
             async with redlock.lock("outer", ttl=SHORT), redlock.lock("inner", ttl=SHORT):
                 await asyncio.sleep(30)
-        await nobody_cancels_us()
+        await no_task_cancels_us()
     assert left_over(nodes) == {}
 
 
@@ -664,7 +664,7 @@ async def test_a_timeout_inside_and_around(nodes: Servers) -> None:
         with pytest.raises(LeaseLost):
             async with redlock.lock("a", ttl=SHORT, timeout=5), asyncio.timeout(30):
                 await asyncio.sleep(60)
-        await nobody_cancels_us()
+        await no_task_cancels_us()
     assert left_over(nodes) == {}
 
 
@@ -675,7 +675,7 @@ async def test_a_timeout_around_the_waiting(nodes: Servers) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.03), redlock.lock("a"):
                 pytest.fail("the body ran without the lock")
-        await nobody_cancels_us()
+        await no_task_cancels_us()
     assert holders(nodes, "a") == [b"theirs"] * 5
 
 
@@ -704,14 +704,14 @@ async def test_a_loss_around_a_task_group(nodes: Servers) -> None:
             async with redlock.lock("a", ttl=SHORT), asyncio.TaskGroup() as group:
                 group.create_task(sleeper(siblings))
         assert siblings == ["cancelled"]
-        await nobody_cancels_us()
+        await no_task_cancels_us()
 
 
-async def sleeper(told: list[str]) -> None:
+async def sleeper(reported: list[str]) -> None:
     try:
         await asyncio.sleep(30)
     except asyncio.CancelledError:
-        told.append("cancelled")
+        reported.append("cancelled")
         raise
 
 
@@ -730,7 +730,7 @@ async def test_a_body_that_swallows_its_cancellation_gets_the_loss_nevertheless(
                     went_on = True
         assert went_on
         assert lost.value.lease is lease
-        await nobody_cancels_us()
+        await no_task_cancels_us()
 
 
 async def test_an_error_made_of_the_cancellation_comes_out(nodes: Servers) -> None:
@@ -743,7 +743,7 @@ async def test_an_error_made_of_the_cancellation_comes_out(nodes: Servers) -> No
                 except asyncio.CancelledError:
                     raise KeyError("mine") from None
         assert any("is lost" in note for note in mine.value.__notes__)
-        await nobody_cancels_us()
+        await no_task_cancels_us()
 
 
 async def test_on_lost_flag_lets_the_body_run(nodes: Servers) -> None:
@@ -786,7 +786,7 @@ async def test_a_decorated_coroutine_is_cancelled_when_lost(nodes: Servers) -> N
 
         with pytest.raises(LeaseLost):
             await work()
-        await nobody_cancels_us()
+        await no_task_cancels_us()
 
 
 async def test_what_is_left_behind_on_restarted_nodes(face: Face, mortal_nodes: Servers) -> None:

@@ -116,10 +116,10 @@ async def test_a_waiter_gets_the_lock_when_it_is_released(
         lock = redlock.lock("a")
         first = await lock.acquire()
         asked = threading.Event()
-        given_back = 0.0
+        released_at = 0.0
 
         async def part(index: int) -> float:
-            nonlocal given_back
+            nonlocal released_at
             if index == 0:
                 asked.set()
                 second = await lock.acquire(timeout=patience)
@@ -129,13 +129,13 @@ async def test_a_waiter_gets_the_lock_when_it_is_released(
                 return got
             assert await until_async(asked.is_set)
             await asyncio.sleep(0.05)
-            given_back = quorlock.now()
+            released_at = quorlock.now()
             await first.release()
-            return given_back
+            return released_at
 
         got = (await face.crowd(2, part))[0]
         assert isinstance(got, float), got
-        assert got > given_back > 0
+        assert got > released_at > 0
 
 
 async def test_a_waiter_gets_the_lock_when_it_expires(face: Face, nodes: Servers) -> None:

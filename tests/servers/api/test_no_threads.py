@@ -109,7 +109,7 @@ LOSS = """
                 assert not lost.is_set()
                 assert lost.wait(30)
                 before.append(quorlock.now() < ends)
-            assert len(before) <= 3, "told before its end"
+            assert len(before) <= 3, "reported before its end"
 """
 
 COLD = """

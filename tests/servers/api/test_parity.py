@@ -133,7 +133,7 @@ def test_both_classes_say_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("module", [quorlock, aio], ids=["blocking", "asyncio"])
 def test_a_redlock_takes_the_same_settings_in_both_faces(module: Any) -> None:
-    """The constructor is one, in its order and with its defaults as DESIGN section 7 names them."""
+    """The constructor is one, in its order and with its defaults."""
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(module.Redlock).parameters.items()

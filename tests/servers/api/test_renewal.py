@@ -134,7 +134,7 @@ async def test_no_client_gets_the_lock_before_the_promised_validity_ends(
     settings = SETTINGS | {"ttl": 0.4, "retry_delay": (0.001, 0.002)}
     async with face.redlock(nodes.urls, **settings) as redlock:
         lease = await redlock.lock("a", renew=True, max_hold=0.4).acquire()
-        told_until, got = lease.valid_until, [0.0]
+        promised_until, got = lease.valid_until, [0.0]
 
         def contend() -> None:
             with quorlock.Redlock(nodes.urls, **settings) as other, other.lock("a", timeout=9):
@@ -144,7 +144,7 @@ async def test_no_client_gets_the_lock_before_the_promised_validity_ends(
         contender.start()
         assert await face.is_set_within(lease.lost, 9)
         await asyncio.to_thread(contender.join)
-        assert got[0] >= told_until
+        assert got[0] >= promised_until
 
 
 async def test_a_loss_that_is_seen_early_leaves_the_other_keys_until_then(
@@ -157,12 +157,12 @@ async def test_a_loss_that_is_seen_early_leaves_the_other_keys_until_then(
         for renew in (True, False):
             lease = await redlock.lock("a", ttl=0.5, renew=renew).acquire()
             await until_async(lambda: None not in holders(nodes, "a"))
-            told_until = lease.valid_until
+            promised_until = lease.valid_until
             wipe(nodes[MAJORITY], "a")
             await raises(LeaseLost, lease.extend())
             assert not lease.held
             assert await until_async(lambda: holders(nodes, "a") == [None] * 5)
-            assert quorlock.now() >= told_until
+            assert quorlock.now() >= promised_until
 
 
 async def test_a_lost_lease_is_released_at_once_when_its_block_is_left(
@@ -240,10 +240,10 @@ async def test_an_extension_that_has_to_try_again_does_not_pass_it(
             for node in mortal_nodes[:3]:
                 node.cont()
 
-        goes_on = threading.Timer(1.5, go_on)
-        goes_on.start()
+        resume_later = threading.Timer(1.5, go_on)
+        resume_later.start()
         await lease.extend(began + 6 - quorlock.now() - 0.5)  # half a second of room
-        goes_on.join()
+        resume_later.join()
         assert lease.valid_until <= limit
         assert lease.validity > 2
 
@@ -272,7 +272,7 @@ async def test_all_nodes_hang(face: Face, mortal_nodes: Servers) -> None:
     half was left; the keys are released when the nodes resume.
     """
     warned: list[float] = []
-    told: list[float] = []
+    reported: list[float] = []
 
     def warn(lease: aio.Lease) -> None:
         warned.append(lease.validity)
@@ -286,9 +286,9 @@ async def test_all_nodes_hang(face: Face, mortal_nodes: Servers) -> None:
         await asyncio.sleep(0.2)  # what was under way has come down
         end = lease.valid_until
         assert await face.is_set_within(event, 10)
-        told.append(quorlock.now())
+        reported.append(quorlock.now())
         assert not lease.held
-        assert end - 0.3 <= told[0] < end
+        assert end - 0.3 <= reported[0] < end
         assert len(warned) == 1
         assert 0.1 < warned[0] <= 1.5
         lost = await raises(LeaseLost, lease.extend())

@@ -37,7 +37,7 @@ async def reports(redlock: Any, node: Any, words: str) -> Any:
     return status()
 
 
-async def notice(redlock: Any, node: Any) -> Any:
+async def wait_until_noticed(redlock: Any, node: Any) -> Any:
     """Use the lock until the status of the node reports a restart."""
     return await reports(redlock, node, "votes again")
 
@@ -46,7 +46,7 @@ async def test_it_says_since_when_and_for_how_long(nodes: Servers, face: Face) -
     async with face.redlock(nodes.urls[:3], **LONG) as redlock:
         await redlock.lock("x").try_acquire()
         nodes[0].restart()
-        status = await notice(redlock, nodes[0])
+        status = await wait_until_noticed(redlock, nodes[0])
         assert not status.up
         assert status.version
         first, _, rest = status.why.partition(" s ago, votes again in ")
@@ -90,7 +90,7 @@ async def test_a_node_that_keeps_out_does_not_count_for_extensions(face: Face) -
         async with face.redlock(nodes.urls, **SHORT) as redlock:
             lease = await redlock.lock("x").acquire()
             nodes[0].restart(memory="kept")
-            await notice(redlock, nodes[0])
+            await wait_until_noticed(redlock, nodes[0])
             await lease.extend()  # by the other two
             nodes[1].restart(memory="kept")
             error = await raises(LeaseLost, lease.extend())
@@ -105,7 +105,7 @@ async def test_what_it_still_has_is_released(face: Face) -> None:
             lease = await redlock.lock("x").acquire()
             assert await until_async(lambda: nodes[0].keys() == [b"x"])
             nodes[0].restart(memory="kept")
-            await notice(redlock, nodes[0])
+            await wait_until_noticed(redlock, nodes[0])
 
             async def is_held() -> str | None:  # over connections that may have to be made first
                 return (await redlock.inspect("x")).nodes[0].holder
@@ -123,7 +123,7 @@ async def test_a_durable_node_votes_at_once(nodes: Servers, face: Face) -> None:
     async with face.redlock(urls[:2] + nodes.urls[2:3], **LONG) as redlock:
         lease = await redlock.lock("x").acquire(timeout=1.0)
         await lease.release()
-        status = await notice(redlock, nodes[2])
+        status = await wait_until_noticed(redlock, nodes[2])
         assert [node.up for node in redlock.nodes] == [True, True, False]
         assert "restarted" in status.why
 
@@ -221,8 +221,8 @@ def persistence(server: Server) -> str:
 
 
 def uptime(server: Server) -> int:
-    told: bytes = server.execute("INFO", "server")
-    return int(told.partition(b"uptime_in_seconds:")[2].split()[0])
+    info: bytes = server.execute("INFO", "server")
+    return int(info.partition(b"uptime_in_seconds:")[2].split()[0])
 
 
 @pytest.mark.parametrize("guard", ["uptime", "marker"])

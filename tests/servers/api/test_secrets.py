@@ -13,7 +13,7 @@ from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Impostor, answers
 from tests.harness.support.resp import bulk
 from tests.servers.api.faces import Face, raises
-from tests.servers.api.test_bad_input import everything_told
+from tests.servers.api.test_bad_input import all_messages
 
 SETTINGS: dict[str, Any] = {"ttl": 0.6, "max_ttl": 2.0, "restart_guard": None}
 TOKEN = "canary-0123456789-token"  # another library's
@@ -67,7 +67,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def assert_no_token(error: BaseException, log: str, *more: object) -> None:
-    for text in (*everything_told(error), log, repr(more)):
+    for text in (*all_messages(error), log, repr(more)):
         # Traces show lines of this file, and objects' addresses.
         shown = "\n".join(line for line in text.splitlines() if " at 0x" not in line)
         assert "canary" not in shown, shown

@@ -57,7 +57,7 @@ class Scene:
         self.before = self.after = lambda: None
         self.lease_state.end()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """End it, and stop renewal: return when that waits, or has not waited."""
         self.end()
         self.stopping.start()
@@ -74,7 +74,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 def test_released_after_the_check(scene: Scene) -> None:
     """The lease was valid when checked, so a request is sent: the release waits for it."""
-    scene.after = scene.give_back
+    scene.after = scene.release
     assert scene.renewal.mark_in_flight(now()) is not None
     assert scene.stopping.is_alive(), "a release would overtake what renewal sends"
     scene.renewal.clear_in_flight()
@@ -84,7 +84,7 @@ def test_released_after_the_check(scene: Scene) -> None:
 
 def test_released_before_the_check(scene: Scene) -> None:
     """The lease is over when checked: nothing is sent, and the release does not wait."""
-    scene.before = scene.give_back
+    scene.before = scene.release
     assert scene.renewal.mark_in_flight(now()) is None
     scene.stopping.join(10)
     assert not scene.stopping.is_alive()
@@ -92,7 +92,7 @@ def test_released_before_the_check(scene: Scene) -> None:
 
 def test_released_before_it_begins(scene: Scene) -> None:
     """No thread waits."""
-    scene.give_back()
+    scene.release()
     scene.stopping.join(10)
     assert not scene.stopping.is_alive()
     assert scene.renewal.mark_in_flight(now()) is None

@@ -52,15 +52,15 @@ WAITING = """
     import threading
     with Redlock(URLS, **SETTINGS) as redlock:
         lease = redlock.lock("waiting").acquire()
-        lost, told = lease.lost, []
-        waiter = threading.Thread(target=lambda: told.append(lost.wait(60)))
+        lost, waited = lease.lost, []
+        waiter = threading.Thread(target=lambda: waited.append(lost.wait(60)))
         waiter.start()
         time.sleep(0.2)
         suspend(3600)
         assert not lease.held
         waiter.join()
         soon()
-        assert told == [True]
+        assert waited == [True]
         lease = redlock.lock("asking").acquire()
         lost = lease.lost
         assert not lost.is_set()

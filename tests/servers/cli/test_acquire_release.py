@@ -90,7 +90,7 @@ def test_a_lock_whose_token_could_not_be_written_is_released(shell: Shell, nodes
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("acquire", "Missing argument 'RESOURCE'"),
         ("acquire a --ttl soon", "'soon' is no duration: 30s, 2h"),
@@ -102,8 +102,8 @@ def test_a_lock_whose_token_could_not_be_written_is_released(shell: Shell, nodes
         ("acquire a --colour", "No such option"),
     ],
 )
-def test_wrong_usage(words: str, told: str, shell: Shell) -> None:
-    assert told in shell.complaint(EX_USAGE, *words.split())
+def test_wrong_usage(words: str, message: str, shell: Shell) -> None:
+    assert message in shell.complaint(EX_USAGE, *words.split())
 
 
 def test_the_token_is_in_no_other_environment_or_command(shell: Shell) -> None:

@@ -246,7 +246,7 @@ class Terminal:
     def close(self) -> None:
         os.close(self._end)
 
-    def hear(self, enough: Callable[[str], bool]) -> None:
+    def receive(self, enough: Callable[[str], bool]) -> None:
         """Read until it has printed enough."""
         while not enough(self.said):
             try:
@@ -263,10 +263,10 @@ def test_ctrl_c_leaves_nothing(part: str, shell: Shell, nodes: Servers) -> None:
     seconds = "6" if part == "contention" else "3"
     terminal = Terminal(shell, "--seconds", seconds, "--tasks", "8")
     with closing(terminal), terminal.bench as bench:
-        terminal.hear(lambda said: part in said)
+        terminal.receive(lambda said: part in said)
         bench.send_signal(signal.SIGINT)
         printed, _ = bench.communicate(timeout=20)
-        terminal.hear(lambda _: False)
+        terminal.receive(lambda _: False)
     assert (bench.returncode, printed) == (EX_SIGNAL + signal.SIGINT, "")
     assert terminal.said.endswith("\r\x1b[K")
     assert "Traceback" not in terminal.said
@@ -279,7 +279,7 @@ def test_two_signals_at_once(shell: Shell, mortal_nodes: Servers) -> None:
     """
     terminal = Terminal(shell, "--seconds", "60", "--tasks", "8")
     with closing(terminal), terminal.bench as bench:
-        terminal.hear(lambda said: "one caller" in said)
+        terminal.receive(lambda said: "one caller" in said)
         mortal_nodes[0].stop()
         for number in (signal.SIGTERM, signal.SIGINT):
             bench.send_signal(number)
@@ -303,7 +303,7 @@ def test_a_reader_that_goes_away(shell: Shell) -> None:
 def test_a_dumb_terminal_is_not_drawn_on(shell: Shell) -> None:
     terminal = Terminal(shell, *SHORT, TERM="dumb")
     with closing(terminal), terminal.bench as bench:
-        terminal.hear(lambda _: False)
+        terminal.receive(lambda _: False)
         bench.communicate(timeout=20)
     assert "\x1b" not in terminal.said
     assert terminal.said.count("\n") == 2

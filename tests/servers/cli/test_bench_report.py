@@ -179,7 +179,7 @@ def test_it_is_as_wide_as_the_terminal(columns: int, monkeypatch: pytest.MonkeyP
 
 
 class Held:
-    """The part of a lease that the room uses."""
+    """The part of a lease that the section uses."""
 
     def __init__(self, held: bool) -> None:
         self.held = held
@@ -189,11 +189,11 @@ def test_two_holders_at_once_are_an_overlap() -> None:
     """Two holders do not overlap if the first one's lease was over by the clock."""
     for first_held, met in ((True, 1), (False, 0)):
         troubles = Troubles()
-        room = CriticalSection(troubles)
+        section = CriticalSection(troubles)
         first, second, third = Held(first_held), Held(True), Held(True)
-        room.enter(first)  # type: ignore[arg-type]
-        room.enter(second)  # type: ignore[arg-type]
-        room.leave(first)  # type: ignore[arg-type]
-        room.leave(second)  # type: ignore[arg-type]
-        room.enter(third)  # type: ignore[arg-type]
+        section.enter(first)  # type: ignore[arg-type]
+        section.enter(second)  # type: ignore[arg-type]
+        section.leave(first)  # type: ignore[arg-type]
+        section.leave(second)  # type: ignore[arg-type]
+        section.enter(third)  # type: ignore[arg-type]
         assert troubles.overlaps == met

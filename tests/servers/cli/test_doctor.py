@@ -59,9 +59,9 @@ def names(found: dict[str, list[Finding]], *levels: str) -> set[str]:
 
 def only(found: dict[str, list[Finding]], level: str, check: str) -> Finding:
     """The one finding that is not ok; all else is well."""
-    told = [*found["error"], *found["warning"], *found["unknown"]]
-    assert [(f.level, f.check) for f in told] == [(level, check)]
-    return told[0]
+    reported = [*found["error"], *found["warning"], *found["unknown"]]
+    assert [(f.level, f.check) for f in reported] == [(level, check)]
+    return reported[0]
 
 
 @pytest.fixture
@@ -341,11 +341,11 @@ def test_the_report_and_its_status(bare_shell: Shell, nodes: Servers, tmp_path: 
 
 def test_the_json_is_as_its_schema_has_it(shell: Shell) -> None:
     schema = json.loads((DOCS / "doctor.schema.json").read_text())
-    told = json.loads(shell.answer("doctor", "--json"))
-    assert set(told) == set(schema["properties"]) == set(schema["required"])
-    assert told["verdict"] in schema["properties"]["verdict"]["enum"]
+    reported = json.loads(shell.answer("doctor", "--json"))
+    assert set(reported) == set(schema["properties"]) == set(schema["required"])
+    assert reported["verdict"] in schema["properties"]["verdict"]["enum"]
     finding = schema["$defs"]["finding"]
-    for one in told["findings"]:
+    for one in reported["findings"]:
         assert list(one) == finding["required"] == list(finding["properties"])
         assert one["level"] in finding["properties"]["level"]["enum"]
         assert all(isinstance(value, str) for value in one.values())
@@ -389,7 +389,7 @@ def test_a_node_that_plays_back_what_it_was_sent(two: list[str]) -> None:
 
     with Impostor(answers(plays_back)) as odd:
         found = examine([*two, odd.url.replace("unix://", f"unix://:{secret}@")])
-    told = str(found)
-    assert "ERR no" in told
-    assert not any(secret[i : i + 6] in told for i in range(len(secret) - 5))
-    assert token not in told
+    reported = str(found)
+    assert "ERR no" in reported
+    assert not any(secret[i : i + 6] in reported for i in range(len(secret) - 5))
+    assert token not in reported

@@ -60,8 +60,8 @@ def test_what_is_sound_is_ok() -> None:
 
 def test_when_no_node_replies_only_that_is_reported() -> None:
     found = findings(CHECKS, Facts([n._replace(silent="gone") for n in (ONE, TWO, node(3))]))
-    told = [(f.level, f.check) for f in found]
-    assert told == [*[("error", "reach")] * 4, ("ok", "count")]
+    reported = [(f.level, f.check) for f in found]
+    assert reported == [*[("error", "reach")] * 4, ("ok", "count")]
 
 
 def test_fewer_than_a_quorum_is_said_besides() -> None:
@@ -69,8 +69,11 @@ def test_fewer_than_a_quorum_is_said_besides() -> None:
     gone = [n._replace(silent="gone") for n in (ONE, TWO)]
     assert levels(bad(gone[0])) == [("error", "reach"), ("warning", "count")]
     assert [f.found for f in bad(gone[0], TWO, node(3))] == ["gone"]
-    told = bad(*gone, node(3))[-1]
-    assert (told.node, told.found) == ("", "1 of 3 nodes answer, and a lock needs 2: there is none")
+    reported = bad(*gone, node(3))[-1]
+    assert (reported.node, reported.found) == (
+        "",
+        "1 of 3 nodes answer, and a lock needs 2: there is none",
+    )
 
 
 def test_the_last_line_is_the_verdict() -> None:
@@ -119,9 +122,9 @@ def test_nodes_that_are_kept_out() -> None:
     once.
     """
     late = [node(number, {"uptime_in_seconds": f"{number}0"}) for number in (1, 2)]
-    told = bad(*late, node(3))
-    assert levels(told) == [("error", "uptime"), ("warning", "uptime"), ("warning", "uptime")]
-    assert told[0].found == "2 of 3 nodes are kept out: no lock for 12 s"
+    reported = bad(*late, node(3))
+    assert levels(reported) == [("error", "uptime"), ("warning", "uptime"), ("warning", "uptime")]
+    assert reported[0].found == "2 of 3 nodes are kept out: no lock for 12 s"
     assert levels(bad(late[0])) == [("error", "uptime"), ("warning", "count")]
 
 
@@ -172,7 +175,7 @@ def test_a_clock_that_runs_fast_or_stands() -> None:
         assert levels(bad(ONE, TWO, node(3, readings=readings))) == [("error", "elapsed")]
     slow_answers = [ClockReading(50.0, 1.0, 1.4), ClockReading(50.2, 1.5, 1.9)]
     found = bad(ONE, TWO, node(3, readings=slow_answers))
-    assert levels(found) == [("unknown", "elapsed")], "nothing can be told from these"
+    assert levels(found) == [("unknown", "elapsed")], "nothing follows from these"
 
 
 def readings(rate: float, taken: float = 0.001, seconds: float = 2.0) -> list[ClockReading]:
@@ -212,11 +215,11 @@ def test_the_bound_of_a_rate_is_honest(
     rate: float, replies: list[tuple[float, float]], pause: float
 ) -> None:
     """Wherever within a question and its reply a node reads its clock."""
-    at, told = 1_000.0, list[ClockReading]()
+    at, reported = 1_000.0, list[ClockReading]()
     for taken, part in replies:
-        told.append(ClockReading(1.7e9 + rate * (at + taken * part), at, at + taken))
+        reported.append(ClockReading(1.7e9 + rate * (at + taken * part), at, at + taken))
         at += taken + pause
-    found = clock_rate(told)
+    found = clock_rate(reported)
     assert found is not None
     assert found.least <= rate <= found.most
     assert found.surely_off <= abs(rate - 1) + 1e-9

@@ -226,7 +226,7 @@ def test_a_signal_that_python_swallows_is_not_the_last() -> None:
 
     swallowed: list[type[BaseException]] = []
     hook = sys.unraisablehook
-    sys.unraisablehook = lambda told: swallowed.append(told.exc_type)
+    sys.unraisablehook = lambda unraisable: swallowed.append(unraisable.exc_type)
     try:
         with pytest.raises(exit_status.Interrupted) as raised:
             interrupted_twice()

@@ -244,8 +244,8 @@ def test_other_commands_start_them_and_share_them(shell: Shell) -> None:
     first = pids()
     assert len(first) == 5
     assert "held by" in shell.answer("status", "x")
-    for told in ("'local'", "['local']"):
-        (shell.home / "quorlock.toml").write_text(f"nodes = {told}\nprefix = ''")
+    for nodes_value in ("'local'", "['local']"):
+        (shell.home / "quorlock.toml").write_text(f"nodes = {nodes_value}\nprefix = ''")
         assert "held by" in shell.answer("status", "x", given={"QUORLOCK_NODES": ""})
     os.kill(first["0.sock"], signal.SIGKILL)
     wait_until_ended(0)

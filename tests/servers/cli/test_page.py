@@ -64,8 +64,8 @@ def test_its_tables_are_whole() -> None:
     page = PAGE.read_text()
     assert [name for name in COMMANDS if f"quorlock {name}" not in page] == []
     ours = {value for name, value in vars(exit_status).items() if name.startswith("EX_")}
-    told = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    listed = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     shells = {exit_status.EX_CANNOT_RUN, exit_status.EX_NOT_FOUND, exit_status.EX_SIGNAL}
-    assert ours - shells <= told
+    assert ours - shells <= listed
     (block,) = [block for block in read_blocks(PAGE) if block.language == "toml"]
     assert tomllib.loads(block.source).keys() <= set(config._KEYS)

@@ -21,7 +21,7 @@ SCHEMA: dict[str, Any] = json.loads(
 )
 
 
-def told(shell: Shell, resource: str = "a", status: int = 0) -> dict[str, Any]:
+def status_of(shell: Shell, resource: str = "a", status: int = 0) -> dict[str, Any]:
     """Return the output of `--json` for one resource, validated by its schema."""
     done = shell.run("status", resource, "--json")
     assert (done.returncode, done.stderr) == (status, ""), done
@@ -34,10 +34,10 @@ def told(shell: Shell, resource: str = "a", status: int = 0) -> dict[str, Any]:
 
 def test_free_and_held(shell: Shell, nodes: Servers) -> None:
     """One holder on all nodes, by a digest; both in one call, in the order that was asked."""
-    assert told(shell)["verdict"] == "free"
+    assert status_of(shell)["verdict"] == "free"
     with Redlock(nodes.urls) as redlock, redlock.lock("a", ttl=20) as lease:
         assert at_last(nodes, "a", lease.token)
-        facts = told(shell)
+        facts = status_of(shell)
         assert facts["verdict"] == "held"
         assert 10 < facts["ttl_left"] <= 20
         assert lease.token not in json.dumps(facts)
@@ -53,9 +53,9 @@ def test_while_nodes_are_killed(shell: Shell, mortal_nodes: Servers) -> None:
     unreachable.
     """
     steal(mortal_nodes[:3], "a")
-    assert told(shell)["verdict"] == "held"
+    assert status_of(shell)["verdict"] == "held"
     mortal_nodes[0].kill()
-    facts = told(shell)
+    facts = status_of(shell)
     assert facts["verdict"] == "split", "two have it, two are free: the fifth could decide"
     assert facts["nodes"][0] == {
         "node": mortal_nodes[0].path,
@@ -68,7 +68,7 @@ def test_while_nodes_are_killed(shell: Shell, mortal_nodes: Servers) -> None:
     assert "split: no holder has a quorum" in shell.answer("status", "a")
     mortal_nodes[3].kill()
     mortal_nodes[4].kill()
-    assert told(shell, status=EX_UNAVAILABLE)["verdict"] == "unreachable"
+    assert status_of(shell, status=EX_UNAVAILABLE)["verdict"] == "unreachable"
     done = shell.run("status", "a")
     assert (done.returncode, done.stderr) == (EX_UNAVAILABLE, "")
     assert done.stdout.startswith("'a': unreachable: 3 of 5 nodes did not reply; ")
@@ -78,7 +78,7 @@ def test_a_hung_node_costs_little(shell: Shell, mortal_nodes: Servers) -> None:
     """The node is reported as hung; the others decide."""
     steal(mortal_nodes[1:], "a")
     mortal_nodes[0].stop()
-    facts = told(shell)
+    facts = status_of(shell)
     assert facts["verdict"] == "held"
     assert facts["nodes"][0]["error"]
 
@@ -89,7 +89,7 @@ def test_leftovers(shell: Shell, nodes: Servers) -> None:
     """
     steal(nodes[:1], "a")
     nodes[1].execute("SET", "a", "for ever")
-    facts = told(shell)
+    facts = status_of(shell)
     assert (facts["verdict"], facts["ttl_left"]) == ("leftover", None)
     text = shell.answer("status", "a")
     assert "leftover: it is not held, but there is a key of " in text

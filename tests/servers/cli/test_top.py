@@ -200,7 +200,7 @@ def test_a_dumb_terminal_gets_the_plain_picture(shell: Shell, nodes: Servers) ->
 # --- the parts -------------------------------------------------------------------------------
 
 
-def told(resource: str, *holders: str | None, verdict: str = HELD) -> Inspection:
+def shown_as(resource: str, *holders: str | None, verdict: str = HELD) -> Inspection:
     views = tuple(NodeView(str(n), one, 1.0, "") for n, one in enumerate(holders))
     return Inspection(resource, verdict, 1.0, views)
 
@@ -210,7 +210,7 @@ def test_since_when_and_how_often() -> None:
     past = LockHistory()
 
     def note(at: float, *holders: str | None, verdict: str = HELD) -> list[tuple[float, int]]:
-        locks = past.note([told("a", *holders, verdict=verdict)], at)
+        locks = past.note([shown_as("a", *holders, verdict=verdict)], at)
         return [(lock.seen_for, lock.changes) for lock in locks]
 
     assert note(10, "x", "x", "x") == [(0, 0)]
@@ -225,8 +225,8 @@ def test_since_when_and_how_often() -> None:
 
 def test_those_seen_longest_come_first() -> None:
     past = LockHistory()
-    past.note([told("b", "x"), told("c", "y")], 0)
-    locks = past.note([told("a", "z"), told("b", "x"), told("c", "new")], 1)
+    past.note([shown_as("b", "x"), shown_as("c", "y")], 0)
+    locks = past.note([shown_as("a", "z"), shown_as("b", "x"), shown_as("c", "new")], 1)
     assert [lock.inspection.resource for lock in locks] == ["b", "a", "c"]
 
 
@@ -235,7 +235,7 @@ def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_history, "_REMEMBERED_MAX", 3)
     past = LockHistory()
     for number in range(9):
-        past.note([told(f"a{number}", "x")], number)
+        past.note([shown_as(f"a{number}", "x")], number)
     assert list(past._past) == ["a6", "a7", "a8"]
 
 
@@ -275,7 +275,9 @@ def picture(width: int, height: int | None, locks: int = 0) -> list[str]:
         TopNodeFacts("node", UP, "", 0.0001, 12.0, 3, 12_345_678, 250_000),
         TopNodeFacts("n", DOWN, "w"),
     ]
-    held = [LockFacts(told(f"a{n:03}", "f" * 12, "f" * 12), n * 1000.0, 3) for n in range(locks)]
+    held = [
+        LockFacts(shown_as(f"a{n:03}", "f" * 12, "f" * 12), n * 1000.0, 3) for n in range(locks)
+    ]
     facts = NodeColumns(datetime(2026, 1, 1, tzinfo=UTC), nodes, held, 5, ["a note of some words"])
     assert schema.problems(as_facts(facts), SCHEMA["$defs"]["top"], SCHEMA) == []
     return [text for text, _ in as_lines(facts, width, height)]
@@ -286,7 +288,7 @@ def test_long_names_are_cut_where_they_are_alike() -> None:
     names = [
         f"deploy:production:{region}:{part}" for region in ("eu", "us") for part in ("web", "db")
     ]
-    held = [LockFacts(told(name, "f" * 12), 0.0, 0) for name in names]
+    held = [LockFacts(shown_as(name, "f" * 12), 0.0, 0) for name in names]
     lines = as_lines(NodeColumns(datetime(2026, 1, 1, tzinfo=UTC), [], held, 0, []), 80, None)
     shown = [text.split()[0] for text, _ in lines if text.startswith("deploy")]
     assert len(set(shown)) == 4

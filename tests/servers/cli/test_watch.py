@@ -44,15 +44,15 @@ def test_on_a_pipe_it_prints_changes(shell: Shell, mortal_nodes: Servers) -> Non
         first.kill()
         lines(process, lambda line: "0.sock" in line and "left" not in line)
         second.stop()
-        told = lines(process, lambda line: "no answer in time" in line)
-        assert "1.sock" in told[-1]
+        printed = lines(process, lambda line: "no answer in time" in line)
+        assert "1.sock" in printed[-1]
         second.cont()
-        told = lines(process, lambda line: "1.sock" in line and line.endswith(" left"))
+        printed = lines(process, lambda line: "1.sock" in line and line.endswith(" left"))
         first.restart()
         lines(process, lambda line: "0.sock" in line and line.endswith("  free"))
         lease.release()
-        told = lines(process, lambda line: line.endswith("'a': free"))
-        assert [line for line in told if "held by" in line] == []
+        printed = lines(process, lambda line: line.endswith("'a': free"))
+        assert [line for line in printed if "held by" in line] == []
 
 
 def change(process: subprocess.Popen[str], name: str, verdict: str) -> list[str | None]:
@@ -107,8 +107,8 @@ def test_no_quorum_is_no_end_of_it(shell: Shell, used_nodes: Servers) -> None:
     for node in used_nodes[:3]:
         node.kill()
     with going_on(shell, "status", "--match", "*", "--watch", *OFTEN) as process:
-        told = lines(process, lambda line: "'a': unreachable: 3 of 5" in line)
-        assert len(told) == 1
+        printed = lines(process, lambda line: "'a': unreachable: 3 of 5" in line)
+        assert len(printed) == 1
         for node in used_nodes[:3]:
             node.restart()
         lines(process, lambda line: "'a': leftover: " in line)

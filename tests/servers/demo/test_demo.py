@@ -337,13 +337,13 @@ def test_no_figure_is_cut(width: int) -> None:
 def test_the_living_picture_fits_24_lines(workers: int) -> None:
     """All messages above it fit as well, in 80 columns."""
     crew: Any = Busy(workers)
-    told = shown(80, run.opening(settings()))
+    shown_opening = shown(80, run.opening(settings()))
     events = len(schedule(settings())) + 1
     picture = [
         *shown(80, screen.nodes_table(crew, "state", [Text("up")] * 5, 80)),
         *shown(80, screen.workers_table(crew.turns, 80)),
     ]
-    assert len(told) + events + 2 + len(picture) <= 24
+    assert len(shown_opening) + events + 2 + len(picture) <= 24
     assert "1,234" in picture[-1]
 
 

@@ -14,7 +14,7 @@ from tests.harness.support.wait import until
 SETTINGS = {"ttl": 2.0, "max_ttl": 4.0, "node_timeout": 0.2, "connect_timeout": 0.4}
 
 
-def owe_everywhere(redlock: object, token: str) -> None:
+def pend_everywhere(redlock: object, token: str) -> None:
     """Add pending releases, as after connections that broke with the acquire unanswered."""
     session = redlock._session  # type: ignore[attr-defined]
     for node_state in session.driver.node_states.all:
@@ -25,7 +25,7 @@ def test_blocking(nodes: Servers) -> None:
     """The keys are ours, but are about to be deleted: the lease is lost."""
     with Redlock(nodes.urls, **SETTINGS) as redlock:  # type: ignore[arg-type]
         lease = redlock.lock("x").acquire()
-        owe_everywhere(redlock, lease.token)
+        pend_everywhere(redlock, lease.token)
         with pytest.raises(LeaseLost):
             lease.extend()
         assert not lease.held
@@ -37,7 +37,7 @@ def test_asyncio(nodes: Servers) -> None:
     async def main() -> None:
         async with AsyncRedlock(nodes.urls, **SETTINGS) as redlock:  # type: ignore[arg-type]
             lease = await redlock.lock("x").acquire()
-            owe_everywhere(redlock, lease.token)
+            pend_everywhere(redlock, lease.token)
             with pytest.raises(LeaseLost):
                 await lease.extend()
             assert not lease.held

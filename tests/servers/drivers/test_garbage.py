@@ -65,10 +65,10 @@ def test_a_connector_that_fails_continues(
 
 def test_closing_with_much_unsent_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
     """asyncio: a connection that was still writing is notified of its end once."""
-    heard: list[str] = []
+    errors: list[str] = []
 
     async def main(node: Servers) -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: heard.append(str(what)))
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: errors.append(str(what)))
         redlock = aio.Redlock(node.urls, node_timeout=0.5, prefix="p" * 400, ttl=60, max_ttl=60)
         leases = [await redlock.lock(f"r{index}").acquire() for index in range(MANY)]
         node[0].stop()
@@ -80,7 +80,7 @@ def test_closing_with_much_unsent_makes_no_noise(caplog: pytest.LogCaptureFixtur
 
     with Servers(1) as node:
         asyncio.run(main(node))
-    assert not heard
+    assert not errors
     assert not caplog.records
 
 

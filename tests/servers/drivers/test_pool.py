@@ -230,13 +230,13 @@ def test_nothing_is_sent_for_who_queued_when_it_was_closed(nodes: Servers) -> No
         driver = redlock._session.driver
         pool = driver._pool
         in_hand = [take(pool) for _ in range(pool._slots.count)]
-        told: list[str] = []
+        errors: list[str] = []
 
         def work() -> None:
             try:
                 redlock.lock("queued").acquire()
             except QuorlockError as error:
-                told.append(str(error))
+                errors.append(str(error))
 
         thread = threading.Thread(target=work)
         thread.start()
@@ -245,6 +245,6 @@ def test_nothing_is_sent_for_who_queued_when_it_was_closed(nodes: Servers) -> No
         for connection_set in in_hand:
             pool.give_back(connection_set)
         thread.join(10)
-        assert told == [CLOSED_MEANWHILE]
+        assert errors == [CLOSED_MEANWHILE]
         assert not any(b"cmdstat_set:" in node.execute("INFO", "commandstats") for node in nodes)
         assert not pool._owners

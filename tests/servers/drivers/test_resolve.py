@@ -37,7 +37,7 @@ class Dns:
 
     def __init__(self) -> None:
         self.names: dict[str, list[str]] = {}  # [] hangs; none at all is an error
-        self.goes_on = threading.Event()
+        self.may_continue = threading.Event()
         self.asked: list[str] = []
         self._real = socket.getaddrinfo
 
@@ -47,7 +47,7 @@ class Dns:
         self.asked.append(host)
         found = self.names.get(host)
         if found == []:
-            self.goes_on.wait(30)
+            self.may_continue.wait(30)
         if not found:
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         return [info for ip in found for info in self._real(ip, port, *args, **kwargs)]
@@ -59,7 +59,7 @@ def dns(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dns]:
     monkeypatch.setattr(socket, "getaddrinfo", made)
     monkeypatch.setattr(resolve, "_known", {})
     yield made
-    made.goes_on.set()
+    made.may_continue.set()
     until(lambda: not lookups(), 10)  # one that is just being started cannot be joined
 
 
@@ -258,7 +258,7 @@ def test_a_hung_lookup_is_waited_for_once(dns: Dns) -> None:
     assert first >= NS_PER_S // 40, "a lookup has its time first"
     asyncio.run(dial_async._addresses("a.test", 2, now() + NS_PER_S // 10))
     assert len(dns.asked) == 2, "one for both"
-    dns.goes_on.set()
+    dns.may_continue.set()
 
 
 def test_no_thread_to_be_had(dns: Dns, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,12 +104,12 @@ class Scene:
     def resume(self) -> None:
         self.proxy.resume_path(self.path)
 
-    def owed(self) -> int:
+    def pending_count(self) -> int:
         return len(self.redlock._session.driver.node_states.all[2].pending_releases)
 
     def settled(self) -> None:
         """Wait until the slow node has carried the pending release out."""
-        assert until(lambda: not self.owed()), "the release stays pending"
+        assert until(lambda: not self.pending_count()), "the release stays pending"
 
     def close(self) -> None:
         for loop in (self.second, self.first):
@@ -146,7 +146,7 @@ def test_a_release_in_another_loop_waits_for_its_acquire(
     gc.collect()
     scene.second.run(scene.redlock.inspect("x"))  # behind all that was sent there by now
     if (how, first) != ("garbage", "runs"):  # a loop that runs releases garbage leases itself
-        assert scene.owed() == 1
+        assert scene.pending_count() == 1
     scene.resume()
     scene.settled()
     if first == "runs":
@@ -202,12 +202,12 @@ def test_renewal_ends_from_another_loop(scene: Scene) -> None:
 def test_a_loss_is_reported_in_its_own_loop(scene: Scene) -> None:
     """Released elsewhere it is no loss; the alarm's loop is called as asyncio wants it."""
     lease = scene.first.run(scene.redlock.lock("x").acquire())
-    scene.first.run(_alarm(lease))
+    scene.first.run(_loss_timer(lease))
     assert scene.second.run(lease.release())
     assert not lease.lost.is_set()
 
 
-async def _alarm(lease: Any) -> None:
+async def _loss_timer(lease: Any) -> None:
     _ = lease.lost
 
 

@@ -87,7 +87,7 @@ class Round:
     outcome: tuple[Verdict, tuple[Answer, ...]] | None = None
     silent: bool = False  # its outcome is ignored
 
-    def told(self, node: int, answer: Answer) -> None:
+    def answered(self, node: int, answer: Answer) -> None:
         """A node has said this: counted one by one, as ever, until it is decided."""
         if (
             self.outcome is None
@@ -104,7 +104,7 @@ class Round:
             assert self.turn.future.result() == self.outcome, self.command
 
 
-def hear(connection: AsyncConnection, data: bytes) -> None:
+def receive(connection: AsyncConnection, data: bytes) -> None:
     """Receive these bytes from the node."""
     connection.get_buffer(-1)[: len(data)] = data
     connection.buffer_updated(len(data))
@@ -162,11 +162,11 @@ class Net:
         this = self.rounds[key] = Round(command, Tally(self.n, 1))
         for connector in self.loop_driver.connectors:
             if connector.connection is None:
-                this.told(connector.node_state.index, connector.node_state.unavailable_answer)
+                this.answered(connector.node_state.index, connector.node_state.unavailable_answer)
         this.turn = FlowTask(self.loop_driver, asking(command, self.n))
         this.turn.begin()
 
-    def pay(self, index: int) -> None:
+    def confirm(self, index: int) -> None:
         """Send a command to this node alone whose reply is ignored, like a pending release."""
         connection = self.loop_driver.connectors[index].connection
         if connection is not None:
@@ -194,9 +194,9 @@ class Net:
         command, in_full = self.open[index].pop(0)
         reply, _ = SAYS[type(command)][say % len(SAYS[type(command)])]
         self.replies[index] += PUSH * push + reply
-        self.told.setdefault(index, []).append((command, in_full, reply))
+        self.answered.setdefault(index, []).append((command, in_full, reply))
 
-    told: dict[int, list[tuple[Command, bool, bytes]]] = field(default_factory=dict)
+    answered: dict[int, list[tuple[Command, bool, bytes]]] = field(default_factory=dict)
 
     def deliver(self, index: int, size: int) -> None:
         """Deliver this many bytes of the node's replies to us."""
@@ -204,33 +204,33 @@ class Net:
         data, self.replies[index] = self.replies[index][:size], self.replies[index][size:]
         if connection is None or not data:
             return
-        self.heard[index] = self.heard.get(index, b"") + data
+        self.received[index] = self.received.get(index, b"") + data
         self._note(index)
-        hear(connection, data)
+        receive(connection, data)
 
-    heard: dict[int, bytes] = field(default_factory=dict)
+    received: dict[int, bytes] = field(default_factory=dict)
 
     def _note(self, index: int) -> None:
         """Count the answers that are whole now, as they would be one by one."""
-        heard = self.heard[index]
-        queue = self.told.get(index, [])
+        received = self.received[index]
+        queue = self.answered.get(index, [])
         while queue:
-            while heard.startswith(PUSH):
-                heard = heard[len(PUSH) :]
+            while received.startswith(PUSH):
+                received = received[len(PUSH) :]
             command, in_full, reply = queue[0]
-            if not heard.startswith(reply):
+            if not received.startswith(reply):
                 break
-            heard = heard[len(reply) :]
+            received = received[len(reply) :]
             queue.pop(0)
             answer = dict(SAYS[type(command)])[reply]
             if answer is None and self._is_asked_again(command, in_full):
                 continue
             if answer is None:
                 answer = Answer(Vote.REFUSED, VoteCode.TRANSIENT_ERROR, NOSCRIPT[1:-2].decode())
-            self.rounds[command.key].told(index, answer)
+            self.rounds[command.key].answered(index, answer)
         if not queue:
-            heard = b""
-        self.heard[index] = heard
+            received = b""
+        self.received[index] = received
 
     def _is_asked_again(self, command: Command, in_full: bool) -> bool:
         """Return whether a command is sent again after NOSCRIPT: always a release, others while
@@ -249,19 +249,19 @@ class Net:
             return
         self.loop_driver._flush()
         self.arrive(index)
-        open_ = [command for command, _, _ in self.told.pop(index, [])]
+        open_ = [command for command, _, _ in self.answered.pop(index, [])]
         open_ += [command for command, _ in self.open[index]]
-        self.open[index], self.replies[index], self.heard[index] = [], b"", b""
+        self.open[index], self.replies[index], self.received[index] = [], b"", b""
         for command in open_:
-            self.rounds[command.key].told(
+            self.rounds[command.key].answered(
                 index, Answer(Vote.UNKNOWN, VoteCode.CONNECTION_LOST, LOST)
             )
         connection.connection_lost(None)
         self.node_states.all[index].reachability = Reachability.DOWN  # so that nothing waits for it
-        owed = self.node_states.all[index].pending_releases
+        pending = self.node_states.all[index].pending_releases
         for command in open_:
             if isinstance(command, (Acquire, Release)):
-                assert command.token in owed, command
+                assert command.token in pending, command
 
     def close(self) -> None:
         """Leave nothing that the loop would wait for."""
@@ -282,7 +282,7 @@ STEPS = st.one_of(
     st.tuples(st.just("all"), st.integers(0, 4)),
     st.tuples(st.just("push"), st.integers(0, 4)),
     st.tuples(st.just("bytes"), st.integers(0, 4), st.integers(1, 23)),
-    st.tuples(st.just("pay"), st.integers(0, 4)),
+    st.tuples(st.just("confirm"), st.integers(0, 4)),
     st.tuples(st.just("lose"), st.integers(0, 4)),
     st.tuples(st.just("connect"), st.integers(0, 4)),
 )
@@ -332,8 +332,8 @@ def sent_by(play: Callable[[Net], object]) -> list[bytes]:
 
 def two_releases(net: Net) -> AsyncConnection:
     """Sent over its link: the first carries the script, the second only its name."""
-    net.pay(0)
-    net.pay(0)
+    net.confirm(0)
+    net.confirm(0)
     connection = net.loop_driver.connectors[0].connection
     assert connection is not None
     return connection
@@ -352,9 +352,9 @@ def test_a_script_that_goes_again_goes_before_what_is_asked_meanwhile() -> None:
         connection = two_releases(net)
         turn = FlowTask(net.loop_driver, twice())
         turn.begin()
-        hear(connection, b":-3\r\n" + NOSCRIPT + b"+OK\r\n")
+        receive(connection, b":-3\r\n" + NOSCRIPT + b"+OK\r\n")
         net.loop_driver._flush()
-        hear(connection, b":-3\r\n+OK\r\n")
+        receive(connection, b":-3\r\n+OK\r\n")
         assert turn.future.result()[0] is Verdict.WON
 
     assert sent_by(play) == [b"EVAL", b"EVALSHA", b"SET", b"EVAL", b"SET"]
@@ -362,7 +362,7 @@ def test_a_script_that_goes_again_goes_before_what_is_asked_meanwhile() -> None:
 
 def test_a_script_that_was_forgotten_goes_again_by_itself() -> None:
     """Nothing else needs to be sent for that."""
-    sent = sent_by(lambda net: hear(two_releases(net), b":-3\r\n" + NOSCRIPT))
+    sent = sent_by(lambda net: receive(two_releases(net), b":-3\r\n" + NOSCRIPT))
     assert sent == [b"EVAL", b"EVALSHA", b"EVAL"]
 
 
@@ -372,7 +372,7 @@ def test_what_was_asked_together_goes_before_what_a_node_is_asked_alone() -> Non
     def play(net: Net) -> None:
         net.loop_driver._private = False  # so it is sent at the end of the tick
         net.ask(Acquire)
-        net.pay(0)
+        net.confirm(0)
 
     assert sent_by(play) == [b"SET", b"EVAL"]
 
@@ -403,7 +403,7 @@ def test_a_quorum_that_comes_while_a_flow_sleeps_is_not_for_it() -> None:
             for connector in net.loop_driver.connectors:
                 assert connector.connection is not None
                 for data in (b":-3\r\n", b"+OK\r\n", b":-3\r\n"):
-                    hear(connector.connection, data)
+                    receive(connector.connection, data)
             assert not turn.future.done()
             assert turn.state is SLEEPING
             turn.cancel()
@@ -443,5 +443,5 @@ def play(net: Net, step: tuple[Any, ...]) -> None:
         elif name == "bytes":
             net.answer(index, 0, push=False)
             net.deliver(index, arguments[1])
-        elif name in ("pay", "lose", "connect"):
+        elif name in ("confirm", "lose", "connect"):
             getattr(net, name)(index)

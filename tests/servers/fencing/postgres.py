@@ -69,11 +69,11 @@ class Postgres:
         """Arguments for subprocess: who the server runs as."""
         if os.geteuid() != 0:
             return {}
-        nobody = pwd.getpwnam("nobody")
+        unprivileged = pwd.getpwnam("nobody")
         # The folder of all temporary files may be root's alone (tests/harness/guards.py).
         self._home.parent.chmod(self._home.parent.stat().st_mode | 0o011)
-        os.chown(self._home, nobody.pw_uid, nobody.pw_gid)
-        return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        os.chown(self._home, unprivileged.pw_uid, unprivileged.pw_gid)
+        return {"user": unprivileged.pw_uid, "group": unprivileged.pw_gid, "extra_groups": []}
 
     def _reachable(self, folder: Path) -> Path:
         asked = [str(folder / "postgres"), "--version"]

@@ -172,7 +172,7 @@ def race(database: Database, level: str) -> None:
         order = random.Random(seed).sample(range(1, 25), 24)
         run(database, lambda connection: work(connection, order))
 
-    async def judge(connection: Any) -> None:
+    async def check(connection: Any) -> None:
         written = column(await database.execute(connection, "SELECT fence FROM log ORDER BY id"))
         assert written == sorted(written)
         assert len(written) > 1
@@ -182,7 +182,7 @@ def race(database: Database, level: str) -> None:
     run(database, prepare)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(thread, range(4)))
-    run(database, judge)
+    run(database, check)
 
 
 # --- rows with separate fences ---------------------------------------------------------------

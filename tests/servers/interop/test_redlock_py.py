@@ -102,21 +102,21 @@ async def test_contenders_of_both_kinds_never_meet(nodes: Servers, theirs: Any) 
     end = time.monotonic() + 1.5
     blocking = FACES[0]
 
-    def goes_on() -> bool:
+    def is_running() -> bool:
         now = time.monotonic()
         return now < end or (now < end + 30 and not (ours_turns and their_turns))
 
     async with blocking.redlock(nodes.urls, retry_delay=(0.001, 0.005)) as redlock:
 
         async def ours() -> None:
-            while goes_on():
+            while is_running():
                 lease = await redlock.lock("shared").acquire(timeout=60)
                 note(ours_turns)
                 await lease.release()
                 await asyncio.sleep(0.002)
 
         def them() -> None:
-            while goes_on():
+            while is_running():
                 held = theirs.lock("shared", TTL_MS)
                 if held:
                     note(their_turns)

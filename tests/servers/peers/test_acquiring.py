@@ -149,9 +149,9 @@ async def test_a_failed_attempt_is_released_before_the_pause(face: Face, nodes: 
         finally:
             await redlock.close()  # sends the waiter home
 
-    waiter, given_back = await face.crowd(2, part)
+    waiter, released = await face.crowd(2, part)
     assert isinstance(waiter, QuorlockError)
-    assert given_back is True
+    assert released is True
     assert holders(nodes[:2], "a") == [b"theirs"] * 2
 
 
@@ -334,8 +334,8 @@ async def test_three_failures_are_three_errors(face: Face, mortal_nodes: Servers
             node.kill()
         away = await raises(QuorumUnreachable, redlock.lock("free").acquire(timeout=0))
     for error, cause in ((lost, "the key is gone"), (held, "held"), (away, "")):
-        told = [vote for vote in error.votes if vote.vote != "granted" and cause in vote.cause]
-        assert len(told) >= 3, error
+        reported = [vote for vote in error.votes if vote.vote != "granted" and cause in vote.cause]
+        assert len(reported) >= 3, error
         assert isinstance(error, AcquireTimeout) == (error is held)
         assert isinstance(error, QuorumUnreachable) == (error is away)
         assert isinstance(error, LeaseLost) == (error is lost)

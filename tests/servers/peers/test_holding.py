@@ -110,14 +110,14 @@ class SlowSets(Proxy):
 
 async def test_a_set_that_comes_after_the_release_leaves_no_key(face: Face, nodes: Servers) -> None:
     """Four nodes granted the lock; the SET to the fifth is still in flight at the release."""
-    with SlowSets(nodes[4].url) as road:
-        async with face.redlock([*nodes.urls[:4], road.url]) as redlock:
+    with SlowSets(nodes[4].url) as link:
+        async with face.redlock([*nodes.urls[:4], link.url]) as redlock:
             assert await all_up(redlock)
-            road.slow = 0.8
+            link.slow = 0.8
             lease = await redlock.lock("ghost", ttl=30).acquire(timeout=0)
             assert await lease.release() is True
-            assert b"$5\r\nghost\r\n" not in road.carried, "or it was not late"
-            assert await until_async(lambda: b"$5\r\nghost\r\n" in road.carried)
+            assert b"$5\r\nghost\r\n" not in link.carried, "or it was not late"
+            assert await until_async(lambda: b"$5\r\nghost\r\n" in link.carried)
             assert await emptied(nodes)
             await asyncio.sleep(0.1)
             assert left_over(nodes) == {}

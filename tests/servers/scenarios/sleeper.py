@@ -35,7 +35,7 @@ def write(database: str, fence: int | None) -> bool:
         return True
 
 
-async def sleep_and_tell(face: Face, database: str, urls: list[str]) -> None:
+async def sleep_and_report(face: Face, database: str, urls: list[str]) -> None:
     """Run the process and print the results."""
     redlock = face.redlock(urls, **SETTINGS)
     lease = await call(redlock.lock("a", renew=True, fencing=True).acquire)
@@ -65,4 +65,4 @@ def say(word: str) -> None:
 
 if __name__ == "__main__":
     _, name, *arguments = sys.argv
-    FACES[name].run(partial(sleep_and_tell, FACES[name], arguments[0], arguments[1:]))
+    FACES[name].run(partial(sleep_and_report, FACES[name], arguments[0], arguments[1:]))

@@ -110,8 +110,8 @@ def harass(
         victims = [servers[(first + number) % len(servers)] for number in range(at_once)]
         ends = [harm(victim) for harm, victim in zip(harms, victims, strict=True)]
         time.sleep(entropy.uniform(0.0, LASTING))
-        for goes_on in ends:
-            goes_on()
+        for resume in ends:
+            resume()
         done.update(harm.__name__ for harm in harms)
         await_repair(servers, held, others, f"{done}")
     return done

@@ -38,15 +38,15 @@ from tests.servers.testing.twins import (
     KEYS,
     Ask,
     Disagreement,
-    Heard,
+    Exchange,
     Real,
     Step,
     Transcript,
     Turn,
     Twin,
     Words,
+    compare,
     content,
-    judge,
     sequence,
     shown,
     shrunk,
@@ -83,7 +83,7 @@ class Book:
         return played
 
     def judged(self, transcript: Transcript, session: ClientSession) -> Disagreement | None:
-        return judge(transcript, session, old=self.real.old)
+        return compare(transcript, session, old=self.real.old)
 
 
 def program_of(which: str) -> str | None:
@@ -202,12 +202,12 @@ class Tally:
 
     def add(self, played: Transcript) -> None:
         self.sequences += 1
-        for heard in played:
-            if isinstance(heard, Heard):
-                self.asked[heard.words[0].upper()] += 1
-                self.spanned += heard.first < heard.last
-                if isinstance(heard.reply, Error):
-                    self.errors[heard.reply] += 1
+        for exchange in played:
+            if isinstance(exchange, Exchange):
+                self.asked[exchange.words[0].upper()] += 1
+                self.spanned += exchange.first < exchange.last
+                if isinstance(exchange.reply, Error):
+                    self.errors[exchange.reply] += 1
 
     def __iadd__(self, other: Tally) -> Tally:
         self.sequences += other.sequences
@@ -233,7 +233,7 @@ def made(kind: type[Twin] = Twin, seen: Counter[str] | None = None) -> Twin:
 
 
 def explained(book: Book, name: str, session: ClientSession, found: Disagreement) -> str:
-    """Describe the disagreement, the shortest sequence that shows it, and how to repeat it."""
+    """Describe the compare, the shortest sequence that shows it, and how to repeat it."""
     first = type(session), type(session.node)
 
     def fails(steps: list[Step]) -> bool:
@@ -510,11 +510,11 @@ def first_caught(book: Book, broken: str) -> Caught | None:
 
 def test_either_ms_will_do_where_it_is_not_known() -> None:
     """But one of them, and time does not go back afterwards."""
-    born = Heard((b"SET", b"k", b"v", b"PX", b"3"), 100, 100, OK)
+    born = Exchange((b"SET", b"k", b"v", b"PX", b"3"), 100, 100, OK)
 
-    def verdict(*heard: tuple[int, int, int]) -> Disagreement | None:
-        asked = [Heard((b"PTTL", b"k"), *each) for each in heard]
-        return judge([born, *asked], newborn(ClientSession, Twin))
+    def verdict(*exchange: tuple[int, int, int]) -> Disagreement | None:
+        asked = [Exchange((b"PTTL", b"k"), *each) for each in exchange]
+        return compare([born, *asked], newborn(ClientSession, Twin))
 
     assert verdict((101, 102, 2)) is None
     assert verdict((101, 102, 1)) is None
@@ -531,12 +531,12 @@ def test_either_ms_will_do_where_it_is_not_known() -> None:
 
 def test_an_instant_that_was_not_known_may_show_later() -> None:
     """Both courses are followed until one of them is refuted."""
-    born = Heard((b"SET", b"k", b"v", b"PX", b"3"), 100, 101, OK)
+    born = Exchange((b"SET", b"k", b"v", b"PX", b"3"), 100, 101, OK)
     for left, fits in ((2, True), (3, True), (4, False), (1, False)):
-        asked = [Heard((b"PTTL", b"k"), 101, 101, left)] * 2
-        assert (judge([born, *asked], newborn(ClientSession, Twin)) is None) is fits
-    both = [Heard((b"PTTL", b"k"), 101, 101, left) for left in (2, 3)]
-    assert judge([born, *both], newborn(ClientSession, Twin)) is not None
+        asked = [Exchange((b"PTTL", b"k"), 101, 101, left)] * 2
+        assert (compare([born, *asked], newborn(ClientSession, Twin)) is None) is fits
+    both = [Exchange((b"PTTL", b"k"), 101, 101, left) for left in (2, 3)]
+    assert compare([born, *both], newborn(ClientSession, Twin)) is not None
 
 
 def test_two_expiries_of_one_script_may_be_set_in_two_ms() -> None:
@@ -544,12 +544,12 @@ def test_two_expiries_of_one_script_may_be_set_in_two_ms() -> None:
     counter = b"quorlock:fence:k"
     words = (b"EVAL", scripts.ACQUIRE.text, b"3", b"k", counter, b"quorlock:guard")
     fence = 1_000 * 1_000  # the next full grid after the 100th ms
-    born = Heard((*words, b"token", b"9", b"1000", b"0"), 100, 101, [1, 100_000, fence])
+    born = Exchange((*words, b"token", b"9", b"1000", b"0"), 100, 101, [1, 100_000, fence])
 
     def fits(lock_left: int, counter_left: int, *, old: bool) -> bool:
-        lock = Heard((b"PTTL", b"k"), 101, 101, lock_left)
-        fences = Heard((b"PTTL", counter), 101, 101, DAY_MS + counter_left)
-        return judge([born, lock, fences], newborn(ClientSession, Twin), old=old) is None
+        lock = Exchange((b"PTTL", b"k"), 101, 101, lock_left)
+        fences = Exchange((b"PTTL", counter), 101, 101, DAY_MS + counter_left)
+        return compare([born, lock, fences], newborn(ClientSession, Twin), old=old) is None
 
     assert fits(8, -1, old=True)
     assert fits(9, 0, old=True)
@@ -563,9 +563,11 @@ def test_two_expiries_of_one_script_may_be_set_in_two_ms() -> None:
 def test_a_reply_of_another_type_is_another_reply() -> None:
     """OK as a string is not the status OK; 1 is not a text."""
     words = (b"SET", b"k", b"v")
-    assert judge([Heard(words, 1, 1, Status(b"OK"))], newborn(ClientSession, Twin)) is None
-    assert judge([Heard(words, 1, 1, b"OK")], newborn(ClientSession, Twin)) is not None
-    assert judge([Heard((b"EXISTS", b"k"), 1, 1, b"0")], newborn(ClientSession, Twin)) is not None
+    assert compare([Exchange(words, 1, 1, Status(b"OK"))], newborn(ClientSession, Twin)) is None
+    assert compare([Exchange(words, 1, 1, b"OK")], newborn(ClientSession, Twin)) is not None
+    assert (
+        compare([Exchange((b"EXISTS", b"k"), 1, 1, b"0")], newborn(ClientSession, Twin)) is not None
+    )
 
 
 def test_a_name_makes_the_same_sequence_in_every_process() -> None:
@@ -637,8 +639,8 @@ def test_a_restart_brings_back_what_the_twin_says(which: str, memory: str) -> No
         with closing(Real(servers[0])) as real:
             assert real.info["run_id"] != run_id
             played += [Turn(memory), *real.asked(AFTER)]
-        assert judge(played, newborn(ClientSession, Twin), old=real.old) is None
-    assert [heard.reply for heard in played[-3:] if isinstance(heard, Heard)] == {
+        assert compare(played, newborn(ClientSession, Twin), old=real.old) is None
+    assert [exchange.reply for exchange in played[-3:] if isinstance(exchange, Exchange)] == {
         "kept": [b"2", None, b"1"],
         "saved": [b"1", b"1", None],
         "lost": [None, None, None],

@@ -26,9 +26,9 @@ from tests.harness.support.impostors import (
     echo,
     endless_bulk,
     garbage,
-    greets,
     half_reply,
     http_400,
+    sends_banner,
     silent,
 )
 from tests.harness.support.resp import take_frames
@@ -67,7 +67,7 @@ def ask(caller: socket.socket, request: bytes) -> bytes:
     return caller.recv(65536)
 
 
-def hears_nothing(caller: socket.socket, seconds: float = 0.03) -> bool:
+def receives_nothing(caller: socket.socket, seconds: float = 0.03) -> bool:
     """Return whether nothing arrives, not even the end of the connection."""
     caller.settimeout(seconds)
     try:
@@ -122,7 +122,7 @@ def test_impostors_that_never_answer(behaviour: Behaviour) -> None:
     """The silent keep the connection open and say nothing."""
     with Impostor(behaviour) as node, dial(node) as caller:
         caller.sendall(PING)
-        assert hears_nothing(caller)
+        assert receives_nothing(caller)
         assert node.open_connections == 1
 
 
@@ -131,7 +131,7 @@ def test_half_a_reply_and_then_nothing() -> None:
     with Impostor(half_reply(b"$5\r\nhe")) as node, dial(node) as caller:
         assert ask(caller, PING) == b"$5\r\nhe"
         caller.sendall(PING)
-        assert hears_nothing(caller)
+        assert receives_nothing(caller)
 
 
 def test_the_deaf_fill_the_callers_buffers() -> None:
@@ -144,7 +144,7 @@ def test_the_deaf_fill_the_callers_buffers() -> None:
 
 def test_greeters_speak_first() -> None:
     """Servers of other protocols send their banner before the first request."""
-    with Impostor(greets(b"SSH-2.0-OpenSSH_9.6\r\n")) as node, dial(node) as caller:
+    with Impostor(sends_banner(b"SSH-2.0-OpenSSH_9.6\r\n")) as node, dial(node) as caller:
         assert caller.recv(100) == b"SSH-2.0-OpenSSH_9.6\r\n"
 
 
@@ -223,7 +223,7 @@ def test_hold_keeps_all_back(server: Server, proxy: Proxy) -> None:
         assert ask(caller, PING) == b"+PONG\r\n"
         proxy.hold()
         caller.sendall(SET)
-        assert hears_nothing(caller)
+        assert receives_nothing(caller)
         assert server.keys() == []
         proxy.resume()
         assert caller.recv(100) == b"+OK\r\n"
@@ -234,7 +234,7 @@ def test_hold_of_replies_lets_the_server_act(server: Server, proxy: Proxy) -> No
     with dial(proxy) as caller:
         proxy.hold(requests=False)
         caller.sendall(SET)
-        assert hears_nothing(caller)
+        assert receives_nothing(caller)
         assert server.keys() == [b"k"]
         proxy.resume()
         assert caller.recv(100) == b"+OK\r\n"

@@ -335,8 +335,8 @@ async def test_a_restarted_node(face: Face, nodes: MemoryNodes) -> None:
 
 
 def run_id(node: MemoryNode) -> str:
-    told: bytes = node.execute("INFO", "server")
-    return next(line for line in told.decode().split() if line.startswith("run_id:"))
+    reported: bytes = node.execute("INFO", "server")
+    return next(line for line in reported.decode().split() if line.startswith("run_id:"))
 
 
 @both
@@ -613,14 +613,14 @@ def test_a_fault_of_the_thread_hangs_no_client(
     nodes: MemoryNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were there a mistake in it, connections would be closed, and the next one served again."""
-    told: list[object] = []
-    monkeypatch.setattr(threading, "excepthook", told.append)
+    reported: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
     with connected(nodes[0]) as client, monkeypatch.context() as patch:
         patch.setattr(memory, "_encoded", None)
         with pytest.raises(ConnectionError):
             client.ask(b"PING")
         assert until(lambda: serving() == [])
-    assert len(told) == 1
+    assert len(reported) == 1
     with quorlock.Redlock(nodes.urls) as redlock, redlock.lock("a"):
         pass
 

@@ -293,9 +293,9 @@ def test_its_fixtures_are_listed(tmp_path: Path) -> None:
     """`pytest --fixtures` lists each with a sentence."""
     printed = run_pytest(tmp_path, "", "--fixtures").stdout
     for name in FIXTURES:
-        _, found, told = printed.partition(f"\n{name} ")
+        _, found, listed = printed.partition(f"\n{name} ")
         assert found, printed
-        assert "no docstring" not in told.splitlines()[1]
+        assert "no docstring" not in listed.splitlines()[1]
 
 
 HEAVY = {"asyncio", "concurrent.futures", "logging", "multiprocessing", "select", "ssl"}

@@ -37,13 +37,13 @@ def server() -> Iterator[Server]:
 
 
 class Parent:
-    """Another Python that runs `script`, whose `tell(...)` prints facts for us."""
+    """Another Python that runs `script`, whose `report(...)` prints facts for us."""
 
     PRELUDE = """
 import gc, os, signal, sys, threading, time
 from quorlock.testing.servers import Servers
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a `nohup make test` has it ignored, down to us
-def tell(servers):
+def report(servers):
     print(servers.folder, *(server.pid for server in servers), flush=True)
 """
 
@@ -542,7 +542,7 @@ def test_forgotten_servers_are_collected() -> None:
 @pytest.mark.parametrize("ending", ["pass", "sys.exit()", "del servers; gc.collect()"])
 def test_interpreter_exit_ends_them(ending: str) -> None:
     """A program that never closes its servers leaves nothing when it ends."""
-    with Parent(f"servers = Servers.start(2); tell(servers); input(); {ending}") as parent:
+    with Parent(f"servers = Servers.start(2); report(servers); input(); {ending}") as parent:
         assert not any(map(is_gone, parent.pids))
         parent.finish()
         assert parent.left_nothing()
@@ -551,7 +551,7 @@ def test_interpreter_exit_ends_them(ending: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_servers_die_with_their_parent(number: signal.Signals) -> None:
     """Servers of a killed parent die, also a stopped one, and their folder is removed."""
-    script = "servers = Servers.start(3); servers[0].stop(); tell(servers); input()"
+    script = "servers = Servers.start(3); servers[0].stop(); report(servers); input()"
     with Parent(script) as parent:
         parent.process.send_signal(number)
         parent.process.wait(5)
@@ -570,7 +570,7 @@ def test_watchers_in_worse_places(first: str) -> None:
     script = f"""
 from quorlock.testing import servers as module
 module._WATCHER = "{first}\\n" + module._WATCHER
-servers = Servers.start(2); servers[0].stop(); tell(servers); input()
+servers = Servers.start(2); servers[0].stop(); report(servers); input()
 """
     with Parent(script) as parent:
         parent.process.kill()
@@ -591,7 +591,7 @@ def test_servers_need_a_watcher(program: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_servers_die_with_the_parents_group() -> None:
     """`kill -9` of the parent's whole process group, as CI does it, leaves nothing either."""
-    with Parent("servers = Servers.start(2); tell(servers); input()") as parent:
+    with Parent("servers = Servers.start(2); report(servers); input()") as parent:
         os.killpg(parent.process.pid, signal.SIGKILL)
         parent.process.wait(5)
         assert until(parent.left_nothing)
@@ -603,7 +603,7 @@ def test_ctrl_c_leaves_them_to_the_parent() -> None:
     script = """
 servers = Servers.start(2)
 try:
-    tell(servers)
+    report(servers)
     time.sleep(30)
 except KeyboardInterrupt:
     time.sleep(0.1)
@@ -657,7 +657,7 @@ def test_servers_of_a_thread_die_with_the_process() -> None:
 kept = []
 thread = threading.Thread(target=lambda: kept.append(Servers.start(2)))
 thread.start(); thread.join()
-tell(kept[0])
+report(kept[0])
 input()
 """
     with Parent(script) as parent:
@@ -715,7 +715,7 @@ if not child:
     gc.collect()
     sys.exit(0)
 _, status = os.waitpid(child, 0)
-tell(servers)
+report(servers)
 print(status, *(server.execute("PING") for server in servers), flush=True)
 input()
 """
@@ -730,8 +730,8 @@ BORN_EMPTY = "quorlock:born-empty"
 
 
 def run_id(server: Server) -> bytes:
-    told: bytes = server.execute("INFO", "server")
-    return told.partition(b"run_id:")[2].split()[0]
+    info: bytes = server.execute("INFO", "server")
+    return info.partition(b"run_id:")[2].split()[0]
 
 
 def test_the_first_process_is_born_empty_and_no_other() -> None:

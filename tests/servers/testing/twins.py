@@ -2,7 +2,7 @@
 
 A sequence is made from its name alone (`plain:17`: a kind and a seed), played on a real server and
 written down: every command between two readings of the server's own TIME, so that its millisecond
-is known, or, rarely, one of two or more.  A transcript can then be judged against any twin, and so
+is known, or, rarely, one of two or more.  A transcript can then be compared with any twin, and so
 against broken ones.  Leaves to the tests which servers, how many sequences and what must be found.
 """
 
@@ -59,7 +59,7 @@ class Turn(NamedTuple):
 Step = Ask | Wait | Watch | Turn
 
 
-class Heard(NamedTuple):
+class Exchange(NamedTuple):
     """A command with the real reply, carried out at one of these ms of the server's clock."""
 
     words: Words
@@ -68,7 +68,7 @@ class Heard(NamedTuple):
     reply: Any
 
 
-Transcript = list[Heard | Turn]
+Transcript = list[Exchange | Turn]
 
 
 # --- making sequences -----------------------------------------------------------------------------
@@ -308,8 +308,8 @@ class Real:
         self.socket.connect(server.path)
         self.file = self.socket.makefile("rb")
         self.talk((b"DEBUG", b"SET-ACTIVE-EXPIRE", b"0"))  # keys go when a command finds them
-        told = self.talk((b"INFO", b"server"))[0].decode()
-        self.info = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
+        info_text = self.talk((b"INFO", b"server"))[0].decode()
+        self.info = dict(line.split(":", 1) for line in info_text.splitlines() if ":" in line)
         valkey = self.info.get("valkey_version")
         self.version = f"Valkey {valkey}" if valkey else f"Redis {self.info['redis_version']}"
         self.old = "valkey_version" not in self.info and self.info["redis_version"] < "7.2"
@@ -339,7 +339,7 @@ class Real:
             written += self.done(step)
         return written + self.asked(packet)
 
-    def done(self, step: Wait | Watch | Turn) -> Iterator[Heard | Turn]:
+    def done(self, step: Wait | Watch | Turn) -> Iterator[Exchange | Turn]:
         if isinstance(step, Wait):
             time.sleep(step.seconds)
         elif isinstance(step, Turn):
@@ -351,7 +351,7 @@ class Real:
             while time.monotonic() < until:
                 yield from self.asked([step.words])
 
-    def asked(self, packet: Sequence[Words]) -> list[Heard | Turn]:
+    def asked(self, packet: Sequence[Words]) -> list[Exchange | Turn]:
         if not packet:
             return []
         bracketed = [word for words in packet for word in ((b"TIME",), words)]
@@ -359,8 +359,8 @@ class Real:
         instants = [int(s) * 1000 + int(us) // 1000 for s, us in replies[::2]]
         # Sorted: the machine's clock may be set back in between.
         between = [sorted(pair) for pair in pairwise(instants)]
-        heard = zip(packet, between, replies[1::2], strict=True)
-        return [Heard(words, first, last, reply) for words, (first, last), reply in heard]
+        exchange = zip(packet, between, replies[1::2], strict=True)
+        return [Exchange(words, first, last, reply) for words, (first, last), reply in exchange]
 
 
 TURNS: dict[str, Words] = {
@@ -483,16 +483,16 @@ class Disagreement(NamedTuple):
     """The server's reply, and the possible ones of the fake node, by the ms."""
 
     place: int
-    heard: Heard
+    exchange: Exchange
     twin: dict[int, Any]
 
     def __str__(self) -> str:
         said = [f"    twin at {at}: {reply!r}" for at, reply in self.twin.items()]
-        words = shown(self.heard.words)
-        return "\n".join([f"  {words}", f"    real:  {self.heard.reply!r}", *said])
+        words = shown(self.exchange.words)
+        return "\n".join([f"  {words}", f"    real:  {self.exchange.reply!r}", *said])
 
 
-def judge(
+def compare(
     transcript: Transcript, first: ClientSession, *, old: bool = False
 ) -> Disagreement | None:
     """Return the first reply that the fake node would not have given, whichever ms it was.
@@ -501,37 +501,37 @@ def judge(
     between the two expiries that an acquire with a fence sets.
     """
     courses = [Course(first)]
-    for place, heard in enumerate(transcript):
-        if isinstance(heard, Turn):
+    for place, exchange in enumerate(transcript):
+        if isinstance(exchange, Turn):
             for course in courses:
-                course.turn(heard.into)
+                course.turn(exchange.into)
             continue
-        real = comparable(heard.words, heard.reply)
+        real = comparable(exchange.words, exchange.reply)
         following: dict[object, Course] = {}
         said: dict[int, Any] = {}
-        for course, at, late in instants(courses, heard, old=old):
-            reply = answer(course, heard.words, at, late)
+        for course, at, late in instants(courses, exchange, old=old):
+            reply = answer(course, exchange.words, at, late)
             said[at] = reply
             if same(reply, real):
-                following[course.facts() if heard.first < heard.last else id(course)] = course
+                following[course.facts() if exchange.first < exchange.last else id(course)] = course
         if not following:
-            return Disagreement(place, heard, said)
+            return Disagreement(place, exchange, said)
         courses = list(following.values())
     return None
 
 
 def instants(
-    courses: list[Course], heard: Heard, *, old: bool
+    courses: list[Course], exchange: Exchange, *, old: bool
 ) -> Iterator[tuple[Course, int, tuple[int, ...]]]:
     """Yield every course with every ms to which it may advance, and the delay of its second
     expiry.
     """
-    if heard.first == heard.last:
-        yield from ((course, heard.last, (0,)) for course in courses)
+    if exchange.first == exchange.last:
+        yield from ((course, exchange.last, (0,)) for course in courses)
         return
     for course in courses:
-        for at in range(max(course.at, heard.first), heard.last + 1):
-            lates = range(heard.last - at + 1) if old else (0,)
+        for at in range(max(course.at, exchange.first), exchange.last + 1):
+            lates = range(exchange.last - at + 1) if old else (0,)
             for late in combinations_with_replacement(lates, 2):
                 yield course.copy(), at, late
 

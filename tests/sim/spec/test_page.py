@@ -23,10 +23,10 @@ def test_every_action_of_the_model_is_in_the_table() -> None:
     for model in (check.MODEL, check.FENCE_MODEL):
         world = model.read_text().split("active proctype world")[1]
         actions |= set(re.findall(r"EACH_[A-Z]+\((\w+)\)", world))
-    told = {name for left, _ in rows() for name in re.findall(r"`(\w+)`", left)}
+    listed = {name for left, _ in rows() for name in re.findall(r"`(\w+)`", left)}
     # Faults that break an assumption, and messages that never arrive, have no code.
-    assert actions - told == {"jumps", "set_lost"}
-    assert told <= actions
+    assert actions - listed == {"jumps", "set_lost"}
+    assert listed <= actions
 
 
 def test_every_name_of_the_code_exists() -> None:

@@ -127,14 +127,14 @@ def extension_refused_by_its_holder(lines: list[Line]) -> int:
 def grant_with_too_few_votes(lines: list[Line]) -> int:
     """All replies but one are lost, and the client says that it has won."""
     won = first(lines, WON)
-    heard = the("reply", client=lines[won]["client"], vote="granted")
-    votes = [n for n, line in enumerate(lines) if n < won and heard(line)]
+    is_vote = the("reply", client=lines[won]["client"], vote="granted")
+    votes = [n for n, line in enumerate(lines) if n < won and is_vote(line)]
     for n in reversed(votes[1:]):
         del lines[n]
     return won - len(votes) + 2
 
 
-def grant_of_a_vote_that_nobody_cast(lines: list[Line]) -> int:
+def grant_of_a_vote_that_was_not_cast(lines: list[Line]) -> int:
     """A node's reply arrives before the node has got the request."""
     here = first(lines, the("reply", vote="granted"))
     asked = first(lines, the("execute", message=lines[here]["message"]))
@@ -178,7 +178,7 @@ ALTERATIONS = [
     extension_of_nothing,
     extension_refused_by_its_holder,
     grant_with_too_few_votes,
-    grant_of_a_vote_that_nobody_cast,
+    grant_of_a_vote_that_was_not_cast,
     grant_for_longer,
     extension_for_longer,
     release_before_the_end,

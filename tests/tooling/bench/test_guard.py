@@ -93,10 +93,10 @@ def plant(
 @pytest.mark.usefixtures("own_baseline")
 def test_it_is_quiet_when_nothing_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
     assert guard.main([]) == 0
-    told = capsys.readouterr()
-    assert told.err == ""
+    reported = capsys.readouterr()
+    assert reported.err == ""
     for figure in ("instructions", "c_calls", "system_calls", "units"):
-        assert figure in told.out
+        assert figure in reported.out
 
 
 def complaints_about(face: str, figures: Iterable[str], seconds: float = 6.0) -> list[str]:
@@ -121,10 +121,10 @@ def test_a_planted_slow_down_is_found(
     """The slow-down is a sixth, in the hot path, in Python or inside C functions."""
     work = PLANTS[kind]
     plant(monkeypatch, face, work, calls_for(work, PLANTED * cycle_ns[face]))
-    told = complaints_about(face, ("instructions", "c_calls", "units"))
-    assert told
-    assert all(text.startswith(f"{face}: ") for text in told)
-    assert all("against the baseline's" in text for text in told)
+    reported = complaints_about(face, ("instructions", "c_calls", "units"))
+    assert reported
+    assert all(text.startswith(f"{face}: ") for text in reported)
+    assert all("against the baseline's" in text for text in reported)
 
 
 @pytest.mark.usefixtures("own_baseline")
@@ -140,9 +140,9 @@ def test_work_inside_c_functions_is_found_by_its_cpu_time_alone(
         size *= 2
     plant(monkeypatch, "blocking", hashing, 1)
     # The other API may be reported as well: its CPU time is not waited for.
-    told = complaints_about("blocking", ("units",), seconds=2.0)
-    assert all(" units per cycle, +" in complaint for complaint in told)
-    assert any(complaint.startswith("blocking: ") for complaint in told)
+    reported = complaints_about("blocking", ("units",), seconds=2.0)
+    assert all(" units per cycle, +" in complaint for complaint in reported)
+    assert any(complaint.startswith("blocking: ") for complaint in reported)
 
 
 @pytest.mark.usefixtures("own_baseline")
@@ -156,10 +156,10 @@ def test_one_more_system_call_is_found(
     plant(monkeypatch, "blocking", lambda: poll.poll(0), 1)
     monkeypatch.setattr(guard, "SECONDS_MAX", 1.0)
     assert guard.main([]) == 1
-    told = capsys.readouterr().err
-    assert "bench-guard: blocking: " in told
-    assert "system calls per cycle" in told
-    assert "against the baseline's" in told
+    reported = capsys.readouterr().err
+    assert "bench-guard: blocking: " in reported
+    assert "system calls per cycle" in reported
+    assert "against the baseline's" in reported
 
 
 def test_counts_are_the_same_every_time() -> None:
@@ -194,6 +194,6 @@ def test_recording_keeps_the_other_pythons(tmp_path: Path, monkeypatch: pytest.M
     one, two = guard.Cost(1.0, 2.0, 3.0, 4.0), guard.Cost(5.0, 6.0, 7.0, 8.5)
     guard.record({"blocking": one, "asyncio": two}, "3.11")
     guard.record({"blocking": two, "asyncio": one}, "3.12")
-    told = tomllib.loads(guard.BASELINE.read_text())
-    assert guard.Cost(**told["3.11"]["asyncio"]) == two
-    assert guard.Cost(**told["3.12"]["asyncio"]) == one
+    reported = tomllib.loads(guard.BASELINE.read_text())
+    assert guard.Cost(**reported["3.11"]["asyncio"]) == two
+    assert guard.Cost(**reported["3.12"]["asyncio"]) == one

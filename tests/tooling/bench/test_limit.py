@@ -37,7 +37,7 @@ def test_it_frees_the_lock_on_every_node(
     lock.close()
     assert fleet.leftovers() == 0
     calls = [str(server.execute("INFO", "commandstats")) for server in fleet.servers]
-    assert all("cmdstat_evalsha" in told and "cmdstat_set" in told for told in calls)
+    assert all("cmdstat_evalsha" in info and "cmdstat_set" in info for info in calls)
 
 
 def test_all_detects_that_one_node_did_not_grant(fleet: Fleet) -> None:
@@ -94,9 +94,9 @@ def test_saturation_counts_whole_cycles_and_leaves_no_key(fleet: Fleet, in_fligh
         found = limit.saturate(fleet.urls(), seconds, in_flight, TTL)
     assert fleet.leftovers() == 0
     for server in fleet.servers:
-        told = server.execute("INFO", "commandstats").decode()
-        sets = calls_of("set", told)
-        assert sets == calls_of("evalsha", told)
+        info = server.execute("INFO", "commandstats").decode()
+        sets = calls_of("set", info)
+        assert sets == calls_of("evalsha", info)
         assert found["cycles"] <= sets <= found["cycles"] + in_flight
 
 
@@ -113,6 +113,6 @@ def test_its_script_is_the_one_that_ships() -> None:
     assert release.startswith(b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n")
 
 
-def calls_of(command: str, told: str) -> int:
-    line = next(line for line in told.splitlines() if line.startswith(f"cmdstat_{command}:"))
+def calls_of(command: str, info: str) -> int:
+    line = next(line for line in info.splitlines() if line.startswith(f"cmdstat_{command}:"))
     return int(line.partition("calls=")[2].partition(",")[0])

@@ -12,13 +12,13 @@ SMALL = ["--leases", "60", "--ttl", "0.9", "--seconds", "0.8", "--nodes", "3"]
 def test_it_reports_all_methods_in_both_apis(capsys: pytest.CaptureFixture[str]) -> None:
     """A row for each; nothing is lost."""
     assert renewal.main(SMALL) == 0
-    told = capsys.readouterr().out
-    print(told)
-    assert told.count(renewal.HEAD) == 2
+    output = capsys.readouterr().out
+    print(output)
+    assert output.count(renewal.HEAD) == 2
     for ways in renewal.WAYS.values():
         for way in ways:
-            assert f"\n{way}  " in told
-    assert told.count("times the packets") == 3
+            assert f"\n{way}  " in output
+    assert output.count("times the packets") == 3
 
 
 def cost(*, extensions: int, packets: float, cpu: float = 1.0) -> renewal.Cost:

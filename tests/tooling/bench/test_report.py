@@ -140,12 +140,12 @@ def test_what_is_saved_can_be_loaded(one_thread: Found, tmp_path: Path) -> None:
 def test_a_table_has_medians_ratios_and_failures(one_thread: Found) -> None:
     columns = (*STANDARD, Column("time × limit", "p50_us", "{:.2f}", ratio_to="limit.all"))
     lines = case_table(one_thread, columns).splitlines()
-    told = {line.split(" | ")[0].strip("| "): line for line in lines}
+    reported = {line.split(" | ")[0].strip("| "): line for line in lines}
     assert len({line.count("|") for line in lines}) == 1
-    assert "| 130 |" in told["quorlock"]
-    assert "| 1.10 (1.10 – 1.30) |" in told["quorlock"]
-    assert "failed: no result before the deadline" in told["pottery"]
-    assert CONTESTANTS["redlock-py"].settings in told["redlock-py"]
+    assert "| 130 |" in reported["quorlock"]
+    assert "| 1.10 (1.10 – 1.30) |" in reported["quorlock"]
+    assert "failed: no result before the deadline" in reported["pottery"]
+    assert CONTESTANTS["redlock-py"].settings in reported["redlock-py"]
 
 
 def test_a_report_holds_every_case_and_who_was_not_there(everything: Results) -> None:

@@ -28,9 +28,9 @@ def measured(fleet: Fleet, case: Case, who: str, **params: Any) -> dict[str, Any
     """One slice, as `bench.__main__` does it."""
     if missing := CONTESTANTS[who].missing:
         pytest.skip(f"{missing} is not installed here; bench/setup installs all peers")
-    told = {**BRIEF, **case.params, **params}
+    settings = {**BRIEF, **case.params, **params}
     with case.site(fleet, case.nodes) as site:
-        row = run_child(who, case.work, told, site.urls, deadline=60.0, on_word=site.on_word)
+        row = run_child(who, case.work, settings, site.urls, deadline=60.0, on_word=site.on_word)
         row |= site.after()
     assert "failed" not in row, row
     return row

@@ -23,8 +23,8 @@ def story(nodes: Servers, *arguments: str) -> list[str]:
 
 def test_without_fencing_the_late_write_lands(nodes: Servers) -> None:
     """Client 1 checked its lease and was then paused: the line of client 2 is lost."""
-    *told, late, end = story(nodes, "--no-fencing")
-    assert told == [
+    *printed, late, end = story(nodes, "--no-fencing")
+    assert printed == [
         "client 1: has the lock, reads ''",
         "the world: client 1 is paused; its lease expires",
         "client 2: has the lock, reads ''",

@@ -1,4 +1,4 @@
-"""Imports run one way (DESIGN section 3), and the pure rooms stay pure."""
+"""Imports run one way, and the pure packages stay pure."""
 
 import ast
 import subprocess
@@ -12,8 +12,8 @@ import pytest
 SRC = Path(__file__).parents[3] / "src"
 SIM = Path(__file__).parents[3] / "sim"
 
-# A room is the first name below `quorlock`; `quorlock` alone is the public, blocking API.
-# Each room may import itself and these:
+# A package is the first name below `quorlock`; `quorlock` alone is the public, blocking API.
+# Each package may import itself and these:
 DIRECTIONS: dict[str, set[str]] = {
     "errors": set(),
     "scripts": set(),
@@ -56,7 +56,7 @@ SIM_MAY_NOT_USE = ("asyncio", "select", "selectors", "socket", "ssl")
 # What is imported for annotations alone (`if TYPE_CHECKING:`) may look up, here only:
 TYPES_ONLY: dict[str, set[str]] = {"errors": {"_core"}}
 
-# The one named exception (DESIGN section 3): `memory://` addresses are resolved by a lazy import,
+# The one named exception: `memory://` addresses are resolved by a lazy import,
 # so inside a function of this file, and of nothing else.
 LAZY: dict[str, str] = {"quorlock/_drivers/sync/connect.py": "quorlock.testing.memory"}
 
@@ -93,11 +93,11 @@ WIRE_MAY_NOT_USE = (
 
 @dataclass(frozen=True)
 class Import:
-    """One import: from which room, and the full dotted name (`from a import b` is `a.b`)."""
+    """One import: from which package, and the full dotted name (`from a import b` is `a.b`)."""
 
     file: str
     line: int
-    room: str
+    folder: str
     name: str
     types_only: bool
     lazy: bool
@@ -109,34 +109,36 @@ def violations(src: Path) -> list[str]:
         f"{found.file}:{found.line}: {wrong}"
         for path in sorted((src / "quorlock").rglob("*.py"))
         for found in imports(src, path)
-        if (wrong := judge(src, found))
+        if (wrong := violation(src, found))
     ]
 
 
-def judge(src: Path, found: Import) -> str | None:
-    room, name = found.room, found.name
+def violation(src: Path, found: Import) -> str | None:
+    folder, name = found.folder, found.name
     package = name.partition(".")[0]
-    if room not in DIRECTIONS:
-        return f"the room {room} has no directions yet: give it a line in DIRECTIONS"
+    if folder not in DIRECTIONS:
+        return f"the package {folder} has no directions yet: give it a line in DIRECTIONS"
     if package == "quorlock":
-        allowed = {room} | DIRECTIONS[room]
+        allowed = {folder} | DIRECTIONS[folder]
         if found.types_only:
-            allowed |= TYPES_ONLY.get(room, set())
+            allowed |= TYPES_ONLY.get(folder, set())
         named = found.lazy and name.startswith(f"{LAZY.get(found.file, name)}.")
         door = name.startswith(f"{DOORS.get(found.file, name)}.")
-        fine = named or door or room_of(src, name) in allowed
-        return None if fine else f"{room} may not import {name}"
+        fine = named or door or top_package(src, name) in allowed
+        return None if fine else f"{folder} may not import {name}"
     if package not in sys.stdlib_module_names:
-        ours = package in THIRD_PARTY.get(room, set())
-        return None if ours else f"{room} may not import {name}: it is not in the standard library"
-    if room == "_core" and not {name, name.rpartition(".")[0]} & set(CORE_MAY_USE):
+        ours = package in THIRD_PARTY.get(folder, set())
+        return (
+            None if ours else f"{folder} may not import {name}: it is not in the standard library"
+        )
+    if folder == "_core" and not {name, name.rpartition(".")[0]} & set(CORE_MAY_USE):
         return f"_core is pure and may not import {name}"
-    if room == "_protocol" and package in WIRE_MAY_NOT_USE:
+    if folder == "_protocol" and package in WIRE_MAY_NOT_USE:
         return f"_protocol is bytes in, bytes out and may not import {name}"
     return None
 
 
-def room_of(src: Path, name: str) -> str:
+def top_package(src: Path, name: str) -> str:
     """Return the package of a name: `quorlock._core.time` is in _core, `quorlock.Redlock` in
     quorlock.
     """
@@ -149,7 +151,7 @@ def imports(src: Path, path: Path) -> Iterator[Import]:
     """Every import in a file, also those inside functions."""
     parts = path.relative_to(src).with_suffix("").parts
     package = parts[:-1]  # what `from . import` means
-    room = "quorlock" if parts == ("quorlock", "__init__") else parts[1]
+    folder = "quorlock" if parts == ("quorlock", "__init__") else parts[1]
     tree = ast.parse(path.read_text(), str(path))
     for_types = {
         id(node)
@@ -170,7 +172,7 @@ def imports(src: Path, path: Path) -> Iterator[Import]:
     for node in ast.walk(tree):
         for name in names(node, package):
             line, marks = getattr(node, "lineno", 0), (id(node) in for_types, id(node) in inside)
-            yield Import(file, line, room, name, *marks)
+            yield Import(file, line, folder, name, *marks)
 
 
 def names(node: ast.AST, package: tuple[str, ...]) -> list[str]:
@@ -318,7 +320,7 @@ BROKEN = {
         "from quorlock_sim.world import World",
         "quorlock_sim.world",
     ),
-    "a room without a place": ("_attic/x.py", "import math", "_attic"),
+    "a package without a place": ("_attic/x.py", "import math", "_attic"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The shape we aim at (DESIGN section 3): short functions, and core modules that one can read."""
+"""The shape of the code: short functions, and core modules that one can read."""
 
 import ast
 from pathlib import Path

@@ -47,7 +47,7 @@ MAY_LOCK = {
     "_drivers/sync/pool.py": "each waits by a lock of its own, which nobody else takes",
     "_drivers/wait.py": "the same",
 }
-ROOMS = ("_core", "_protocol", "_drivers", "_api", "_sync", "asyncio")
+FOLDERS = ("_core", "_protocol", "_drivers", "_api", "_sync", "asyncio")
 
 
 def test_no_lock_is_taken() -> None:
@@ -55,8 +55,8 @@ def test_no_lock_is_taken() -> None:
     library = SRC / "quorlock"
     taken = {
         str(path.relative_to(library))
-        for room in ROOMS
-        for path in (library / room).rglob("*.py")
+        for folder in FOLDERS
+        for path in (library / folder).rglob("*.py")
         if any(name in path.read_text() for name in ("Lock()", "allocate_lock("))
     }
     assert taken == set(MAY_LOCK)

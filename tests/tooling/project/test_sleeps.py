@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SRC = Path(__file__).parents[3] / "src" / "quorlock"
-ROOMS = ("_core", "_protocol", "_nodes", "_drivers", "_api", "_sync", "asyncio")
+FOLDERS = ("_core", "_protocol", "_nodes", "_drivers", "_api", "_sync", "asyncio")
 # What sleeps, and which argument says how long.
 SLEEPERS = {"call_later": 0, "call_at": 0, "sleep": 0, "timeout": 0, "poll": 0, "wait_for": 1}
 KEYWORDS = {"acquire": "timeout", "wait": "timeout"}
@@ -68,7 +68,7 @@ def is_capped(duration: ast.expr) -> bool:
 def test_every_sleep_looks_at_our_clock_soon() -> None:
     found: list[str] = []
     used: set[tuple[str, str]] = set()
-    for path in (path for room in ROOMS for path in (SRC / room).rglob("*.py")):
+    for path in (path for folder in FOLDERS for path in (SRC / folder).rglob("*.py")):
         for line, duration in sleeps(path.read_text()):
             text = ast.unparse(duration)
             if not is_capped(duration):

@@ -84,7 +84,7 @@ def test_it():
 
 
 @pytest.mark.parametrize(
-    ("limit", "source", "status", "told"),
+    ("limit", "source", "status", "expected"),
     [
         ("1", SOURCE, 1, "this unmarked test took 0.4"),
         ("0", SOURCE, 0, "unmarked tests over 0.25 s"),
@@ -94,13 +94,13 @@ def test_it():
     ids=["strict", "not strict", "marked", "asleep"],
 )
 def test_an_unmarked_test_spends_little_cpu_time(
-    limit: str, source: str, status: int, told: str, tmp_path: Path
+    limit: str, source: str, status: int, expected: str, tmp_path: Path
 ) -> None:
     (tmp_path / "test_it.py").write_text(source)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
     run = run_pytest(tmp_path, limit=limit)
     assert run.returncode == status, run.stdout
-    assert told in run.stdout
+    assert expected in run.stdout
 
 
 IN_WORKERS = ("-p", "xdist", "-n", "1")

@@ -41,8 +41,8 @@ def block(command: str) -> Block:
 
 def pattern(shown: str) -> str:
     """A shown line as a pattern: what varies may be another, what is left out may be anything."""
-    told = " ".join(shown.split()).replace("~/", f"{LEFT_OUT}/").replace(f" {LEFT_OUT}", LEFT_OUT)
-    return ".*".join(map(re.escape, VARIES.sub("0", told).split(LEFT_OUT)))
+    words = " ".join(shown.split()).replace("~/", f"{LEFT_OUT}/").replace(f" {LEFT_OUT}", LEFT_OUT)
+    return ".*".join(map(re.escape, VARIES.sub("0", words).split(LEFT_OUT)))
 
 
 def missing(shown: list[str], printed: str) -> list[str]:

@@ -31,8 +31,8 @@ needs_tmux = pytest.mark.skipif(
 def folder(tmp_path: Path) -> Iterator[Path]:
     """One that no process names in its command line in the end, as a tmux server does."""
     yield tmp_path
-    told = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    assert [line for line in told.stdout.splitlines() if str(tmp_path) in line] == []
+    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert [line for line in listing.stdout.splitlines() if str(tmp_path) in line] == []
 
 
 def _pid(folder: Path, pattern: str) -> int:

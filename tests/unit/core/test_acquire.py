@@ -168,10 +168,10 @@ def test_every_combination_of_replies_is_classified_and_released(n: int) -> None
     for plan in rounds(n):
         script = Script([plan])
         outcome = one_attempt(script)
-        told = outcome.reason if isinstance(outcome, AttemptFailed) else None
-        assert told is truth(plan), plan
+        found = outcome.reason if isinstance(outcome, AttemptFailed) else None
+        assert found is truth(plan), plan
         behind = [send.behind for send in script.sends]
-        if told is None:
+        if found is None:
             assert len(behind) == 1
         else:
             assert script.commands[1:] == [Release(b"r", b"token-0")]

@@ -64,8 +64,8 @@ def test_never_before_the_last_lease_is_over(
     over.
     """
     factor = max(slow, fast)
-    told = (born + age) // NS_PER_S - born // NS_PER_S
-    kept = quarantine_by_uptime(told, NOW, MAX_TTL, factor)
+    reported = (born + age) // NS_PER_S - born // NS_PER_S
+    kept = quarantine_by_uptime(reported, NOW, MAX_TTL, factor)
     # True time, from when the process came up: the crash was before that.
     votes = age + late + (0 if kept is None else int((kept.until - NOW) / (1 + fast)))
     lease_over = (MAX_TTL - drift(MAX_TTL, factor)) / (1 - slow)
@@ -119,9 +119,9 @@ def test_an_address_that_moves_to_an_older_process_keeps_out(restart_guard: Rest
     assert kept is not None
     assert kept.is_lasting
     assert kept.until == LATER + WHOLE
-    told = quarantine_answer(kept, LATER)
-    assert told is not None
-    assert "leads to run_id other…, and led to one…" in told.reason
+    reported = quarantine_answer(kept, LATER)
+    assert reported is not None
+    assert "leads to run_id other…, and led to one…" in reported.reason
 
 
 def test_a_process_that_began_after_the_last_reply_is_a_restart() -> None:

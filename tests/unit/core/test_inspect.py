@@ -52,8 +52,8 @@ def test_every_combination_of_holders(n: int) -> None:
     for plan in product([A, B, FREE, DOWN, NO_ACL], repeat=n):
         made = report(Script([plan]))
         count = Counter(plan)
-        told = count[A] + count[B] + count[FREE]
-        if told < quorum(n):
+        replied = count[A] + count[B] + count[FREE]
+        if replied < quorum(n):
             expected = "unreachable"
         elif count[FREE] >= quorum(n):
             expected = "free"
@@ -61,7 +61,7 @@ def test_every_combination_of_holders(n: int) -> None:
             expected = "held" if max(count[A], count[B]) >= quorum(n) else "split"
         assert made.verdict == expected, plan
         ends = sorted([1.0] * count[A] + [2.0] * count[B] + [0.0] * count[FREE])
-        free_at = ends[quorum(n) - 1] if told >= quorum(n) else None
+        free_at = ends[quorum(n) - 1] if replied >= quorum(n) else None
         assert made.ttl_left == (free_at or None), plan
 
 

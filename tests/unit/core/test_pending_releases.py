@@ -58,7 +58,7 @@ class Expected:
         return due if self.over else min(due, self.since + MAX_TTL)
 
 
-class DebtsMachine(RuleBasedStateMachine):
+class PendingReleasesMachine(RuleBasedStateMachine):
     """Add, send and confirm in any order; a plain list of expectations is the reference."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class DebtsMachine(RuleBasedStateMachine):
                 del self.expected[token]
 
     @rule(token=TOKENS, run_id=RUN_IDS)
-    def owe(self, token: bytes, run_id: str) -> None:
+    def add_release(self, token: bytes, run_id: str) -> None:
         self.pending_releases.add(b"key of " + token, token, run_id, self.now)
         self.expected.setdefault(token, Expected(self.now, run_id, []))
 
@@ -87,7 +87,7 @@ class DebtsMachine(RuleBasedStateMachine):
         self.now = max(self.now, self.pending_releases.next_due() or 0)
 
     @rule()
-    def pay(self) -> None:
+    def take_due_releases(self) -> None:
         self.forget_the_old()
         due = [
             token
@@ -101,7 +101,7 @@ class DebtsMachine(RuleBasedStateMachine):
         for token in due:
             self.expected[token].payments.append(self.now)
         assert self.pending_releases.due(self.now, "one") == [], (
-            "once paid it is not due at the same instant"
+            "once sent it is not due at the same instant"
         )
 
     @rule(token=TOKENS, run_id=RUN_IDS, deleted=st.booleans())
@@ -118,8 +118,8 @@ class DebtsMachine(RuleBasedStateMachine):
         assert self.pending_releases.next_due() == min(dues, default=None)
 
 
-TestDebts = DebtsMachine.TestCase
-TestDebts.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestPendingReleases = PendingReleasesMachine.TestCase
+TestPendingReleases.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 
 
 def test_the_life_of_a_pending_release() -> None:
@@ -127,12 +127,12 @@ def test_the_life_of_a_pending_release() -> None:
     pending_releases = PendingReleases(MAX_TTL)
     pending_releases.add(b"k", b"t", "run", 5)
     assert (len(pending_releases), pending_releases.next_due()) == (1, 5)
-    paid = []
+    sent_at = []
     while pending_releases.next_due() is not None:
         now = pending_releases.next_due()
         assert now is not None
-        paid += [now] * len(pending_releases.due(now, RUN))
-    pauses = [round((b - a) / NS_PER_MS) for a, b in pairwise(paid)]
+        sent_at += [now] * len(pending_releases.due(now, RUN))
+    pauses = [round((b - a) / NS_PER_MS) for a, b in pairwise(sent_at)]
     assert pauses == [100, 200, 400, 800, 1_600, 3_200, 6_400, 12_800, 4_500]
     assert len(pending_releases) == 0
 
@@ -231,9 +231,9 @@ def test_a_hand_over_between_the_taking_and_the_sending() -> None:
 
     class Interrupted(PendingReleases):
         def hand_over_meanwhile(self, copy: ReleaseCopy, now: int) -> None:
-            told.update(self.suppress(copy.release.token, now, nowhere))
+            doubtful.update(self.suppress(copy.release.token, now, nowhere))
 
-    told: dict[str, int] = {}
+    doubtful: dict[str, int] = {}
     pending_releases = Interrupted(MAX_TTL)
     pending_releases.add(b"k", b"t", "run", 0)
     sent = pending_releases._doubts.sent
@@ -244,7 +244,7 @@ def test_a_hand_over_between_the_taking_and_the_sending() -> None:
 
     pending_releases._doubts.sent = sent_and_handed_over  # type: ignore[method-assign]
     assert pending_releases.due(0, "run") == []
-    assert told == {"run": FOR_EVER}, "nobody can know, at that instant"
+    assert doubtful == {"run": FOR_EVER}, "nobody can know, at that instant"
     assert not pending_releases._doubts.is_under_way(b"t")
 
 
@@ -301,12 +301,12 @@ def test_what_relies_on_a_key_that_may_be_deleted_is_forbidden() -> None:
     theirs = {"run": 100, "hung": FOR_EVER}
     for send in (Send(extend), *(Send(a, LACKING) for a in acquires)):
         assert not pending_releases.forbid(send, "run", 0)
-        told = send._replace(in_doubt=theirs)
-        assert pending_releases.forbid(told, "run", 99)
-        assert pending_releases.forbid(told, "hung", 10**18)
-        assert not pending_releases.forbid(told, "run", 100)
-        assert not pending_releases.forbid(told, "another", 0)
-        assert not pending_releases.forbid(told, "", 0)
+        doubtful = send._replace(in_doubt=theirs)
+        assert pending_releases.forbid(doubtful, "run", 99)
+        assert pending_releases.forbid(doubtful, "hung", 10**18)
+        assert not pending_releases.forbid(doubtful, "run", 100)
+        assert not pending_releases.forbid(doubtful, "another", 0)
+        assert not pending_releases.forbid(doubtful, "", 0)
     for send in (Send(release, in_doubt=theirs), *(Send(a, in_doubt=theirs) for a in acquires)):
         assert not pending_releases.forbid(send, "run", 0)
     pending_releases.add(b"k", b"t", "run", 0)

@@ -562,12 +562,12 @@ def test_a_warning_for_every_decline() -> None:
     renewal = renewal_of(policy)
     schedule.add(renewal)
     half = lease(renewal).until - ms(TTL_MS) // 2
-    told = []
+    reported = []
     for plan in ([DOWN] * 3, [yes(1)] * 3, [DOWN] * 3, [DOWN] * 3):
         at = half if lease(renewal).until < START + ms(TTL_MS) else lease(renewal).until - ms(4_000)
         script = passed([plan], [renewal], at)
-        told.append(len(schedule.reschedule([renewal], script.now)[1]))
-    assert told == [1, 0, 1, 0]
+        reported.append(len(schedule.reschedule([renewal], script.now)[1]))
+    assert reported == [1, 0, 1, 0]
 
 
 # --- the limit ---------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def asked(pipeline: RequestPipeline, command: Command, receiver: Asker) -> bytes
     return pipeline.append(PendingRequest(command, receiver, 1, 0), encode(command))
 
 
-def heard(pipeline: RequestPipeline, reply: bytes) -> list[Answer]:
+def parsed(pipeline: RequestPipeline, reply: bytes) -> list[Answer]:
     pipeline.feed(reply, len(reply))
     return [answer for _, answer in pipeline.parse_replies()]
 
@@ -105,12 +105,12 @@ def test_a_forgotten_script_is_sent_again_while_its_round_is_on(command: Command
     """Once; the release of its token, which comes later, goes behind it."""
     pipeline = RequestPipeline(None, 1)
     asked(pipeline, command, Asker())
-    assert len(heard(pipeline, b"*3\r\n:1\r\n:5\r\n:7\r\n")) == 1
+    assert len(parsed(pipeline, b"*3\r\n:1\r\n:5\r\n:7\r\n")) == 1
     asked(pipeline, command, Asker())
-    assert heard(pipeline, NOSCRIPT) == []
+    assert parsed(pipeline, NOSCRIPT) == []
     assert pipeline.outgoing == encode_eval(command)
     assert pipeline.has_pending_acquire(b"t") is (command is ACQUIRE)
-    (answer,) = heard(pipeline, NOSCRIPT)
+    (answer,) = parsed(pipeline, NOSCRIPT)
     assert answer.code is VoteCode.TRANSIENT_ERROR
 
 
@@ -122,9 +122,9 @@ def test_it_is_not_sent_again_when_the_round_is_over(command: Command, receiver:
     """The key would never be released (rule 3); but the next one goes in full."""
     pipeline = RequestPipeline(None, 1)
     asked(pipeline, command, Asker())
-    heard(pipeline, b"*3\r\n:1\r\n:5\r\n:7\r\n")
+    parsed(pipeline, b"*3\r\n:1\r\n:5\r\n:7\r\n")
     asked(pipeline, command, receiver)
-    (answer,) = heard(pipeline, NOSCRIPT)
+    (answer,) = parsed(pipeline, NOSCRIPT)
     assert answer.code is VoteCode.TRANSIENT_ERROR
     assert pipeline.outgoing == b""
     assert not pipeline.pending

@@ -430,7 +430,7 @@ def agreeing(
     return Handshake(node or Node(), None, None, consider, marks=marks), kept
 
 
-def told(*, born: bytes = NIL, uptime: bytes = b"", agreed: bytes = NIL) -> bytes:
+def server_reply(*, born: bytes = NIL, uptime: bytes = b"", agreed: bytes = NIL) -> bytes:
     """All answers to the first packet."""
     server = bulk(SERVER[: SERVER.index(b"tcp_port")] + uptime)
     return HELLO3.removesuffix(NIL) + born + RAN + server + bulk(MASTER) + agreed
@@ -443,7 +443,9 @@ def test_what_all_agree_on_is_read_in_the_same_packet() -> None:
     made, kept = agreeing()
     assert sent(made)[-1] == [b"GET", b"quorlock:config"]
     made.feed(
-        told(born=bulk(RUN_ID.encode()), uptime=b"uptime_in_seconds:7\r\n", agreed=bulk(AGREED))
+        server_reply(
+            born=bulk(RUN_ID.encode()), uptime=b"uptime_in_seconds:7\r\n", agreed=bulk(AGREED)
+        )
     )
     assert made.server_info == ServerInfo(RUN_ID, "7.0.15", 7, RUN_ID.encode(), AGREED)
     assert kept == [AGREED]
@@ -452,7 +454,7 @@ def test_what_all_agree_on_is_read_in_the_same_packet() -> None:
 def test_it_is_written_where_nothing_is_kept_after_a_wait_for_the_others() -> None:
     """Compared and set: what is there afterwards is looked at again."""
     made, kept = agreeing(Decision(Step.WAIT), Decision(Step.WAIT), WRITE)
-    made.feed(told())
+    made.feed(server_reply())
     for _ in range(2):
         made.go_on()
     assert sent(made) == [
@@ -468,7 +470,7 @@ def test_it_is_written_where_nothing_is_kept_after_a_wait_for_the_others() -> No
 def test_what_is_kept_is_compared_and_set() -> None:
     """Another client may have changed it since it was read."""
     made, kept = agreeing(Decision(Step.WRITE, "named"))
-    made.feed(told(agreed=bulk(AGREED)))
+    made.feed(server_reply(agreed=bulk(AGREED)))
     compare = [b"EVAL", scripts.CONFIG.text, b"1", b"quorlock:config", AGREED, b"named"]
     assert sent(made) == [compare]
     made.feed(bulk(b"named"))
@@ -488,7 +490,7 @@ def test_what_is_kept_is_compared_and_set() -> None:
 )
 def test_who_cannot_keep_it_does_not_vote(reply: bytes, text: str, lasting: bool) -> None:
     made, _ = agreeing(WRITE)
-    made.feed(told())
+    made.feed(server_reply())
     error = unfit(made, reply + NIL)
     assert error.text.endswith(text.removeprefix("…"))
     assert error.code.is_permanent is lasting
@@ -509,7 +511,7 @@ def test_who_cannot_keep_it_does_not_vote(reply: bytes, text: str, lasting: bool
 )
 def test_the_uptime(line: bytes, uptime_s: int | None) -> None:
     made, _ = agreeing()
-    made.feed(told(uptime=line))
+    made.feed(server_reply(uptime=line))
     assert made.server_info is not None
     assert made.server_info.uptime_s == uptime_s
 
@@ -529,7 +531,7 @@ def test_the_uptime(line: bytes, uptime_s: int | None) -> None:
     ids=range(4),
 )
 def test_side_keys_that_cannot_be_read(reply: bytes, text: str, code: VoteCode) -> None:
-    for data in (told(born=reply), told(agreed=reply)):
+    for data in (server_reply(born=reply), server_reply(agreed=reply)):
         error = unfit(agreeing()[0], data)
         assert (error.text, error.code) == (text, code)
 
@@ -547,7 +549,7 @@ def test_side_keys_that_cannot_be_read(reply: bytes, text: str, code: VoteCode) 
 def test_a_marker_is_one_packet_more(born: bytes, durable: bool, worth: bytes) -> None:
     """The packet has the run_id of the node, and how another process's marker counts."""
     made, _ = agreeing(marks=True, node=Node(durable=durable))
-    made.feed(told(born=born, agreed=bulk(AGREED)))
+    made.feed(server_reply(born=born, agreed=bulk(AGREED)))
     run_id = RUN_ID.encode()
     assert sent(made) == [[b"EVAL", scripts.GUARD.text, b"1", b"quorlock:guard", run_id, worth]]
     made.feed(b":1234\r\n")
@@ -564,6 +566,6 @@ def test_a_marker_is_one_packet_more(born: bytes, durable: bool, worth: bytes) -
     ids=range(2),
 )
 def test_a_marker_that_is_refused(reply: bytes, text: str) -> None:
-    error = unfit(agreeing(marks=True)[0], told(agreed=bulk(AGREED)), reply)
+    error = unfit(agreeing(marks=True)[0], server_reply(agreed=bulk(AGREED)), reply)
     assert error.text.startswith(text.removesuffix("…"))
     assert error.code.is_permanent

@@ -32,7 +32,7 @@ def packed_by_hiredis(*said: bytes) -> bytes:
 
 
 def words(command: Command, *, in_full: bool = False) -> tuple[bytes, ...]:
-    """Return the words of a command (DESIGN section 5)."""
+    """Return the words of a command."""
     if isinstance(command, Acquire):
         return (b"SET", command.key, command.token, b"NX", b"PX", b"%d" % command.ttl_ms)
     script = {
@@ -47,11 +47,11 @@ def words(command: Command, *, in_full: bool = False) -> tuple[bytes, ...]:
     counter = b"quorlock:fence:" + command.key
     if isinstance(command, ScriptedAcquire):
         numbers = (command.ttl_ms, command.grid_ms, command.marker_ms)
-        told = (command.token, *(b"%d" % number for number in numbers))
-        return (*head, b"3", command.key, counter, b"quorlock:guard", *told)
+        parameters = (command.token, *(b"%d" % number for number in numbers))
+        return (*head, b"3", command.key, counter, b"quorlock:guard", *parameters)
     if isinstance(command, IssueFence):
-        told = (command.token, b"%d" % command.fence, b"%d" % command.ahead_ms)
-        return (*head, b"2", command.key, counter, *told)
+        parameters = (command.token, b"%d" % command.fence, b"%d" % command.ahead_ms)
+        return (*head, b"2", command.key, counter, *parameters)
     if isinstance(command, Extend | Release):
         arguments += (command.token,)
     if isinstance(command, Extend):

@@ -63,13 +63,15 @@ class Talk:
 
     def deliver(self, *parts: bytes) -> list[tuple[int, Answer]]:
         """The rounds that got their answers, with them."""
-        heard = []
+        received = []
         for part in parts:
             self.pipeline.feed(bytearray(part), len(part))
-            heard += [(request.round, answer) for request, answer in self.pipeline.parse_replies()]
+            received += [
+                (request.round, answer) for request, answer in self.pipeline.parse_replies()
+            ]
             if self.pipeline.protocol_error:
                 raise self.pipeline.protocol_error
-        return heard
+        return received
 
 
 def acquire(token: bytes = b"t") -> Acquire:
@@ -165,15 +167,15 @@ def test_reading_whole_answers_at_once_changes_nothing(data: st.DataObject) -> N
     whole = b"".join(stream)
     ends = {sum(map(len, stream[: i + 1])) for i in range(len(stream))}
     cuts = data.draw(st.sets(st.sampled_from([*ends, *range(1, len(whole) + 1)])))
-    at, heard = 0, []
+    at, received = 0, []
     for cut in sorted({*cuts, len(whole)}):
         part, at = whole[at:cut], cut
         one = quick.pipeline.match_common_reply(part)
         if one is None:
-            heard += quick.deliver(part)
+            received += quick.deliver(part)
         else:
-            heard.append((one[0].round, one[1]))
-    assert heard == slow.deliver(whole)
+            received.append((one[0].round, one[1]))
+    assert received == slow.deliver(whole)
     assert not quick.pipeline.pending
 
 
@@ -277,10 +279,10 @@ def test_arbitrary_bytes_never_grant_and_never_crash(parts: list[bytes]) -> None
     for _ in range(3):
         talk.ask(acquire())
     try:
-        heard = talk.deliver(*parts)
+        received = talk.deliver(*parts)
     except ProtocolError:
         return
-    assert b"OK" in b"".join(parts) or all(answer is not GRANTED for _, answer in heard)
+    assert b"OK" in b"".join(parts) or all(answer is not GRANTED for _, answer in received)
 
 
 @pytest.mark.parametrize(
@@ -398,9 +400,9 @@ def test_the_reply_to_it_is_ignored(refusal: bytes) -> None:
     """The extension behind it gets its own answer, and the node is in no trouble."""
     talk, pushes = watched()
     talk.ask(extend())
-    heard = talk.deliver(refusal, b":1\r\n")
-    assert heard[-1] == (1, GRANTED)
-    assert all(answer is GRANTED for _, answer in heard)
+    received = talk.deliver(refusal, b":1\r\n")
+    assert received[-1] == (1, GRANTED)
+    assert all(answer is GRANTED for _, answer in received)
     assert not pushes
     assert not talk.pipeline.pending
 
@@ -417,8 +419,10 @@ def test_invalidations_are_no_replies_however_they_arrive(place: int, cuts: list
     for cut in cuts:
         pieces.append(stream[:cut])
         stream = stream[cut:]
-    heard = [told for told in talk.deliver(*filter(None, [*pieces, stream])) if told[0]]
-    assert heard == list(zip(rounds, [GRANTED, HELD, HELD], strict=True))
+    received = [
+        reply_of for reply_of in talk.deliver(*filter(None, [*pieces, stream])) if reply_of[0]
+    ]
+    assert received == list(zip(rounds, [GRANTED, HELD, HELD], strict=True))
     assert pushes == [[b"k"], None]
     talk.ask(release())
     assert talk.pipeline.match_common_reply(b":-3\r\n") is not None, "it is at no answer's middle"
@@ -538,10 +542,10 @@ class Sender:
     def __init__(self, link: AsyncConnection, then: Command | None = None) -> None:
         self.link = link
         self.then = then
-        self.heard: list[Answer] = []
+        self.received: list[Answer] = []
 
     def deliver(self, reply: NodeReply) -> None:
-        self.heard.append(reply.answer)
+        self.received.append(reply.answer)
         if self.then is not None:
             self.link.send(encode(self.then), PendingRequest(self.then, Sender(self.link), 2, 0))
             self.then = None
@@ -587,11 +591,11 @@ def test_unanswered_acquires_and_releases_leave_pending_releases() -> None:
     talk = Talk()
     for command in (acquire(b"1"), extend(b"1"), release(b"1"), Inspect(b"k"), acquire(b"2")):
         talk.ask(command)
-    owed = [acquire(b"1"), release(b"1"), acquire(b"2")]
-    assert list(talk.pipeline.keys_in_doubt()) == owed
+    in_doubt = [acquire(b"1"), release(b"1"), acquire(b"2")]
+    assert list(talk.pipeline.keys_in_doubt()) == in_doubt
     assert talk.pipeline.has_pending_acquire(b"1")
     talk.deliver(b"+OK\r\n:1\r\n")
-    assert list(talk.pipeline.keys_in_doubt()) == owed[1:]
+    assert list(talk.pipeline.keys_in_doubt()) == in_doubt[1:]
     assert not talk.pipeline.has_pending_acquire(b"1")
     assert talk.pipeline.has_pending_acquire(b"2")
     assert not talk.pipeline.has_pending_acquire(b"k")

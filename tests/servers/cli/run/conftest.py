@@ -116,8 +116,8 @@ class Runner:
 
 def events(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
     """Return the events of --json, by name."""
-    told = [json.loads(line) for line in done.stderr.splitlines()]
-    return {event["event"]: event for event in told}
+    reported = [json.loads(line) for line in done.stderr.splitlines()]
+    return {event["event"]: event for event in reported}
 
 
 @pytest.fixture

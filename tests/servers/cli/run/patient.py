@@ -28,18 +28,18 @@ def main(does: str) -> None:
         got.append(number)
         os.write(log, f"got {number} {now():.6f}\n".encode())
 
-    heard = [
+    signals = [
         number
         for number in (getattr(signal, name) for name in SIGNALS)
         if signal.getsignal(number) is not signal.SIG_IGN
     ]
-    for number in heard:
+    for number in signals:
         signal.signal(number, signal.SIG_IGN)  # before the fork: never is one noted by both
     grandchild = os.fork()
     if grandchild == 0:
         while True:
             time.sleep(3600)
-    for number in heard:
+    for number in signals:
         signal.signal(number, note)
     os.write(log, f"begun {os.getpid()} {grandchild}\n".encode())
     until = now() + float(does) if does.replace(".", "").isdigit() else float("inf")

@@ -80,12 +80,12 @@ def test_refused_rights_are_reported_without_the_password(run: Runner) -> None:
 def test_the_environment(run: Runner) -> None:
     # An empty password, for the nodes have none.
     run.environment |= {"QUORLOCK_PASSWORD": "", "QUORLOCK_FENCE": "of another", "MINE": "1"}
-    told = dict(
+    reported = dict(
         line.split("=", 1)
         for line in run("x:y", "--fencing", "--ttl", "5s", "--", "env").stdout.splitlines()
     )
-    assert told["MINE"] == "1"
-    ours = {name: value for name, value in told.items() if name.startswith("QUORLOCK_")}
+    assert reported["MINE"] == "1"
+    ours = {name: value for name, value in reported.items() if name.startswith("QUORLOCK_")}
     ours.pop("QUORLOCK_TEST_SESSION", None)  # tests/harness/guards.py
     assert ours.keys() == {
         *("QUORLOCK_RESOURCE", "QUORLOCK_TOKEN", "QUORLOCK_FENCE"),
@@ -160,13 +160,13 @@ def test_a_signal_that_ends_the_command_ends_min_hold_too(run: Runner) -> None:
 
 
 def test_json_has_one_line_for_every_event(run: Runner) -> None:
-    told = events(run("x", "--json", "--fencing", "-c", "exit 4"))
-    assert list(told) == ["acquired", "ended"]
-    assert all(event["resource"] == "x" and event["message"] for event in told.values())
-    assert told["acquired"]["ttl"] == 10.0
-    assert told["acquired"]["fence"] > 0
-    assert told["acquired"]["valid_until"] <= told["ended"]["valid_until"]
-    assert told["ended"]["status"] == 4
+    reported = events(run("x", "--json", "--fencing", "-c", "exit 4"))
+    assert list(reported) == ["acquired", "ended"]
+    assert all(event["resource"] == "x" and event["message"] for event in reported.values())
+    assert reported["acquired"]["ttl"] == 10.0
+    assert reported["acquired"]["fence"] > 0
+    assert reported["acquired"]["valid_until"] <= reported["ended"]["valid_until"]
+    assert reported["ended"]["status"] == 4
     failed = events(run("x", "--json", "--nodes", NOBODY, "-n", "--", "true"))
     assert failed["failed"]["status"] == 69
 

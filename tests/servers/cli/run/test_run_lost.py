@@ -35,10 +35,10 @@ def test_with_no_quorum_it_is_dead_before_validity_ends(mode: str, run: Runner) 
     held = run.patient("x", "--json", "--ttl", f"{TTL}", "--on-lost", mode)
     stop_a_majority(run)
     done = held.end()
-    told = events(done)
+    reported = events(done)
     assert done.returncode == 79
-    assert told.keys() == {"acquired", "ended", "lost"}
-    valid_until = told["ended"]["valid_until"]
+    assert reported.keys() == {"acquired", "ended", "lost"}
+    valid_until = reported["ended"]["valid_until"]
     assert last_alive(run) < valid_until
     assert [pid for pid in run.pids() if not is_gone(pid)] == []
     if mode == "term":
@@ -63,11 +63,11 @@ def test_warn_leaves_it(run: Runner) -> None:
     held = run.patient("x", "--json", "--ttl", f"{TTL}", "--on-lost", "warn", does=f"{1.6 * TTL}")
     stop_a_majority(run)
     done = held.end()
-    told = events(done)
+    reported = events(done)
     assert done.returncode == 0
     assert run.log("got") == []
-    assert run.log("end")[0][0] > told["ended"]["valid_until"]
-    assert "lost" in told
+    assert run.log("end")[0][0] > reported["ended"]["valid_until"]
+    assert "lost" in reported
 
 
 def test_a_lock_that_is_taken_away_ends_it(run: Runner) -> None:
@@ -88,14 +88,15 @@ def test_a_lock_that_is_taken_away_ends_it(run: Runner) -> None:
 def test_an_end_of_holding_ends_it(option: list[str], run: Runner, redlock: Redlock) -> None:
     held = run.patient("x", "--json", "--ttl", f"{TTL}", *option)
     done = held.end()
-    told = events(done)
+    reported = events(done)
     assert done.returncode == 79
-    assert option[0] in told["lost"]["message"]
+    assert option[0] in reported["lost"]["message"]
     longest = TTL if option == ["--no-renew"] else 2 * TTL
     assert (
-        told["ended"]["valid_until"] <= told["acquired"]["valid_until"] + longest - TTL + 0.1 * TTL
+        reported["ended"]["valid_until"]
+        <= reported["acquired"]["valid_until"] + longest - TTL + 0.1 * TTL
     )
-    assert last_alive(run) < told["ended"]["valid_until"]
+    assert last_alive(run) < reported["ended"]["valid_until"]
     assert not redlock.lock("x").locked()
 
 
