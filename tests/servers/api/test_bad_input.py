@@ -897,6 +897,23 @@ async def test_all_nodes_at_fault(fault: Fault, face: Face, own: Servers) -> Non
             assert_redlock_is_discreet(redlock)
 
 
+async def test_closing_soon_leaves_a_node_that_talks_nonsense(face: Face) -> None:
+    """It answers the handshake, so each new connection looks like one that can release the key."""
+    talks = itertools.count()
+    nonsense = _server_info_then(b"\x16\x03\x01 garbage\r\n", next(_numbers))
+
+    async def counted(caller: Caller) -> None:
+        next(talks)
+        await nonsense(caller)
+
+    with Impostor(counted) as impostor:
+        async with face.redlock([impostor.url], connect_timeout=5.0) as redlock:
+            with pytest.raises(NodeError):
+                await use(redlock)
+            before = next(talks)
+        assert next(talks) - before <= 3
+
+
 def assert_names_the_fault(error: Any, fault: Fault, urls: list[str]) -> None:
     assert type(error) is fault.error, repr(error)
     addresses = {Node.from_url(url).address for url in urls}

@@ -141,7 +141,8 @@ class Connector:
         self._requests.pop(receive, None)
 
     def _send_due(self) -> None:
-        if self._own is None or self._own.lost:
+        is_new = self._own is None or self._own.lost
+        if is_new:
             self._close_own()
             self._own = self._dial()
         own, pending_releases = self._own, self.node_state.pending_releases
@@ -161,6 +162,8 @@ class Connector:
                 self._close_own()  # first: requests without a reply are lost with it
             for copy in copies:
                 pending_releases.on_connection_lost(copy, now())
+        if self.closing and is_new and not all_replied:
+            self._until = now()  # the node connects, and does not answer
 
     def _send_some_due(self, connection: Connection, copies: list[ReleaseCopy]) -> bool:
         """Send these releases and read the replies; return whether all replies came."""
