@@ -898,7 +898,7 @@ async def test_all_nodes_at_fault(fault: Fault, face: Face, own: Servers) -> Non
 
 
 async def test_closing_soon_leaves_a_node_that_talks_nonsense(face: Face) -> None:
-    """It answers the handshake, so each new connection looks like one that can release the key."""
+    """Each new connection looks like one that can release the key: its handshake is answered."""
     talks = itertools.count()
     nonsense = _server_info_then(b"\x16\x03\x01 garbage\r\n", next(_numbers))
 
