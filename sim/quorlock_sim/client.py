@@ -1,8 +1,8 @@
 """One client process of a simulated world: the driver that runs the shipped flows there.
 
 It fulfils the contract in `_drivers/abc.py` over simulated connections, with a separate clock.  The
-flows, the queue of each connection (`RequestPipeline`), the parsing of replies and the pending
-releases are the code that ships; sockets, threads and event loops are not simulated.
+flows, the connections' requests and replies (`Peer`, `RequestPipeline`), the pending releases and
+the routing rule are the code that ships; sockets, threads and event loops are not simulated.
 """
 
 from __future__ import annotations
