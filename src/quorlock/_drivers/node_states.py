@@ -56,9 +56,9 @@ class NodeStates:
         self._lock = threading.Lock()  # the blocking driver connects nodes in parallel
         self._had_name = False  # a quorum has stored the same name before
 
-    def admission(self, node_state: NodeState) -> Admission:
+    def admission(self, node_state: NodeState) -> NodeAdmission:
         """Return the object that decides whether a connection to that node may vote."""
-        return Admission(self, node_state)
+        return NodeAdmission(self, node_state)
 
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
@@ -146,7 +146,7 @@ class NodeStates:
         return next((other for other in others if other.run_id == run_id), None)
 
 
-class Admission:
+class NodeAdmission:
     """The admission of one connection: its node's stored settings and its identity are compared."""
 
     def __init__(self, node_states: NodeStates, node_state: NodeState) -> None:
