@@ -568,7 +568,7 @@ def test_two_nodes_hung(
 ) -> None:
     """A bare majority, one of which the interrupt cuts off: its release counts nevertheless."""
     scene = Scene(nodes, list(nodes), maker(nodes))
-    every_point(act, scene, granularity, stride=47, **holding_back(nodes[3:]))
+    every_point(act, scene, granularity, stride=47, **deferring(nodes[3:]))
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
@@ -578,7 +578,7 @@ def test_quorum_hung(
 ) -> None:
     """Acquires end after the outage timeout; on all five nothing is left."""
     scene = Scene(nodes, list(nodes), maker(nodes, outage_timeout=0.1))
-    every_point(act, scene, granularity, stride=97, **holding_back(nodes[2:]))
+    every_point(act, scene, granularity, stride=97, **deferring(nodes[2:]))
 
 
 def test_while_an_error_comes_out(nodes: Servers) -> None:
@@ -587,7 +587,7 @@ def test_while_an_error_comes_out(nodes: Servers) -> None:
     It calls nothing written in C, so CPython handles signals at the beginning of each call.
     """
     scene = Scene(nodes, list(nodes), maker(nodes, outage_timeout=0.1))
-    hung = holding_back(nodes[2:])
+    hung = deferring(nodes[2:])
     every_point(try_acquire, scene, "line", stride=1, within="Driver.run_and_claim", **hung)
 
 
@@ -621,7 +621,7 @@ def test_crowded(
     every_point(act, scene, granularity, stride=29, before=gather, after=disperse)
 
 
-def holding_back(hung: Sequence[Server]) -> dict[str, Any]:
+def deferring(hung: Sequence[Server]) -> dict[str, Any]:
     """Stop them while the interrupted call runs."""
 
     def stop() -> None:

@@ -256,8 +256,8 @@ def a_break(seen: Seen) -> None:
     assert acquire["at"] == MS // 20 + 30 * MS
     assert not seen.all("reply", message=acquire["message"])
     # The release was pending: sent over the new connection, until it found the key.
-    paid = seen.all("execute", node=1, token="c0.1", command="release")
-    assert [line["vote"] for line in paid][-1] == "granted"
+    release_lines = seen.all("execute", node=1, token="c0.1", command="release")
+    assert [line["vote"] for line in release_lines][-1] == "granted"
     assert seen.rules == set()
 
 

@@ -316,14 +316,14 @@ def shown(width: int, *what: RenderableType) -> list[str]:
 @pytest.mark.parametrize("width", [60, 71, 72, 80])
 def test_no_figure_is_cut(width: int) -> None:
     """Nor a word, on a narrow terminal: the last column breaks its lines."""
-    crew: Any = Busy(8)
+    screen_state: Any = Busy(8)
     stories = [Text("killed 1.6 s, back 2.6 s")] * 5
     words = " ".join(
         " ".join(shown(width, table)).replace("\u2500", "")
         for table in (
-            screen.nodes_table(crew, "what happened to it", stories, width),
-            screen.times_table(crew, width),
-            screen.workers_table(crew.turns, width),
+            screen.nodes_table(screen_state, "what happened to it", stories, width),
+            screen.times_table(screen_state, width),
+            screen.workers_table(screen_state.turns, width),
         )
     ).split()
     assert "\u2026" not in "".join(words)
@@ -336,12 +336,12 @@ def test_no_figure_is_cut(width: int) -> None:
 @pytest.mark.parametrize("workers", [1, 8, 16, 17, 64])
 def test_the_living_picture_fits_24_lines(workers: int) -> None:
     """All messages above it fit as well, in 80 columns."""
-    crew: Any = Busy(workers)
+    screen_state: Any = Busy(workers)
     shown_opening = shown(80, run.opening(settings()))
     events = len(schedule(settings())) + 1
     picture = [
-        *shown(80, screen.nodes_table(crew, "state", [Text("up")] * 5, 80)),
-        *shown(80, screen.workers_table(crew.turns, 80)),
+        *shown(80, screen.nodes_table(screen_state, "state", [Text("up")] * 5, 80)),
+        *shown(80, screen.workers_table(screen_state.turns, 80)),
     ]
     assert len(shown_opening) + events + 2 + len(picture) <= 24
     assert "1,234" in picture[-1]

@@ -27,9 +27,9 @@ class Player:
         self.stops = {
             name: [
                 (float(share) / 100 * self.whole, float(x))
-                for share, x in re.findall(r"([\d.]+)%\{transform:translate\((-?[\d.]+)px", told)
+                for share, x in re.findall(r"([\d.]+)%\{transform:translate\((-?[\d.]+)px", steps)
             ]
-            for name, told in re.findall(r"@keyframes (\w+)\{(.*)\}$", style, re.MULTILINE)
+            for name, steps in re.findall(r"@keyframes (\w+)\{(.*)\}$", style, re.MULTILINE)
         }
         self.contents = {group.get("id"): group for group in self.root.iter(f"{SVG}g")}
         (self.window,) = self.root.findall(f"{SVG}svg")
@@ -62,8 +62,8 @@ class Player:
         return [x for instant, x in self.stops[name] if instant <= at][-1]
 
 
-def _numbers(told: str | None) -> list[float]:
-    return [float(number) for number in re.findall(r"-?[\d.]+", told or "")]
+def _numbers(steps: str | None) -> list[float]:
+    return [float(number) for number in re.findall(r"-?[\d.]+", steps or "")]
 
 
 def _plain(row: ElementTree.Element | None) -> str:
@@ -192,7 +192,7 @@ def test_only_what_changes_moves() -> None:
         Frame(3, "a\nx", (0, 0)),
     ]
     stops = Player(drawn(frames, title="t", size=SMALL)).stops
-    assert {name: len(told) for name, told in stops.items()} == {"r0": 3, "c": 2}
+    assert {name: len(steps) for name, steps in stops.items()} == {"r0": 3, "c": 2}
 
 
 def test_frames_that_show_the_same_are_one() -> None:
