@@ -547,7 +547,8 @@ def test_one_node_hung(
     nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
 ) -> None:
     """Stopped before the interrupted call, continued after it: nothing is on that node either."""
-    scene = Scene(nodes, list(nodes), maker(nodes))
+    # All that still answer are needed where the interrupt cuts one off.
+    scene = Scene(nodes, list(nodes), maker(nodes, node_timeout=0.5))
     hung = nodes[4]
     every_point(act, scene, granularity, stride=29, before=hung.stop, after=hung.cont)
 
@@ -567,7 +568,7 @@ def test_two_nodes_hung(
     nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
 ) -> None:
     """A bare majority, one of which the interrupt cuts off: its release counts nevertheless."""
-    scene = Scene(nodes, list(nodes), maker(nodes))
+    scene = Scene(nodes, list(nodes), maker(nodes, node_timeout=0.5))
     every_point(act, scene, granularity, stride=47, **deferring(nodes[3:]))
 
 
