@@ -113,7 +113,7 @@ class Renewer:
         """Stop renewing a lease that is over; its renewal may still be in flight."""
         self._schedule.drop(renewal)
 
-    def hint(self, keys: Sequence[bytes] | None) -> None:
+    def expedite(self, keys: Sequence[bytes] | None) -> None:
         """Expedite the renewal of these keys, which may have changed; None: of all keys."""
         self._schedule.expedite(keys, self.process.now())
         self._look()

@@ -54,7 +54,7 @@ class InvalidatedRenewer(Renewer):
     def _push(self, push: tuple[Any, ...]) -> None:
         lease, dice, keys = push
         InvalidatedRenewer.pushes += 1
-        self.hint(keys)
+        self.expedite(keys)
         # Also for a while after the lease has ended, or if its process is gone.
         ended = self.world.plan.lasts if lease.ended is None else lease.ended
         if self.world.now < ended + 20 * self.mean_pause:

@@ -1,9 +1,10 @@
 """The renewal schedule: when each lease is due, and by how much it may be extended.
 
-One heap holds many leases, with due times, hints, warnings and the last extension that `max_hold`
-allows; it finds the leases that are over.  `renewal` decides what is sent and what the replies
-mean.  The two APIs have the clocks, threads and tasks: they run `renewal.renew` over the entries of
-`RenewalSchedule.pop_due`, and end the leases that `RenewalSchedule.reschedule` finds to be over.
+One heap holds many leases, with due times, invalidations, warnings and the last extension that
+`max_hold` allows; it finds the leases that are over.  `renewal` decides what is sent and what the
+replies mean.  The two APIs have the clocks, threads and tasks: they run `renewal.renew` over the
+entries of `RenewalSchedule.pop_due`, and end the leases that `RenewalSchedule.reschedule` finds to
+be over.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ DUE_LEFT = (63, 70)
 BATCH_SHARE = 15
 # The least pause between two tries for one lease, whatever the shares come to: no hot loop.
 PAUSE_MIN: Duration = 5 * NS_PER_MS
-# A hint leads to a check no sooner than this part of the ttl after the last one.  However many and
-# however false hints are, they cost a node at most some twenty times what renewal costs.
+# An invalidation leads to a check no sooner than this part of the ttl after the last one.  However
+# many come, and however false, they cost a node at most some twenty times what renewal costs.
 EXPEDITED_PAUSE_SHARE = 50
 # Where nodes push invalidations, the first check is after a tenth of the ttl: reading the key
 # starts the tracking.
@@ -118,7 +119,7 @@ class RenewalEntry:
     @property
     def taken_at(self) -> Instant:
         """Return the instant from which it may join a batch of others."""
-        # A hint has an instant: otherwise each of many hinted leases would start the others sooner.
+        # Exactly when expedited: otherwise each of many such leases would start the others sooner.
         return (
             self.due if self._is_expedited else self.due - self._ttl_ms * NS_PER_MS // BATCH_SHARE
         )
@@ -137,7 +138,7 @@ class RenewalEntry:
         self.in_flight = False
 
     def expedite(self, at: Instant) -> bool:
-        """Check it as soon as hints allow; return whether that is sooner than it was due."""
+        """Check it as soon as the pause allows; return whether that is sooner than it was due."""
         pause = max(PAUSE_MIN, self._ttl_ms * NS_PER_MS // EXPEDITED_PAUSE_SHARE)
         due = max(at, self._sent_at + pause)
         if due >= self.due or self._is_last:  # nothing more is sent for it
@@ -252,9 +253,9 @@ class RenewalSchedule:
     def expedite(self, keys: Iterable[bytes] | None, at: Instant) -> None:
         """Check the leases of these keys early: another client changed them. None: any may be.
 
-        They are due now, or as soon as hints allow.  A hint has no other effect: a late or wrong
-        one costs at most one round, as does one about a lease that is not ours, is over or is in
-        flight.
+        They are due now, or after the pause between two checks.  An invalidation has no other
+        effect: a late or wrong one costs at most one round, as does one about a lease that is not
+        ours, is over or is in flight.
         """
         known = self._by_key
         named = known.values() if keys is None else (known[key] for key in keys if key in known)
@@ -303,5 +304,5 @@ class RenewalSchedule:
         """Return the first heap entry that counts."""
         heap = self._heap
         while heap and heap[0][1] != heap[0][2].place:
-            heapq.heappop(heap)  # a hint made it due sooner
+            heapq.heappop(heap)  # it was expedited
         return heap[0] if heap else None

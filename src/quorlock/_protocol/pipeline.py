@@ -154,9 +154,9 @@ class RequestPipeline:
         self.protocol_error: ProtocolError | None = None
         self.has_partial_reply: bool = False  # the parser has had a part of a reply
 
-    def on_invalidation(self, on_hint: InvalidationCallback) -> None:
-        """Call `on_hint` when others change a key that is extended from now on."""
-        self._on_invalidation = on_hint
+    def on_invalidation(self, callback: InvalidationCallback) -> None:
+        """Call `callback` when others change a key that is extended from now on."""
+        self._on_invalidation = callback
         if not self._is_tracking:
             self.has_extend_script = False
 

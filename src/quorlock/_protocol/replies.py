@@ -157,7 +157,7 @@ def _inspected(reply: Any) -> Answer:
 
 
 def _tracked(reply: Any) -> Answer:
-    del reply  # a server that does not track gives no hints, and that is all
+    del reply  # a server that does not track sends no invalidations, and that is all
     return GRANTED
 
 

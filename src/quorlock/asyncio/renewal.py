@@ -140,8 +140,8 @@ class _LoopRenewal:
         with contextlib.suppress(QuorlockError):  # closed in between
             self._tasks.driver.watch(self._on_invalidation)
         while self._schedule:
-            hints, self._invalidations = self._invalidations, []
-            for keys in hints:
+            invalidations, self._invalidations = self._invalidations, []
+            for keys in invalidations:
                 self._schedule.expedite(keys, now())
             due = self._schedule.pop_due(now())
             if due:

@@ -91,11 +91,11 @@ class AsyncConnector:
         """
         return self._awaited.add(request, run_id, closing=self._closed)
 
-    def watch(self, on_hint: InvalidationCallback) -> None:
+    def watch(self, callback: InvalidationCallback) -> None:
         """Report invalidations over its connections, from the next extension on."""
-        self._on_invalidation = on_hint
+        self._on_invalidation = callback
         for connection in self._connections:
-            connection.pipeline.on_invalidation(on_hint)
+            connection.pipeline.on_invalidation(callback)
 
     def discard(self) -> None:
         """Close all connections now, and reconnect if a release is pending then."""

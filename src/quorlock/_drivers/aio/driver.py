@@ -71,9 +71,9 @@ class Driver:
             task.cancel()
             raise
 
-    def watch(self, on_hint: InvalidationCallback) -> None:
+    def watch(self, callback: InvalidationCallback) -> None:
         """Report invalidations in this loop, from its next extension on."""
-        self._loop_driver().watch(on_hint)
+        self._loop_driver().watch(callback)
 
     def statuses(self) -> tuple[NodeStatus, ...]:
         """Return the state of every node as this process knows it; nothing is sent."""

@@ -209,10 +209,10 @@ class LoopDriver:
         is_complete = len(members) == len(self.connectors)
         self.shared_pipeline.set_members(members, is_complete=is_complete)
 
-    def watch(self, on_hint: InvalidationCallback) -> None:
+    def watch(self, callback: InvalidationCallback) -> None:
         """Report invalidations, from the next extension on."""
         for connector in self.connectors:
-            connector.watch(on_hint)
+            connector.watch(callback)
         self.shared_pipeline.refresh_scripts()
 
     def skip_round(self, task: RunningFlow, answer: Answer) -> SentRound:
