@@ -139,7 +139,8 @@ def impossible(code: CodeType) -> frozenset[int]:
     instructions in such a block (the word `try`, the beginning of a comprehension) cannot fail and
     are outside of the code that the compiler guards; an exception there would leave the mutex
     locked. A `yield from` line begins again at every resumption, and an exception there would not
-    reach the inner generator.
+    reach the inner generator. A handler that is only `pass` is one POP_EXCEPT, not guarded either:
+    after an exception there, the handled one would be the context of all later ones in this thread.
     """
     instructions = list(dis.get_instructions(code))
     guards, blocks = opcodes(code)[1], lines_in_blocks(code.co_filename)
@@ -151,7 +152,7 @@ def impossible(code: CodeType) -> frozenset[int]:
     return frozenset(
         i.offset
         for i in instructions
-        if i.opname in ("NOP", "SEND")
+        if i.opname in ("NOP", "SEND", "POP_EXCEPT")
         or (i.positions and i.positions.lineno in heads_of_handlers(code.co_filename))
         or (i.positions and i.offset > entries.get(i.positions.lineno, i.offset))
         or (i.positions and i.positions.lineno in blocks and guards[i.offset] is None)

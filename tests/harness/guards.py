@@ -1,5 +1,8 @@
 """Watches that no test leaves anything behind: threads, processes, descriptors, temporary files.
 
+A handled exception that stays on the thread's stack counts as well: it would be the context of
+every later exception in this process.
+
 A pytest plugin (loaded by conftest.py). Around each test it compares what there was after the
 fixtures of wider scope were set up with what there is after the test's own were torn down; what a
 session's fixture started is therefore no business of a test. At the end of the session nothing may
@@ -9,6 +12,7 @@ With pytest-xdist (`pytest -n 2`) there are several processes of tests. Each loo
 tests; the one that started them looks at the end after what all of them left.
 """
 
+import ctypes
 import gc
 import multiprocessing.resource_tracker
 import os
@@ -59,10 +63,22 @@ class Process:
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fails the test that leaves a thread, a child process or a descriptor."""
-    before = Present.now()
+    before, handled = Present.now(), handled_exception()
     yield
-    if left := what_stays(lambda: Present.now().beyond(before)):
+    left = what_stays(lambda: Present.now().beyond(before))
+    if (stays := handled_exception()) is not handled:
+        left.append(f"handled exception {stays!r}")
+        ctypes.pythonapi.PyErr_SetHandledException(ctypes.py_object(handled))
+    if left:
         pytest.fail("left behind by this test:\n  " + "\n  ".join(left), pytrace=False)
+
+
+def handled_exception() -> BaseException | None:
+    """Return the exception that a new one would get as its context."""
+    try:
+        raise LookupError
+    except LookupError as error:
+        return error.__context__
 
 
 def what_stays(look: Callable[[], list[str]]) -> list[str]:
