@@ -18,14 +18,11 @@ without user info, server texts come redacted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import TypeAlias
-
-    Vote: TypeAlias = "NodeVote | Sequence[Any]"
+Vote: TypeAlias = "NodeVote | Sequence[Any]"
 
 
 class VoteCode(StrEnum):
@@ -76,6 +73,9 @@ _PERMANENT = frozenset(
 _ERRORS = _PERMANENT | {VoteCode.TRANSIENT_ERROR, VoteCode.CLOCK_SKEW}
 
 
+VoteWord: TypeAlias = Literal["granted", "refused", "unknown"]
+
+
 class NodeVote(NamedTuple):
     """The vote of one node, as users see it.
 
@@ -88,7 +88,7 @@ class NodeVote(NamedTuple):
     """
 
     node: str
-    vote: str
+    vote: VoteWord
     cause: str
     answered: bool
     code: VoteCode
@@ -253,6 +253,9 @@ class NodeError(_Voted):
         )
 
 
+LossWord: TypeAlias = Literal["expired", "taken", "unreachable", "evicted"]
+
+
 class LeaseLost(QuorlockError):
     """The lease is over: another client may hold the lock by now.
 
@@ -265,7 +268,7 @@ class LeaseLost(QuorlockError):
         votes: the votes of the round that found it, if one did.
     """
 
-    _SENTENCES: ClassVar[dict[str, str]] = {
+    _SENTENCES: ClassVar[dict[LossWord, str]] = {
         "expired": "its time ran out or its keys are gone",
         "taken": "somebody else holds it",
         "unreachable": "no quorum of nodes confirmed it before its validity ended",
@@ -275,7 +278,7 @@ class LeaseLost(QuorlockError):
     def __init__(
         self,
         resource: str,
-        reason: str,
+        reason: LossWord,
         votes: Iterable[Vote] = (),
         lease: object = None,
     ) -> None:
@@ -339,7 +342,7 @@ def _votes(votes: Iterable[Vote]) -> tuple[NodeVote, ...]:
     return tuple(v if isinstance(v, NodeVote) else _vote(*v) for v in votes)
 
 
-def _vote(node: str, vote: str, cause: str, answered: bool, code: str) -> NodeVote:  # noqa: FBT001
+def _vote(node: str, vote: VoteWord, cause: str, answered: bool, code: str) -> NodeVote:  # noqa: FBT001
     return NodeVote(node, vote, cause, answered, VoteCode(code))
 
 

@@ -83,6 +83,7 @@ TABLE = {
     "tooling/project/test_shape.py": "slow",
     "tooling/project/test_signals.py": "slow",
     "tooling/project/test_sleeps.py": "slow",
+    "tooling/project/test_types.py": "slow",
     "unit/core/test_acquire.py"
     "::test_every_combination_of_replies_is_classified_and_released": "slow",
     "unit/core/test_extend.py::test_every_combination_of_answers": "slow",

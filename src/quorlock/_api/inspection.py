@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from quorlock._core.tally import quorum
+from quorlock._core.votes import Answer
 from quorlock.errors import VoteCode
 
-if TYPE_CHECKING:
-    from quorlock._core.votes import Answer
+Verdict: TypeAlias = Literal["held", "free", "split", "unreachable"]
 
 
 class NodeView(NamedTuple):
@@ -42,7 +42,7 @@ class Inspection(NamedTuple):
     """
 
     resource: str
-    verdict: str
+    verdict: Verdict
     ttl_left: float | None
     nodes: tuple[NodeView, ...]
 
@@ -81,7 +81,7 @@ def _view(address: str, answer: Answer) -> NodeView:
     )
 
 
-def _verdict(views: tuple[NodeView, ...]) -> str:
+def _verdict(views: tuple[NodeView, ...]) -> Verdict:
     needed = quorum(len(views))
     told = [view for view in views if view.code is None]
     if len(told) < needed:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
+from quorlock._api.lease_state import LeaseState
+from quorlock._api.session import Session
 from quorlock._core.config import Seconds, non_negative
-from quorlock._core.results import LossReason
+from quorlock._core.results import LossReason, ReleaseResult
 from quorlock._core.time import NS_PER_MS, to_seconds
-from quorlock._core.votes import node_votes
+from quorlock._core.votes import Answer, node_votes
 from quorlock._drivers.clock import now
 from quorlock.errors import HoldLimitReached, LeaseLost, NodeVote
-
-if TYPE_CHECKING:
-    from quorlock._api.lease_state import LeaseState
-    from quorlock._api.session import Session
-    from quorlock._core.results import ReleaseResult
-    from quorlock._core.votes import Answer
 
 D = TypeVar("D")
 

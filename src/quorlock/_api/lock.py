@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from quorlock._api.context_stack import ContextStack
 from quorlock._api.lease import LeaseBase
 from quorlock._api.lease_state import LeaseState
+from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._api.session import Session, name_of
 from quorlock._core.config import Seconds, timeout_of
 from quorlock._core.redlock import AcquireRequest
+from quorlock._core.results import Acquired
 from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
     from quorlock._api.renewal import RenewalManager
-    from quorlock._api.renewal_options import RenewalOptions
-    from quorlock._core.results import Acquired
 
 D = TypeVar("D")
 L = TypeVar("L", bound=LeaseBase[Any])

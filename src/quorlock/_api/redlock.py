@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from collections.abc import Iterable
+from typing import Generic, NoReturn, TypeVar
 
 from quorlock._api.session import Session
 from quorlock._core.config import Policy, RestartGuard, Seconds, policy
+from quorlock._core.results import NodeStatus
+from quorlock._drivers.abc import AnyDriver
+from quorlock._nodes.node import Node
 from quorlock._nodes.resolve import as_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from quorlock._core.results import NodeStatus
-    from quorlock._drivers.abc import AnyDriver
-    from quorlock._nodes.node import Node
 
 D = TypeVar("D", bound="AnyDriver")
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from quorlock._core.config import Seconds
+from quorlock._core.config import Seconds
 
 
 class Own(Enum):
@@ -19,4 +18,4 @@ class Own(Enum):
 
 
 OWN_TIMEOUT: Final = Own.TIMEOUT
-Timeout: TypeAlias = "Seconds | Literal[Own.TIMEOUT] | None"
+Timeout: TypeAlias = Seconds | Literal[Own.TIMEOUT] | None

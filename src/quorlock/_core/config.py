@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Union
 
 from quorlock._core.tally import quorum
 from quorlock._core.time import (
@@ -20,7 +20,11 @@ from quorlock.errors import ConfigError
 if TYPE_CHECKING:
     from datetime import timedelta
 
-Seconds: TypeAlias = "float | timedelta"
+    Seconds: TypeAlias = float | timedelta
+else:
+    # Loads datetime when `typing.get_type_hints` reads it: few programs need either.
+    Seconds = Union[float, "__import__('datetime').timedelta"]
+
 RestartGuard: TypeAlias = Literal["uptime", "marker"] | None
 
 # A lease must outlive at least one round to acquire it, one to extend it and some use between.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from quorlock._nodes.redact import (
     PORTS,
@@ -20,12 +20,9 @@ from quorlock._nodes.redact import (
     shown,
     type_of,
 )
-from quorlock._nodes.tls import Tls, as_tls, tls_in_short
+from quorlock._nodes.tls import LazySSLContext, Tls, as_tls, tls_in_short
 from quorlock._nodes.url import read_url
 from quorlock.errors import ConfigError
-
-if TYPE_CHECKING:
-    from ssl import SSLContext
 
 Credentials: TypeAlias = Callable[[], tuple[str | None, str]]
 
@@ -76,7 +73,7 @@ class Node:
         username: str | None = None,
         password: str | None = None,
         credentials: Credentials | None = None,
-        tls: Tls | SSLContext | bool | None = None,
+        tls: Tls | LazySSLContext | bool | None = None,
         durable: bool = False,
         memory: str | None = None,
     ) -> None:

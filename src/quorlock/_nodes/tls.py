@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ForwardRef, Literal, TypeAlias, cast
 
 from quorlock._nodes.redact import refuse, shown, type_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from ssl import SSLContext
+
+    LazySSLContext: TypeAlias = SSLContext
+else:
+    # Loads ssl when `typing.get_type_hints` reads it: few programs need either.
+    LazySSLContext = ForwardRef("__import__('ssl').SSLContext")
 
 Verify: TypeAlias = Literal["required", "optional", "none"]
 
@@ -53,7 +58,7 @@ class Tls:
     keyfile: str | None = None
     keyfile_password: str | None = field(default=None, repr=False)
     min_version: str | None = None
-    context: SSLContext | None = None
+    context: LazySSLContext | None = None
 
     def __post_init__(self) -> None:
         _check_tls(self)

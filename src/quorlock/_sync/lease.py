@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 from quorlock._api.lease import LeaseBase
-from quorlock._api.ticket import ticket_of
+from quorlock._api.lease_state import LeaseState
+from quorlock._api.session import Session
+from quorlock._api.ticket import Ticket, ticket_of
 from quorlock._core import redlock as flows
+from quorlock._core.config import Seconds
+from quorlock._core.effects import Flow
 from quorlock._core.results import ExtendFailed, LossReason, ReleaseResult, is_unreachable
 from quorlock._drivers.clock import now
 from quorlock.errors import LeaseLost, QuorlockError
 
 if TYPE_CHECKING:
-    import threading
-
-    from quorlock._api.lease_state import LeaseState
-    from quorlock._api.session import Session
-    from quorlock._api.ticket import Ticket
-    from quorlock._core.config import Seconds
-    from quorlock._core.effects import Flow
     from quorlock._drivers.sync.driver import Driver
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from quorlock._api.context_stack import block_of_caller
@@ -14,11 +16,9 @@ from quorlock._sync.lease import Lease, drop, exit_block
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
     from quorlock._drivers.sync.driver import Driver  # noqa: F401 (named below in a string)
     from quorlock._sync.renewal import RenewalThread
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

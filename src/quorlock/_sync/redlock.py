@@ -6,32 +6,28 @@ import atexit
 import contextlib
 import functools
 import weakref
+from collections.abc import Callable
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from quorlock._api.inspection import token_of
+from quorlock._api.inspection import Inspection, token_of
 from quorlock._api.lease import state_of
+from quorlock._api.lease_state import LeaseState
 from quorlock._api.redlock import RedlockBase
-from quorlock._api.renewal_options import MAX_HOLD, renewal_options
+from quorlock._api.renewal_options import MAX_HOLD, RenewalOptions, renewal_options
 from quorlock._api.session import Closable, Session, token_bytes
+from quorlock._api.ticket import Ticket
 from quorlock._core import redlock as flows
-from quorlock._core.results import is_unreachable
+from quorlock._core.config import Policy, Seconds
+from quorlock._core.redlock import AcquireRequest
+from quorlock._core.results import Extended, ExtendFailed, is_unreachable
+from quorlock._nodes.node import Node
 from quorlock._sync.lease import Lease
 from quorlock._sync.lock import Lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from quorlock._api.inspection import Inspection
-    from quorlock._api.lease_state import LeaseState
-    from quorlock._api.renewal_options import RenewalOptions
-    from quorlock._api.ticket import Ticket
-    from quorlock._core.config import Policy, Seconds
-    from quorlock._core.redlock import AcquireRequest
-    from quorlock._core.results import Extended, ExtendFailed
     from quorlock._drivers.sync.driver import Driver
-    from quorlock._nodes.node import Node
 
 
 class Redlock(RedlockBase["Driver"]):

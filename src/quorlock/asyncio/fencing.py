@@ -9,7 +9,10 @@ AsyncConnection.  For others (asyncpg) take text and parameters from the methods
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from quorlock.fencing import FENCED_CLAIM, FENCED_SET, Statement, fenced
 from quorlock.fencing.connections import (
@@ -23,16 +26,8 @@ from quorlock.fencing.connections import (
     require_transaction,
 )
 from quorlock.fencing.files import FencedFile as _FencedFile
-from quorlock.fencing.redis import FenceKey
-from quorlock.fencing.statements import RowStatements, TableStatements
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from quorlock.fencing.redis import Datum, Text
-    from quorlock.fencing.statements import Columns, Flow, Rows
+from quorlock.fencing.redis import Datum, FenceKey, Text
+from quorlock.fencing.statements import Columns, Flow, Rows, RowStatements, TableStatements
 
 __all__ = [
     "FENCED_CLAIM",

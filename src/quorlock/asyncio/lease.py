@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
 
 from quorlock._api.lease import LeaseBase
-from quorlock._api.ticket import ticket_of
+from quorlock._api.lease_state import LeaseState
+from quorlock._api.session import Session
+from quorlock._api.ticket import Ticket, ticket_of
 from quorlock._core import redlock as flows
+from quorlock._core.config import Seconds
+from quorlock._core.effects import Flow
 from quorlock._core.results import ExtendFailed, LossReason, ReleaseResult, is_unreachable
 from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.clock import now
 from quorlock.asyncio.loss_watcher import watcher_of
 from quorlock.errors import LeaseLost
-
-if TYPE_CHECKING:
-    from quorlock._api.lease_state import LeaseState
-    from quorlock._api.session import Session
-    from quorlock._api.ticket import Ticket
-    from quorlock._core.config import Seconds
-    from quorlock._core.effects import Flow
 
 
 class Lease(LeaseBase[Driver]):

@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from quorlock._api.context_stack import block_of_caller
 from quorlock._api.lease import state_of
 from quorlock._api.lock import LockBase
+from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
+from quorlock._api.session import Session
 from quorlock._core import redlock as flows
+from quorlock._core.config import Seconds
 from quorlock._drivers.aio.driver import Driver
 from quorlock.asyncio.lease import Lease, drop, exit_block
 from quorlock.asyncio.loss_watcher import BodyCancellation, watcher_of
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from types import TracebackType
-
-    from quorlock._api.renewal_options import RenewalOptions
-    from quorlock._api.session import Session
-    from quorlock._core.config import Seconds
     from quorlock.asyncio.renewal import RenewalTasks
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -126,7 +126,9 @@ class Lock(LockBase[Driver, Lease, "BodyCancellation | None"]):
             drop(lease)  # interrupted, perhaps before its release began
             raise
 
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorate a coroutine function: every call of it runs under the lock."""
         if not inspect.iscoroutinefunction(function):
             fix = "decorate a coroutine function; for a function take quorlock"

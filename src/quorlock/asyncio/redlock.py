@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from types import TracebackType
 
-from quorlock._api.inspection import token_of
+from quorlock._api.inspection import Inspection, token_of
 from quorlock._api.lease import state_of
 from quorlock._api.redlock import RedlockBase
-from quorlock._api.renewal_options import MAX_HOLD, renewal_options
+from quorlock._api.renewal_options import MAX_HOLD, RenewalOptions, renewal_options
 from quorlock._api.session import Session, token_bytes
+from quorlock._api.ticket import Ticket
 from quorlock._core import redlock as flows
-from quorlock._core.results import is_unreachable
+from quorlock._core.config import Policy, Seconds
+from quorlock._core.redlock import AcquireRequest
+from quorlock._core.results import Extended, ExtendFailed, is_unreachable
 from quorlock._drivers.aio.driver import Driver
+from quorlock._drivers.aio.loop_driver import LoopDriver
+from quorlock._nodes.node import Node
 from quorlock.asyncio.lease import Lease
 from quorlock.asyncio.lock import Lock, OnLost
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from quorlock._api.inspection import Inspection
-    from quorlock._api.renewal_options import RenewalOptions
-    from quorlock._api.ticket import Ticket
-    from quorlock._core.config import Policy, Seconds
-    from quorlock._core.redlock import AcquireRequest
-    from quorlock._core.results import Extended, ExtendFailed
-    from quorlock._drivers.aio.loop_driver import LoopDriver
-    from quorlock._nodes.node import Node
 
 
 class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from quorlock.errors import QuorlockError, StaleFence
 from quorlock.fencing.fences import as_fence
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from os import PathLike
 
 
 class FencedFile:

@@ -6,17 +6,15 @@ This module has the scripts and the meaning of their replies.  The user's client
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, TypeAlias
 
 from quorlock.errors import ConfigError, StaleFence
 from quorlock.fencing.fences import as_fence
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import TypeAlias
+Text: TypeAlias = str | bytes
+Datum: TypeAlias = str | bytes | int | float
 
-    Text: TypeAlias = str | bytes
-    Datum: TypeAlias = str | bytes | int | float
 
 # Fences are below 2^53, so Lua compares them exactly. A key that holds no number, or another type,
 # is an error of the script: it refuses every writer rather than none.

@@ -7,7 +7,7 @@ none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from quorlock.fencing.connections import (
     checked,
@@ -19,10 +19,14 @@ from quorlock.fencing.connections import (
     paramstyle,
     require_transaction,
 )
-from quorlock.fencing.statements import RowStatements, TableStatements
-
-if TYPE_CHECKING:
-    from quorlock.fencing.statements import Columns, Flow, Rows, Statement
+from quorlock.fencing.statements import (
+    Columns,
+    Flow,
+    Rows,
+    RowStatements,
+    Statement,
+    TableStatements,
+)
 
 
 class FencedRows(RowStatements):

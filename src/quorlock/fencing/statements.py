@@ -8,21 +8,20 @@ yield statements, one after the other; `sql.py` and its asyncio twin run them.
 from __future__ import annotations
 
 import re
+from collections.abc import Generator, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from quorlock.errors import ConfigError, QuorlockError, StaleFence
 from quorlock.fencing.fences import as_fence
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-    from typing import TypeAlias
+# Names of columns, with their values.
+# A generator that yields a statement to run, and is sent its rows.
 
-    # Names of columns, with their values.
-    Columns: TypeAlias = Mapping[str, Any]
-    Rows: TypeAlias = Sequence[Sequence[Any]]
-    # A generator that yields a statement to run, and is sent its rows.
-    Flow: TypeAlias = Generator["Statement", Rows, bool]
+Columns: TypeAlias = Mapping[str, Any]
+Rows: TypeAlias = Sequence[Sequence[Any]]
+Flow: TypeAlias = Generator["Statement", Rows, bool]
+
 
 # PostgreSQL truncates longer names.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)

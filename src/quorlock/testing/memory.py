@@ -27,6 +27,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
 import hiredis
@@ -36,8 +37,6 @@ from quorlock.testing.fake_commands import ClientSession, Text
 from quorlock.testing.fake_node import Entry, Error, FakeNode, Status, is_side_key
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from quorlock.testing.fake_node import Reply
 
 __all__ = ["Elsewhere", "MemoryNode", "MemoryNodes", "node", "reset"]

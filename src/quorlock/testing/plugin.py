@@ -7,16 +7,17 @@ docs/testing.md shows examples.  The nodes themselves are in `memory` and `serve
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
-    from contextlib import AbstractContextManager
+import quorlock
 
-    import quorlock
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
     import quorlock.asyncio
     from quorlock.testing.memory import MemoryNodes
     from quorlock.testing.servers import Servers

@@ -50,7 +50,7 @@ def plain(annotation: object) -> str:
     """An annotation without what async adds to it."""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     text = text.replace("asyncio.Event", "threading.Event")
-    text = re.sub(r"\b(?:Awaitable|Coroutine)\[(\w+)\]", r"\1", text)
+    text = text.replace("Coroutine[Any, Any, R]", "R")
     return text.replace("quorlock.asyncio.", "quorlock._sync.")
 
 

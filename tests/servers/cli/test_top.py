@@ -200,7 +200,7 @@ def test_a_dumb_terminal_gets_the_plain_picture(shell: Shell, nodes: Servers) ->
 # --- the parts -------------------------------------------------------------------------------
 
 
-def shown_as(resource: str, *holders: str | None, verdict: str = HELD) -> Inspection:
+def shown_as(resource: str, *holders: str | None, verdict: Any = HELD) -> Inspection:
     views = tuple(NodeView(str(n), one, 1.0, "") for n, one in enumerate(holders))
     return Inspection(resource, verdict, 1.0, views)
 

@@ -177,7 +177,7 @@ def test_on_a_dumb_terminal_it_prints_changes(shell: Shell, nodes: Servers) -> N
 # --- the parts -------------------------------------------------------------------------------
 
 
-def seen(verdict: str, *holders: str | None, error: str = "", left: float = 1.0) -> Inspection:
+def seen(verdict: Any, *holders: str | None, error: str = "", left: float = 1.0) -> Inspection:
     views = [NodeView(str(n), one, left, "") for n, one in enumerate(holders)]
     views += [NodeView("x", None, None, error)] * bool(error)
     return Inspection("a", verdict, left, tuple(views))

@@ -1,0 +1,209 @@
+"""A user's program that names everything public, for test_types.py: checked, never run."""
+
+# pyright: strict
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, assert_type
+
+import quorlock
+import quorlock.asyncio as aio
+import quorlock.asyncio.fencing as aio_fencing
+from quorlock import (
+    AcquireError,
+    AcquireTimeout,
+    ConfigError,
+    HoldLimitReached,
+    Inspection,
+    LeaseLost,
+    Node,
+    NodeError,
+    NodeStatus,
+    NodeView,
+    NodeVote,
+    QuorlockError,
+    QuorumUnreachable,
+    StaleFence,
+    Ticket,
+    Tls,
+    VoteCode,
+    errors,
+    now,
+)
+from quorlock.fencing import (
+    FENCED_CLAIM,
+    FENCED_SET,
+    FencedFile,
+    FencedRedis,
+    FencedRows,
+    FenceTable,
+    Statement,
+    fenced,
+)
+from quorlock.testing.memory import MemoryNodes
+from quorlock.testing.plugin import Held
+from quorlock.testing.servers import Servers
+
+URLS = ["redis://a:6379", "redis://b:6379", "redis://c:6379"]
+
+
+# --- blocking ---------------------------------------------------------------------------------
+
+
+def warn(lease: quorlock.Lease) -> None:
+    print(lease.validity)
+
+
+def use_blocking() -> None:
+    nodes = [Node("a", 6379, tls=Tls(verify="none")), Node.from_url("redis://b")]
+    with quorlock.Redlock(nodes, ttl=timedelta(seconds=10), restart_guard=None) as redlock:
+        lock = redlock.lock("a", ttl=5, timeout=None, renew=True, fencing=True, on_warning=warn)
+        assert_type(lock, quorlock.Lock)
+        with lock as lease:
+            assert_type(lease, quorlock.Lease)
+            lease.ensure(margin=timedelta(seconds=1))
+            lease.extend(20.0)
+        assert_type(lease.lost, threading.Event)
+        assert_type(lease.fence, int | None)
+        assert_type(lease.votes, tuple[NodeVote, ...])
+        found = lock.try_acquire()
+        assert_type(found, quorlock.Lease | None)
+        if found:
+            assert_type(found.release(), bool)
+        ticket = lock.acquire(timeout=0).hand_over()
+        assert_type(ticket, Ticket)
+        assert_type(redlock.adopt(Ticket.from_json(ticket.to_json())), quorlock.Lease)
+        report = redlock.inspect("a")
+        assert_type(report, Inspection)
+        assert_type(report.verdict, Literal["held", "free", "split", "unreachable"])
+        views: tuple[NodeView, ...] = report.nodes
+        statuses: tuple[NodeStatus, ...] = redlock.nodes
+        print(views, statuses, now(), lock.locked(), redlock.release("a", lease.token))
+
+
+def use_decorator(redlock: quorlock.Redlock) -> None:
+    @redlock.lock("nightly")
+    def nightly(tons: int, *, fast: bool = False) -> str:
+        return f"{tons} {fast}"
+
+    assert_type(nightly(3, fast=True), str)
+    as_written: Callable[[int], str] = nightly
+    print(as_written)
+
+
+# --- asyncio ----------------------------------------------------------------------------------
+
+
+async def use_asyncio() -> None:
+    async with aio.Redlock(URLS) as redlock:
+        lock = redlock.lock("a", on_lost="flag")
+        assert_type(lock, aio.Lock)
+        async with lock as lease:
+            assert_type(lease, aio.Lease)
+            await lease.extend(20.0)
+        assert_type(lease.lost, asyncio.Event)
+        if found := await lock.try_acquire():
+            assert_type(found, aio.Lease)
+            assert_type(await found.release(), bool)
+        assert_type(await redlock.adopt(Ticket("a", "token", 10.0)), aio.Lease)
+        assert_type(await redlock.inspect("a"), Inspection)
+        assert_type(await lock.locked(), bool)
+        print(redlock.nodes)
+
+
+async def use_async_decorator(redlock: aio.Redlock) -> None:
+    @redlock.lock("nightly")
+    async def nightly(tons: int, *, fast: bool = False) -> str:
+        return f"{tons} {fast}"
+
+    assert_type(await nightly(3, fast=True), str)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(nightly(1))
+        print(asyncio.create_task(nightly(2)))
+    assert_type(task.result(), str)
+    as_written: Callable[[int], Coroutine[Any, Any, str]] = nightly
+    print(as_written)
+
+
+def run_decorated(redlock: aio.Redlock) -> None:
+    @redlock.lock("nightly")
+    async def nightly() -> int:
+        return 1
+
+    assert_type(asyncio.run(nightly()), int)
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+
+def explain(error: QuorlockError) -> str:  # noqa: PLR0911
+    match error:
+        case AcquireTimeout():
+            return f"retry after {error.holder_ttl}"
+        case QuorumUnreachable() | NodeError():
+            return voted(error.votes)
+        case AcquireError():
+            return error.resource
+        case LeaseLost():
+            return error.reason
+        case HoldLimitReached():
+            return f"{error.max_hold:g}"
+        case StaleFence():
+            return f"{error.fence} after {error.seen}"
+        case ConfigError():
+            return error.fix
+        case _:
+            assert isinstance(error, errors.QuorlockError)
+            return str(error)
+
+
+def voted(votes: Sequence[NodeVote]) -> str:
+    words: list[Literal["granted", "refused", "unknown"]] = [vote.vote for vote in votes]
+    return ", ".join(words) if all(vote.code is VoteCode.HELD for vote in votes) else ""
+
+
+def misspell(error: LeaseLost, report: Inspection, vote: NodeVote) -> bool:
+    """Compare with words that do not exist; an ignored error that is none would be reported."""
+    wrong = [error.reason == "expird"]  # type: ignore[comparison-overlap]
+    wrong += [report.verdict == "hold"]  # type: ignore[comparison-overlap]
+    wrong += [vote.vote == "grant"]  # type: ignore[comparison-overlap]
+    return any(wrong)
+
+
+# --- fencing, testing -------------------------------------------------------------------------
+
+
+class Client:
+    def eval(self, script: str, numkeys: int, *keys_and_args: object) -> object:
+        raise NotImplementedError
+
+
+def fence_blocking(connection: object, lease: quorlock.Lease) -> None:
+    table, rows = FenceTable("fences"), FencedRows("invoices")
+    table.claim(connection, lease.resource, lease.fence)
+    rows.upsert(connection, {"id": 1}, {"paid": True}, lease.fence)
+    assert_type(rows.update(connection, {"id": 1}, {"paid": True}, lease.fence), bool)
+    statement: Statement = rows.update_statement({"id": 1}, {"paid": True}, 7)
+    FencedFile(Path("report")).write(b"done", lease.fence)
+    redis = FencedRedis(Client(), "fence")
+    redis.set("key", "value", lease.fence)
+    print(statement, FENCED_CLAIM, FENCED_SET, fenced("return 1"))
+
+
+async def fence_asyncio(connection: object, client: Any, fence: int | None) -> None:
+    await aio_fencing.FenceTable("fences").claim(connection, "a", fence)
+    await aio_fencing.FencedRows("invoices").upsert(connection, {"id": 1}, {"paid": True}, fence)
+    await aio_fencing.FencedFile("report").write(b"done", fence)
+    await aio_fencing.FencedRedis(client, "fence").set("key", "value", fence)
+
+
+def test_code(quorlock_nodes: MemoryNodes, quorlock_held: Held, quorlock_servers: Servers) -> None:
+    with quorlock_held("a", ttl=1.0) as lease:
+        assert_type(lease, quorlock.Lease)
+    quorlock_nodes[0].stop()
+    print(quorlock_servers.urls)
