@@ -28,13 +28,22 @@ OFFERED = {
     "completion b": ["bash"],
     "demo --no-l": ["--no-lock"],
     "run --on-busy=s": ["skip"],
+    "run deploy:web --on-b": ["--on-busy"],
+    "run x --ttl=5s --on-b": ["--on-busy"],
     "run x -- wc af": ["afile"],
+    "run x wc af": ["afile"],
+    "run deploy:web --ttl=5s -w 5s wc af": ["afile"],
+    "run x wc --on-b": [],
+    "run x quorl": ["quorlock"],
     "run x -- env wc af": ["afile"],
     "run x -- quorl": ["quorlock"],
 }
 
 
-@pytest.mark.parametrize("line", [line for line in OFFERED if "afile" not in OFFERED[line]])
+BY_US = [line for line, offered in OFFERED.items() if offered not in ([], ["afile"])]
+
+
+@pytest.mark.parametrize("line", BY_US)
 def test_what_bash_offers(line: str, installed: Shell) -> None:
     """The registered function completes options and names; bash itself completes files, see
     below.
@@ -42,7 +51,8 @@ def test_what_bash_offers(line: str, installed: Shell) -> None:
     script = """
         eval "$(quorlock completion bash)" || exit
         registered=$(complete -p quorlock) && [[ $registered =~ -F\\ ([^ ]+) ]] || exit
-        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+        COMP_LINE=$1 && shift
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_POINT=${#COMP_LINE}
         "${BASH_REMATCH[1]}" quorlock "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
         printf '%s\\n' "${COMPREPLY[@]}"
     """
@@ -50,7 +60,7 @@ def test_what_bash_offers(line: str, installed: Shell) -> None:
     words = re.split(r" |(?<=[=:])|(?=[=:])", f"quorlock {line}")
     if words[-1] == "" and words[-2] == "=":
         words.pop()
-    done = has_run("bash", script, *words, shell=installed)
+    done = has_run("bash", script, f"quorlock {line}", *words, shell=installed)
     assert done.split() == OFFERED[line]
 
 
@@ -109,6 +119,9 @@ TYPED = {
     "quorlock status --config af": "quorlock status --config afile",
     "quorlock status --config=af": "quorlock status --config=afile",
     "quorlock run x -- quorlo": "quorlock run x -- quorlock",
+    "quorlock run x quorlo": "quorlock run x quorlock",
+    "quorlock run deploy:web --ttl=5s wc af": "quorlock run deploy:web --ttl=5s wc afile",
+    "quorlock run x wc --on-b": "quorlock run x wc --on-b",  # the command's
     "quorlock run x -- wc af": "quorlock run x -- wc afile",
     "quorlock run x -- ./bin/quo": "quorlock run x -- ./bin/quorlock",
     "quorlock status -- x --js": "quorlock status -- x --js",  # an argument
@@ -159,11 +172,13 @@ def test_what_follows_run_is_left_to_the_commands_own_completion_in_bash(install
     script = """
         eval "$(quorlock completion bash)"
         _command_offset() { echo "from word $1 on: ${COMP_WORDS[$1]}"; }
-        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*"
         _quorlock quorlock "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
     """
-    words = ("quorlock", "run", "x", "--", "git", "ch")
-    assert has_run("bash", script, *words, shell=installed) == "from word 4 on: git\n"
+    for number, begun in ((4, "run x -- git"), (6, "run -w 5s x -n git"), (3, "run x git -C y")):
+        words = ("quorlock", *begun.split(), "ch")
+        done = has_run("bash", script, *words, shell=installed)
+        assert done == f"from word {number} on: git\n"
 
 
 def test_another_request_is_not_answered(bare_shell: Shell) -> None:

@@ -11,6 +11,7 @@ import click
 from quorlock._cli.durations import duration
 from quorlock._cli.exit_status import EX_TEMPFAIL, Failed, status_of
 from quorlock._cli.nodes import Source, with_nodes
+from quorlock._cli.run.parsing import RunCommand
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _KILL_AFTER, _KILL_AFTER_MAX = 1 / 5, 1 / 4
 
 
-@click.command("run")
+@click.command("run", cls=RunCommand)
 @click.argument("resource")
 @click.argument("words", nargs=-1, metavar="-- CMD...")
 @click.option("-n", "--nonblock", is_flag=True, help="One attempt; do not wait for the lock.")
@@ -129,8 +130,10 @@ def _plan(
 
 
 def _words(shell: str | None, words: tuple[str, ...]) -> tuple[str, ...]:
-    if (shell is None) == (not words):
-        raise click.UsageError("give the command, either after -- or with -c")
+    if shell is None and not words:
+        raise click.UsageError("the command is missing; give it after RESOURCE, or with -c")
+    if shell is not None and words:
+        raise click.UsageError(f"two commands: that of -c, and {words[0]!r}; leave out one of them")
     return words if shell is None else ("/bin/sh", "-c", shell)
 
 
