@@ -3,7 +3,8 @@
     python -m bench.capacity                              two or three minutes
     python -m bench.capacity --rounds 2 --cycles 100      a quick run
 
-Prints the tables of docs/performance.md. `python -m bench` compares quorlock with other libraries.
+Prints the tables of docs/explanation/performance.md. `python -m bench` compares quorlock with
+other libraries.
 
 The figures are CPU times and counts, not latencies, because client and nodes share the machine. All
 kinds of work take turns for several rounds. Ratios are taken within a round and shown as median
@@ -648,7 +649,7 @@ def markdown(rows: Table) -> str:
 
 
 def tables(rounds: int, cycles: int, keys: int) -> Generator[Table]:
-    """Measure and yield all tables, in the order of docs/performance.md."""
+    """Measure and yield all tables, in the order of docs/explanation/performance.md."""
     with Fleet(max(NODES)) as fleet:
         yield table_of_verbs(fleet)
         counts = counted(fleet)

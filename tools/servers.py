@@ -5,7 +5,7 @@
     python -m tools.servers redis-7.0=/usr/bin/redis-server
 
 Without arguments it uses the server that the tests use. The exit status is 1 if a feature fails.
-`docs/servers.md` has the table; `tests/servers/test_features.py` runs the same features.
+`docs/reference/servers.md` has the table; `tests/servers/test_features.py` runs the same features.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from quorlock import Node, QuorlockError, QuorumUnreachable, Redlock
 from quorlock import asyncio as aio
 from quorlock.testing.servers import Servers, ServersUnavailable, find_binary
 
-_PAGE = Path(__file__).parents[1] / "docs" / "acl.md"
+_PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "acl.md"
 _SETTINGS: dict[str, Any] = {
     "ttl": 5.0,
     "max_ttl": 10.0,
@@ -192,7 +192,7 @@ def asyncio_api(nodes: Servers) -> str:
 
 
 def minimal_acl(nodes: Servers) -> str:
-    """Use a lock as the user that docs/acl.md defines."""
+    """Use a lock as the user that docs/how-to/acl.md defines."""
     page = _PAGE.read_text(encoding="utf-8")
     line = re.search(r"^ACL SETUSER quorlock (.+)$", page, re.MULTILINE)
     assert line is not None

@@ -183,7 +183,7 @@ def run_in_child(chain: Sequence[Block], servers: Servers) -> str | None:
 
 def child_main() -> None:
     """Run the blocks from stdin in sequence, in one namespace; the child process calls this."""
-    sys.path.append(str(ROOT / "sim"))  # docs/simulation.md imports the simulator
+    sys.path.append(str(ROOT / "sim"))  # docs/contributing/simulation.md imports the simulator
     order = json.load(sys.stdin)
     urls: list[str] = order["urls"]
     chain = [Block(**block) for block in order["chain"]]

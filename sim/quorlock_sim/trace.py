@@ -2,7 +2,7 @@
 
 It is written as JSON lines with sorted keys and integers only, so that the same world gives the
 same bytes everywhere.  Instants are true time in ns since the start of the world.
-docs/simulation.md describes the kinds of lines.
+docs/contributing/simulation.md describes the kinds of lines.
 """
 
 from __future__ import annotations

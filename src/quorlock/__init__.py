@@ -20,7 +20,7 @@ Packages, in the order of their imports, the lowest last:
     testing/     memory nodes and real local servers for tests
 
 The sockets of the blocking API, and hiredis, are loaded with the first `Redlock`
-(docs/decisions/0011-named-tuples-for-facts.md).
+(docs/contributing/decisions/0011-named-tuples-for-facts.md).
 """
 
 from quorlock import errors as errors

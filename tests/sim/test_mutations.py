@@ -126,7 +126,7 @@ def test_the_table_reads_as_python() -> None:
 def test_the_table_of_the_docs_says_what_was_found() -> None:
     """Every break with its scenario and its worlds, and cases of the model that must fail."""
     must = {case.name: case.must for case in CASES}
-    page = (ROOT / "docs" / "simulation.md").read_text()
+    page = (ROOT / "docs" / "contributing" / "simulation.md").read_text()
     table = page.split("| break in the simulator |")[1].split("\n\n")[0]
     rows = [line.strip("|").split("|") for line in table.split("\n")[2:]]
     assert len(rows) == 20

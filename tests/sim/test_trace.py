@@ -19,7 +19,7 @@ from tests.sim.corpus import SEEDS
 from tests.sim.mutations import MUTATIONS
 from tests.sim.small import MS, job, plan, see
 
-PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "contributing" / "simulation.md"
 SEEDS_TRACED = 25
 # Violations of several rules have different facts: a leftover, a deadline, an overlap.
 BROKEN = ("give-back only on nodes that said yes", "even-N tie waits for ever", "SET without NX")
@@ -170,7 +170,7 @@ def test_without_the_oracle_there_is_no_end() -> None:
 
 
 def described() -> dict[str, set[str]]:
-    """Kinds of lines, and the facts of each, as the table in docs/simulation.md has them."""
+    """Kinds of lines, and the facts of each, as the table in simulation.md has them."""
     text = PAGE.read_text(encoding="utf-8")
     table = text.partition("## The trace")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", table, re.MULTILINE)

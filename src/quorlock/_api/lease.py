@@ -40,7 +40,7 @@ class LeaseBase(Generic[D]):
         """The fencing token: larger than that of every earlier lease; None without `fencing=True`.
 
         Unique for the resource, even if two clients hold it at once because of a pause or a clock.
-        So the protected resource can refuse the late one (docs/decisions/0014-fences.md).
+        So the protected resource can refuse the late one (docs/how-to/fencing.md).
         """
         return self._state.fence or None
 

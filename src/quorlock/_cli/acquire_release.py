@@ -31,7 +31,7 @@ def _token(command: Callable[..., int]) -> Callable[..., int]:
     "form",
     type=click.Choice(["token", "shell", "json"]),
     default="token",
-    help="shell: variables for eval. json: docs/cli.schema.json.",
+    help="shell: variables for eval. json: docs/reference/cli.schema.json.",
 )
 @with_nodes
 def acquire(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from quorlock import Inspection, NodeView
 
-# docs/cli.md explains each verdict.
+# docs/reference/cli.md explains each verdict.
 HELD, FREE, SPLIT, LEFTOVER, UNREACHABLE = "held", "free", "split", "leftover", "unreachable"
 _UNLESS = ", if nothing is extended"
 
@@ -38,7 +38,7 @@ def digests(inspection: Inspection) -> list[str]:
 
 
 def as_facts(inspection: Inspection) -> dict[str, Any]:
-    """Return the inspection as `#/$defs/resource` of docs/cli.schema.json."""
+    """Return the inspection as `#/$defs/resource` of docs/reference/cli.schema.json."""
     return {
         "resource": inspection.resource,
         "verdict": verdict(inspection),

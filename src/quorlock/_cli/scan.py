@@ -27,7 +27,7 @@ _REST = 0.003
 # Limits for one node: the names that are kept, and the duration of one listing.
 _NAMES_MAX = 100_000
 SECONDS = 10.0
-# A lock's key (docs/cli.md) is never longer and contains no NUL.
+# A lock's key (docs/reference/cli.md) is never longer and contains no NUL.
 _KEY_BYTES_MAX = 512
 
 
@@ -60,7 +60,7 @@ class Listing(NamedTuple):
         reasons = [f"{address}: {why}" for address, why in self.unlisted.items()]
         words = f"{len(reasons)} of {self.n} nodes did not list their keys ({'; '.join(reasons)})"
         if self.is_forbidden:
-            words += "; grant +scan (docs/acl.md), or name the resources"
+            words += "; grant +scan (docs/how-to/acl.md), or name the resources"
         cut = f"not all keys were listed, only those found within {SECONDS:g} s; narrow the pattern"
         return "; ".join([words] * bool(reasons) + [cut] * (not self.whole))
 

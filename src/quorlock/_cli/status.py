@@ -31,7 +31,7 @@ _LIMIT = 100
 )
 @click.option("--watch", "watched", is_flag=True, help="Refresh; when piped, print what changes.")
 @click.option("--interval", type=duration, help="With --watch: how often to look (1s).")
-@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/cli.schema.json.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.schema.json.")
 @with_nodes
 def command(
     source: Source,

@@ -20,5 +20,5 @@ Reading order:
     agreement           the settings that all clients of a set of nodes share
 
 Comments cite rules by number ("rule 3").  The fifteen rules stand at the end of
-docs/how-it-works.md.
+docs/contributing/how-it-works.md.
 """

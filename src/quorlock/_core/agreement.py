@@ -4,7 +4,8 @@ Each node stores them as a text (`quorlock:config`).  A node without a text is n
 It gets one only if a quorum of the nodes agrees with the client or is empty too.  Otherwise any
 client writes there what the other nodes store.  So a client with wrong settings cannot take over a
 set whose nodes restart one by one.  The handshake reads and writes the text;
-`_drivers.change_agreement` changes it while clients run (docs/decisions/0030-agreement.md).
+`_drivers.change_agreement` changes it while clients run
+(docs/contributing/decisions/0030-agreement.md).
 """
 
 from collections.abc import Sequence

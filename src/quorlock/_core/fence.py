@@ -2,8 +2,8 @@
 
 A node issues every number at most once, and in rising order.  Two quorums share a node.  So no
 number is given twice, and a later request gets a larger number, whatever clocks, pauses and lost
-messages do (docs/decisions/0014-fences.md has the proof and its assumptions).  `redlock` has the
-acquire round, its deadline and its release.
+messages do (docs/contributing/decisions/0014-fences.md has the proof and its assumptions).
+`redlock` has the acquire round, its deadline and its release.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Source: "Distributed Locks with Redis", the *Redlock page*
 (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/), section
 "The Redlock algorithm"; the step numbers below are those of the page.  Safety rules beyond the
-page are in docs/how-it-works.md (rules 1-15).  Drivers have the sockets, clocks and waiting:
-every `yield` is an effect (see `effects`), and its result is all that a flow knows of the world.
+page are in docs/contributing/how-it-works.md (rules 1-15).  Drivers have the sockets, clocks and
+waiting: every `yield` is an effect (see `effects`), and its result is all that a flow knows of the
+world.
 """
 
 from __future__ import annotations
@@ -327,7 +328,7 @@ def extend_by_token(request: AcquireRequest, token: bytes, policy: Policy) -> Fl
     A quorum that holds the token now excludes every other client from now on.  It does not prove
     that no other client held the lock in between, if the lease had expired before.  A SET that
     arrived late may have restored the token on a node (found by simulation, see
-    docs/track-record.md). Raises QuorumUnreachable, NodeError.
+    docs/contributing/track-record.md). Raises QuorumUnreachable, NodeError.
     """
     facts = LeaseFacts(request.resource, request.key, token, FOR_EVER, None)
     outcome, now = yield from _extension(facts, request.ttl_ms, policy)

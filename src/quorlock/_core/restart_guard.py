@@ -3,7 +3,7 @@
 Redlock page, "Performance, crash recovery and fsync": a crashed node may have lost keys on which a
 lease rests.  So it must not vote until every lease that existed at the crash is over: max_ttl after
 it came up.  The handshake asks the node, and the drivers keep it out
-(docs/decisions/0013-restart-guard.md).
+(docs/contributing/decisions/0013-restart-guard.md).
 """
 
 from typing import TYPE_CHECKING, NamedTuple

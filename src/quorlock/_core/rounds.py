@@ -1,7 +1,7 @@
 """Rounds: one request to all nodes, the record of its sending, and the nodes' replies.
 
 Named tuples, not dataclasses: a `NodeReply` is made for every reply, and a frozen dataclass takes
-three times as long to make (docs/decisions/0011-named-tuples-for-facts.md).
+three times as long to make (docs/contributing/decisions/0011-named-tuples-for-facts.md).
 """
 
 from collections.abc import Callable

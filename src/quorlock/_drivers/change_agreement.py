@@ -3,7 +3,7 @@
 A change makes passes over all nodes. On each node the stored text is compared and set. Then the
 connections of all clients are closed, so that they read the text before their next vote there. An
 interrupted change continues when it is begun again. `_core.agreement` defines the steps of each
-change (docs/decisions/0030-agreement.md).
+change (docs/contributing/decisions/0030-agreement.md).
 """
 
 from __future__ import annotations

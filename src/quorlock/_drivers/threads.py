@@ -5,7 +5,7 @@ performs the due work and returns the instant of its next call.
 
 No lock is taken here, since an interrupted `with lock` can leave the lock taken for good. Every
 state is one attribute or one entry of a dict, changed by one call of C. The order of the changes
-makes it correct (docs/decisions/0021-background-threads.md):
+makes it correct (docs/contributing/decisions/0021-background-threads.md):
 
 - A thread registers itself, from inside. The starting thread may be interrupted, or fail.
 - `wake` records that there is work before it checks whether a thread is registered. A thread that

@@ -41,7 +41,7 @@ _REFUSALS = {
     "unknown (redis )?command": ("give the command its name back", VoteCode.PERMANENT_ERROR),
     "noperm|acl failure|user executing the script|can't run this command|no permissions"
     "|can't access at least one of the keys": (
-        "grant the rights of docs/acl.md",
+        "grant the rights of docs/how-to/acl.md",
         VoteCode.ACCESS_DENIED,
     ),
     "non deterministic": ("set lua-replicate-commands yes", VoteCode.PERMANENT_ERROR),

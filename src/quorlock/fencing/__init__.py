@@ -1,4 +1,4 @@
-"""Helpers that let a protected resource refuse a late writer (docs/fencing.md).
+"""Helpers that let a protected resource refuse a late writer (docs/how-to/fencing.md).
 
     fences.py       which values are fences
     statements.py   SQL as text and parameters, for any driver

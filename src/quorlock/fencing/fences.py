@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorlock.errors import ConfigError
 
-# The lock issues no larger one (docs/decisions), and Lua counts exactly up to here.
+# The lock issues no larger one (docs/contributing/decisions), and Lua counts exactly up to here.
 FENCE_MAX = 2**53 - 1
 
 

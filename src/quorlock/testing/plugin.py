@@ -2,7 +2,7 @@
 
 This is a pytest plugin, found by pytest wherever quorlock is installed.  pytest also loads it into
 runs that use none of its fixtures, so each fixture imports its modules on first use.
-docs/testing.md shows examples.  The nodes themselves are in `memory` and `servers`.
+docs/how-to/testing.md shows examples.  The nodes themselves are in `memory` and `servers`.
 """
 
 from __future__ import annotations

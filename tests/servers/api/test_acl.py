@@ -1,4 +1,4 @@
-"""The ACL line of docs/acl.md is enough for everything, and no word of it is too much.
+"""The ACL line of docs/how-to/acl.md is enough for everything, and no word of it is too much.
 
 On the local Valkey and, where it is installed, on Redis.
 """
@@ -22,7 +22,7 @@ from quorlock.testing.servers import Servers, find_binary
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, raises
 
-PAGE = Path(__file__).parents[3] / "docs" / "acl.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "acl.md"
 PASSWORD = "canary+/p@ss"
 KEY = "app:x"
 SETTINGS: dict[str, Any] = {

@@ -4,9 +4,9 @@ CALLS    wrong arguments and uses, detected without a server
 FAULTS   faulty nodes: all three, or one of three
 SPOILED  keys of another type or owner: on a quorum, or on one node of three
 
-docs/errors.md has the same tables for users; a test at the end compares the two. In messages `…`
-stands for any text. Every row also proves that nothing hangs and that no password is leaked by an
-error, its chain, notes or traceback, a repr, a log line, a warning or the terminal.
+docs/reference/errors.md has the same tables for users; a test at the end compares the two. In
+messages `…` stands for any text. Every row also proves that nothing hangs and that no password is
+leaked by an error, its chain, notes or traceback, a repr, a log line, a warning or the terminal.
 """
 
 from __future__ import annotations
@@ -663,7 +663,8 @@ DENIED = (
 NO_ANSWER = "no answer to connecting"
 NO_SIDE_KEYS = "may not use the keys quorlock:* (grant ~quorlock:* +set +get)"
 NO_SCRIPT = (
-    "cannot run the scripts that release a lock: ERR …script… (grant the rights of docs/acl.md)"
+    "cannot run the scripts that release a lock: ERR …script… "
+    "(grant the rights of docs/how-to/acl.md)"
 )
 NOT_REDIS = "does not speak the Redis protocol…"
 
@@ -1164,14 +1165,14 @@ async def test_other_calls_meet_another_type(face: Face, nodes: Servers) -> None
 
 
 def test_the_page_names_every_fault() -> None:
-    """docs/errors.md has a line for every row here, with the words that are said."""
-    page = (Path(__file__).parents[3] / "docs" / "errors.md").read_text(encoding="utf-8")
-    lines = page.splitlines()
+    """docs/reference/errors.md has a line for every row here, with the words that are said."""
+    page = Path(__file__).parents[3] / "docs" / "reference" / "errors.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
     for fault in FAULTS:
         words = [part.strip() for part in fault.cause.split("…") if part.strip()]
         kind = fault.error.__name__
         found = [line for line in lines if all(word in line for word in words) and kind in line]
-        assert found, f"docs/errors.md does not tell of: {fault.what} ({fault.cause}, {kind})"
+        assert found, f"errors.md does not tell of: {fault.what} ({fault.cause}, {kind})"
 
 
 def test_the_tables_are_long_enough() -> None:

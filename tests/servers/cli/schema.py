@@ -1,4 +1,4 @@
-"""Holds JSON against a JSON Schema: the few words of it that docs/cli.schema.json uses.
+"""Holds JSON against a JSON Schema: the few words of it that docs/reference/cli.schema.json uses.
 
 An unknown word is an error, so that the schema cannot say more than is checked.
 """

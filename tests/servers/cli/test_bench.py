@@ -22,9 +22,9 @@ from tests.servers.cli import schema
 from tests.servers.cli.command import COMMAND, Shell
 
 SCHEMA: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "docs" / "cli.schema.json").read_text()
+    (Path(__file__).parents[3] / "docs" / "reference" / "cli.schema.json").read_text()
 )
-ACL = Path(__file__).parents[3] / "docs" / "acl.md"
+ACL = Path(__file__).parents[3] / "docs" / "how-to" / "acl.md"
 SHORT = ("--seconds", "1", "--tasks", "1,8")
 
 
@@ -168,7 +168,7 @@ def test_leases_that_are_lost_are_counted(shell: Shell, nodes: Servers) -> None:
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Servers]:
-    """Three with a user of docs/acl.md, who may touch no keys but `app:*`."""
+    """Three with a user of docs/how-to/acl.md, who may touch no keys but `app:*`."""
     line = re.search(r"^ACL SETUSER quorlock (.+)$", ACL.read_text(), re.MULTILINE)
     assert line
     with Servers(3) as servers:

@@ -27,7 +27,7 @@ from tests.harness.support.resp import bulk
 from tests.harness.support.wait import until
 from tests.servers.cli.command import Shell
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "reference"
 # A busy test machine is not what is to be found.
 PATIENT = {"node_timeout": 1.0, "connect_timeout": 2.0, "ttl": 10.0}
 

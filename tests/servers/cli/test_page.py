@@ -1,4 +1,4 @@
-"""docs/cli.md is true: its scripts run, its tables name what there is."""
+"""docs/reference/cli.md is true: its scripts run, its tables name what there is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quorlock.testing.servers import Servers
 from tests.servers.cli.command import Shell, at_last
 from tools.snippets import Block, read_blocks
 
-PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 SCRIPTS = [block for block in read_blocks(PAGE) if block.language == "sh"]
 
 

@@ -1,6 +1,6 @@
-"""docs/recipes/ is true: what stands in its blocks is taken from there and used, on hosts that are
-folders. What cannot be had here (cron, systemd as process 1, a cluster) is stood in for by what it
-does with these lines: an empty environment, TERM to process 1 and KILL after the grace.
+"""docs/how-to/recipes/ is true: what stands in its blocks is taken from there and used, on hosts
+that are folders. What cannot be had here (cron, systemd as process 1, a cluster) is stood in for
+by what it does with these lines: an empty environment, TERM to process 1 and KILL after the grace.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.harness.support.wait import until
 from tests.servers.cli.command import PATIENCE, SRC
 from tools.snippets import read_blocks
 
-PAGES = Path(__file__).parents[3] / "docs" / "recipes"
+PAGES = Path(__file__).parents[3] / "docs" / "how-to" / "recipes"
 FENCE = re.compile(r"^```(?P<title>\w+ \S+)\n(?P<source>.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = {
     found["title"]: found["source"]

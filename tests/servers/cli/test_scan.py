@@ -243,7 +243,7 @@ LINE = ["on", ">pw", "~*", *(word for word in WORDS if word.startswith("+"))]
 
 
 def enter(servers: Servers, name: str, *more: str) -> list[str]:
-    """Log in as a user with the permissions of docs/acl.md, and more."""
+    """Log in as a user with the permissions of docs/how-to/acl.md, and more."""
     for server in servers:
         server.execute("ACL", "SETUSER", name, "reset", *LINE, *more)
     return [url.replace("unix://", f"unix://{name}:pw@") for url in servers.urls]
@@ -254,7 +254,7 @@ def test_a_missing_right_to_scan_is_reported(bare_shell: Shell, guarded: Servers
     at = ("--nodes", ",".join(enter(guarded, "poor")))
     for words in (["--match", "*"], ["--match", "*", "--watch"]):
         said = bare_shell.complaint(EX_NOPERM, "status", *words, *at)
-        assert "grant +scan (docs/acl.md), or name the resources" in said
+        assert "grant +scan (docs/how-to/acl.md), or name the resources" in said
         assert "'scan'" in said
     assert bare_shell.answer("status", "a", *at).startswith("'a': free")
     at = ("--nodes", ",".join(enter(guarded, "rich", "+scan")))

@@ -17,7 +17,7 @@ from tests.servers.cli import schema
 from tests.servers.cli.command import Shell, at_last
 
 SCHEMA: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "docs" / "cli.schema.json").read_text()
+    (Path(__file__).parents[3] / "docs" / "reference" / "cli.schema.json").read_text()
 )
 
 

@@ -134,7 +134,7 @@ def guarded() -> Iterator[Servers]:
 
 
 def test_what_is_not_permitted_is_a_dash_and_a_word(bare_shell: Shell, guarded: Servers) -> None:
-    """The rule of docs/acl.md alone leaves dashes; with two more words nothing is missing."""
+    """The rule of docs/how-to/acl.md alone leaves dashes; two more words fill them."""
     at = ("--nodes", ",".join(enter(guarded, "poor")))
     facts = checked(bare_shell.answer("top", "--once", "--json", *OFTEN, *at))
     assert states(facts) == ["up"] * 3
@@ -142,9 +142,9 @@ def test_what_is_not_permitted_is_a_dash_and_a_word(bare_shell: Shell, guarded: 
         assert (node["connections"], node["lacks"]) == (None, ["+client|list"])
         assert node["ops"] is not None
     (note,) = facts["notes"]
-    assert "grant +scan (docs/acl.md)" in note
+    assert "grant +scan (docs/how-to/acl.md)" in note
     picture = bare_shell.answer("top", *OFTEN, *at)
-    assert "a dash: unknown without +client|list (docs/acl.md)" in picture
+    assert "a dash: unknown without +client|list (docs/how-to/acl.md)" in picture
     at = ("--nodes", ",".join(enter(guarded, "rich", "+scan", "+client|list")))
     facts = checked(bare_shell.answer("top", "--once", "--json", *OFTEN, *at))
     assert all(node["connections"] is not None for node in facts["nodes"])

@@ -1,6 +1,7 @@
 """Errors of other locks before they hold a lock: each test is a case that a peer gets wrong.
 
-docs/peers-defects.md names the peers and sources. Cases of earlier tests are cited there and not
+docs/contributing/peers-defects.md names the peers and sources. Cases of earlier
+tests are cited there and not
 repeated here. No test needs the peer.
 """
 

@@ -1,6 +1,6 @@
 """Errors of other locks while they hold, extend or release a lock.
 
-docs/peers-defects.md names the peers and sources. No test needs the peer.
+docs/contributing/peers-defects.md names the peers and sources. No test needs the peer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Errors of other locks during renewal: they stall, never stop, spin, or restore a key.
 
-docs/peers-defects.md names the peers and sources. No test needs the peer.
+docs/contributing/peers-defects.md names the peers and sources. No test needs the peer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""docs/peers-defects.md keeps its word: every row has an address and tests that exist."""
+"""docs/contributing/peers-defects.md keeps its word: every row has an address and
+tests that exist."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[3]
-TABLE = ROOT / "docs" / "peers-defects.md"
+TABLE = ROOT / "docs" / "contributing" / "peers-defects.md"
 COLUMNS = ["project and version", "defect", "where reported or seen", "what it costs a user"]
 COLUMNS += ["our test"]
 

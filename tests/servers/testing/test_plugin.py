@@ -271,8 +271,8 @@ def test_no_real_servers(tmp_path: Path) -> None:
 
 
 def test_the_documentations_tests_pass(tmp_path: Path) -> None:
-    """docs/testing.md shows tests: here pytest runs them (tools/snippets.py does not)."""
-    blocks = read_blocks(ROOT / "docs" / "testing.md")
+    """docs/how-to/testing.md shows tests: here pytest runs them (tools/snippets.py does not)."""
+    blocks = read_blocks(ROOT / "docs" / "how-to" / "testing.md")
     shown = [block.source for block in blocks if "def test_" in block.source]
     assert len(shown) == 2
     count = sum(source.count("def test_") for source in shown)

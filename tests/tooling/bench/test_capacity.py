@@ -1,4 +1,5 @@
-"""The figures of docs/performance.md are measured on real servers, and the counts are reliable."""
+"""The figures of docs/explanation/performance.md are measured on real servers, and the counts are
+reliable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/guarantees.md names the proof of what it says, and the proofs are there."""
+"""docs/explanation/guarantees.md names the proof of what it says, and the proofs are there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = "docs/guarantees.md"
+PAGE = "docs/explanation/guarantees.md"
 PROOF = re.compile(r"`((?:tests|docs|spec|examples|src|sim)/[\w/.-]+)(?:::(\w+))?`")
 NAMED = re.compile(r"`(model|rule): ([^`]+)`")
 # Where cases of the model and rules of the simulator have their names, as strings.

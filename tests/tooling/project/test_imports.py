@@ -1,6 +1,7 @@
 """The modules that an import loads: only those that every program needs.
 
-docs/decisions/0011-named-tuples-for-facts.md has the figures. No time is asserted here: loaded
+docs/contributing/decisions/0011-named-tuples-for-facts.md has the figures.
+No time is asserted here: loaded
 modules are the same on every machine, their cost is not.
 """
 

@@ -1,7 +1,7 @@
 """No sleep of the library outlasts a suspended machine unseen: held by reading the source.
 
 The timers of locks, of poll and of event loops do not count the time for which the machine sleeps,
-and our clock does (docs/decisions/0003-clock.md).
+and our clock does (docs/contributing/decisions/0003-clock.md).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def _callers(text: str) -> tuple[int, ...]:
     metavar="N,N,...",
     help="How many callers at once, in threads (up to 64) and asyncio tasks (1,4,16,64).",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/cli.schema.json.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.schema.json.")
 @with_nodes
 def command(source: Source, *, seconds: float, tasks: tuple[int, ...], as_json: bool) -> int:
     """See how fast locks are on your nodes: latency, rate, and what bounds them.

@@ -158,7 +158,7 @@ class Bench:
 
 
 def _trips_to(connection: DiagnosticConnection | NoAnswer, key: str, window: Window) -> Times | str:
-    """Measure at least one GET, which docs/acl.md grants to every user of quorlock."""
+    """Measure at least one GET, which docs/how-to/acl.md grants to every user of quorlock."""
     if isinstance(connection, NoAnswer):
         return str(connection)
     taken: list[float] = []

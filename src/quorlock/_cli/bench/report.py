@@ -20,7 +20,7 @@ _SLOW = 3.0  # times the duration of the quorum's slowest node
 
 
 def as_facts(measured: Measured) -> dict[str, Any]:
-    """Return the results as `#/$defs/bench` of docs/cli.schema.json."""
+    """Return the results as `#/$defs/bench` of docs/reference/cli.schema.json."""
     one, troubles = measured.one, measured.troubles
     verbs = {"acquire": one.acquire, "extend": one.extend, "release": one.release}
     contention = measured.contention

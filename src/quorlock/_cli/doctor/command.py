@@ -10,7 +10,7 @@ from quorlock._cli.nodes import Source, with_nodes
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/doctor.schema.json.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/doctor.schema.json.")
 @click.option("--strict", is_flag=True, help="Exit 1 for a warning too.")
 @with_nodes
 def command(source: Source, *, as_json: bool, strict: bool) -> int:
@@ -18,7 +18,7 @@ def command(source: Source, *, as_json: bool, strict: bool) -> int:
 
     Checks that lack permissions are reported as such, neither as errors nor as warnings. Writes
     its own keys (PREFIXquorlock-doctor:..., quorlock:doctor:...), which it removes.
-    docs/doctor.md has every check. Exit status: 1 if there is an error.
+    docs/reference/doctor.md has every check. Exit status: 1 if there is an error.
     """
     from quorlock._cli.doctor.findings import findings, worst
     from quorlock._cli.doctor.fleet_checks import CHECKS

@@ -35,7 +35,7 @@ class Check(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A result with its check, as `#/$defs/finding` of docs/doctor.schema.json."""
+    """A result with its check, as `#/$defs/finding` of docs/reference/doctor.schema.json."""
 
     check: str
     level: Level

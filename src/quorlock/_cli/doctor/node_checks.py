@@ -16,7 +16,7 @@ _MEMORY_FULL = 0.9
 # The share of the drift allowance above which a clock's error gets a warning.
 _DRIFT_SHARE = 0.5
 _CLOSED = ok("clients from elsewhere need a password")
-_NO_INFO = unknown("it refuses INFO", "grant +info (docs/acl.md)")
+_NO_INFO = unknown("it refuses INFO", "grant +info (docs/how-to/acl.md)")
 
 
 def _reach(facts: Facts) -> list[Result]:
@@ -44,7 +44,8 @@ def _commands(node: NodeFacts, _: Facts) -> Result:
     found = "; ".join(f"{name}: {text}" for name, text in node.refused.items())
     if any("NOPERM" in text for text in node.refused.values()):
         return error(
-            found, "grant the permissions of docs/acl.md, for prefix + resource and quorlock:*"
+            found,
+            "grant the permissions of docs/how-to/acl.md, for prefix + resource and quorlock:*",
         )
     return error(found, "the node must accept writes and scripts; its error says what is wrong")
 
@@ -148,7 +149,7 @@ def _latency(node: NodeFacts, facts: Facts) -> Result:
     taken = sorted(node.latencies)
     half, nearly_all = taken[len(taken) // 2], taken[int(len(taken) * 0.99)]
     found = f"p50 {_ms(half)}, p99 {_ms(nearly_all)}; node_timeout is {_ms(facts.node_timeout)}"
-    fix = "a larger node_timeout (docs/performance.md), or a nearer or less busy node"
+    fix = "a larger node_timeout (docs/explanation/performance.md), or a nearer or less busy node"
     if half >= facts.node_timeout:
         return error(found, fix)
     if nearly_all >= facts.node_timeout:
@@ -204,7 +205,7 @@ def _door(node: NodeFacts, _: Facts) -> Result:
     guarded = node.number("tcp_port") == 0 or node.config.get("protected-mode") == "yes"
     if not node.open_to_all or (node.here and guarded):
         return _CLOSED
-    fix = "requirepass or an ACL (docs/acl.md), or bind it to 127.0.0.1"
+    fix = "requirepass or an ACL (docs/how-to/acl.md), or bind it to 127.0.0.1"
     if not node.here:
         return error(f"any client that reaches {node.peer} gets in without a password", fix)
     if "bind" not in node.config or "protected-mode" not in node.config:

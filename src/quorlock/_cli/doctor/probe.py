@@ -172,7 +172,7 @@ def _try_out(connection: DiagnosticConnection, prefix: bytes) -> dict[str, str]:
     """Try every command that quorlock needs, on unused keys, and return the refusals.
 
     Scripts run with the user's permissions, so these also cover the commands in scripts.
-    docs/acl.md lists all commands.
+    docs/how-to/acl.md lists all commands.
     """
     chance = secrets.token_hex(8).encode()
     key, side_key = prefix + b"quorlock-doctor:" + chance, b"quorlock:doctor:" + chance

@@ -27,7 +27,7 @@ _WIDEST = 100
 
 
 def as_facts(found: Sequence[Finding], facts: Facts) -> dict[str, Any]:
-    """Return the findings as docs/doctor.schema.json."""
+    """Return the findings as docs/reference/doctor.schema.json."""
     rates = [(node.address, node.rate) for node in facts.reached]
     return {
         "verdict": worst(found),

@@ -28,7 +28,7 @@ _READY_TIMEOUT = 10.0  # seconds; one needs 0.05
 _END_TIMEOUT = 5.0
 _ANSWER_TIMEOUT = 1.0
 _LOG_TAIL_LINES = 5
-_BORN_EMPTY = "quorlock:born-empty"  # docs/decisions/0013-restart-guard.md
+_BORN_EMPTY = "quorlock:born-empty"  # docs/contributing/decisions/0013-restart-guard.md
 _SIDE_KEYS = b"quorlock:"
 # The equivalents of SO_PEERCRED on macOS, from its sys/un.h.
 _SOL_LOCAL, _LOCAL_PEERPID = 0, 2

@@ -3,7 +3,7 @@
 It starts the command, forwards signals, and ends it in time by the local clock: TERM at validity -
 kill_after, KILL before the end. It also ends the command when the channel closes because `run` is
 gone, for whatever reason. `run` owns the lock and sends the lease's validity
-(docs/decisions/0019-a-guard-beside-run.md).
+(docs/contributing/decisions/0019-a-guard-beside-run.md).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from quorlock._cli.status import check_interval
     "--json",
     "as_json",
     is_flag=True,
-    help="JSON lines: docs/cli.schema.json.",
+    help="JSON lines: docs/reference/cli.schema.json.",
 )
 @with_nodes
 def command(

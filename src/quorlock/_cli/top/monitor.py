@@ -82,7 +82,7 @@ class AttemptMonitor:
         if isinstance(answer, ErrorReply):
             if answer.code is VoteCode.ACCESS_DENIED:
                 self._over.set()  # each refusal writes a line to ACL LOG
-                answer = ErrorReply(f"{answer}; grant +monitor (docs/acl.md)")
+                answer = ErrorReply(f"{answer}; grant +monitor (docs/how-to/acl.md)")
             return Sample(note=f"{node.address}: {answer}")
         clients: dict[str, set[bytes]] = {}
         for number, line in enumerate(connection.receive(self._seconds)):

@@ -14,7 +14,7 @@ from quorlock._cli.scan import Names, Scan
 if TYPE_CHECKING:
     from quorlock._cli.node_pollers import DiagnosticConnection
 
-# At each poll; TIME is the cheapest command that docs/acl.md grants.
+# At each poll; TIME is the cheapest command that docs/how-to/acl.md grants.
 _QUESTIONS = 5
 _LATENCIES_MAX = 100
 # A line of CLIENT LIST has about 350 bytes: above this number it costs the node too much.

@@ -50,7 +50,7 @@ _TRIED = _Column("tried", 5)
 
 
 def as_facts(facts: NodeColumns) -> dict[str, Any]:
-    """Return the facts as `#/$defs/top` of docs/cli.schema.json."""
+    """Return the facts as `#/$defs/top` of docs/reference/cli.schema.json."""
     return {
         "time": facts.at.isoformat(timespec="milliseconds"),
         "nodes": [
@@ -101,7 +101,7 @@ def _head(facts: NodeColumns) -> str:
 def _notes(facts: NodeColumns) -> Iterable[str]:
     lacks = dict.fromkeys(right for node in facts.nodes for right in node.lacks)
     if lacks:
-        yield f"a dash: unknown without {' '.join(lacks)} (docs/acl.md)"
+        yield f"a dash: unknown without {' '.join(lacks)} (docs/how-to/acl.md)"
     if facts.more:
         yield f"{facts.more:,} more match and are not shown; narrow --match"
     yield from facts.notes

@@ -4,8 +4,8 @@ Fast path: if every node gets the same command and replies with the expected byt
 entry for all nodes. Its bytes are joined once, and each reply only advances its node's position.
 The round is won when a quorum of positions has passed it. Any other round is *spelled out*: from
 then on its replies are parsed and delivered one by one, as on a connection's private pipeline. With
-N = 5 and many tasks, this leaves a third of a cycle's instructions (docs/performance.md). The
-connections own the sockets and parse the replies.
+N = 5 and many tasks, this leaves a third of a cycle's instructions
+(docs/explanation/performance.md). The connections own the sockets and parse the replies.
 """
 
 from __future__ import annotations
