@@ -26,7 +26,7 @@ from quorlock._protocol.reader import ProtocolError
 from quorlock.errors import VoteCode
 from quorlock.testing.fake_node import Error
 from quorlock_sim.client_renewal import Renewer, check_sent
-from quorlock_sim.clock import Clock
+from quorlock_sim.clock import NEVER, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,7 +207,7 @@ class Process:
     def stop(self) -> None:
         """Pause the process."""
         self.paused = True
-        self._pauses.append((self.world.now, 1 << 62))
+        self._pauses.append((self.world.now, NEVER))
 
     def delayed(self, since: int, until: int) -> int:
         """Return the duration (ns) of its pauses between two true instants."""

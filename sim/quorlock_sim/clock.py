@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 PPM = 1_000_000
+NEVER = 1 << 62  # an instant that no world reaches
 
 
 class Piece(NamedTuple):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quorlock._protocol.peer import Peer
+from quorlock_sim.clock import NEVER
 
 if TYPE_CHECKING:
     from random import Random
@@ -99,7 +100,7 @@ class Link(Peer):
         self.sent = 0  # the number of requests
         self.last_request: int | None = None  # after a break: the last one that still arrives
         self.late_until = 0  # ... not before this instant
-        self.gone_by = 1 << 62  # ... nor after this one
+        self.gone_by = NEVER  # ... nor after this one
         self.held_requests: list[Message] = []  # by a partition
         self.held_replies: list[Message] = []
 

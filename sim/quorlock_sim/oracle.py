@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock._core.time import NS_PER_MS
 from quorlock_sim import oracle_fences
-from quorlock_sim.clock import PPM
+from quorlock_sim.clock import NEVER, PPM
 from quorlock_sim.history import Violation
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def first_reading(clock: Clock, reading: int, since: int) -> int:
         at = max(begin, piece.since - (-left * PPM // piece.pace))
         if end is None or at < end:
             return at
-    return 1 << 62  # it stands still
+    return NEVER  # it stands still
 
 
 def _clashes(intervals: tuple[Interval, ...]) -> Iterator[tuple[Interval, Interval]]:

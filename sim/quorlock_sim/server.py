@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from quorlock._core.time import NS_PER_MS
 from quorlock._protocol.encoding import MARKER, SCRIPTS
 from quorlock.testing.fake_node import DELETED, Error, FakeNode, is_side_key
+from quorlock_sim.clock import NEVER
 
 if TYPE_CHECKING:
     from quorlock.testing.fake_node import Reply
@@ -73,11 +74,15 @@ class SimServer:
         return self.wall.when(last) or 0
 
     def holds_until(self, key: bytes, token: bytes) -> int:
-        """Return the true instant at which a key with this token expires; 0 if there is none."""
+        """Return the true instant at which a key with this token expires; 0 if there is none.
+
+        A clock that stands still keeps the key.
+        """
         entry = self.node.keys.get(key)
         if entry is None or entry.value != token:
             return 0
-        return (self.wall.when((entry.until + 1) * NS_PER_MS) or 0) if entry.until else 1 << 62
+        at = self.wall.when((entry.until + 1) * NS_PER_MS) if entry.until else None
+        return NEVER if at is None else at
 
     def mark(self, worth: bytes = b"nothing") -> None:
         """Set the restart guard's marker, as after a client's handshake, if it is in use."""

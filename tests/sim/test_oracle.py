@@ -888,6 +888,22 @@ def test_a_key_whose_release_is_in_flight_is_not_left_over() -> None:
     assert see(plan_of("sound", 705_047_899)).rules == set()
 
 
+def test_a_node_whose_clock_stands_still_keeps_its_key() -> None:
+    """n2's reply is lost, so its key is released: the lease has the keys of n0 and n1."""
+    faults = [
+        fault("wall_drift", MS // 20, node=1, amount=0, lasts=80 * MS),
+        fault("break", 3 * MS // 20, client=0, node=2),
+    ]
+    seen = see(plan([job(hold=90 * MS)], [], faults=faults))
+    early = [
+        line
+        for line in seen.all("execute", node=2, command="release", token="c0.1")
+        if line["at"] < 90 * MS
+    ]
+    assert early
+    assert seen.rules == set()
+
+
 def test_a_fault_in_an_attempt_disturbs_it() -> None:
     quiet = see(plan([job(hold=5 * MS)], faults=[fault("script_flush", 2 * MS, node=0)]))
     assert not quiet.judgement.disturbed

@@ -13,6 +13,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from quorlock._core.time import NS_PER_MS
+from quorlock_sim.clock import NEVER
 from quorlock_sim.view.sentences import pace_words, place, reply_words, sentence
 from quorlock_sim.view.story import Story, ms
 
@@ -356,7 +357,7 @@ def _out_of_order(order: list[tuple[Event, Round]]) -> set[int]:
     strong = list(zip(sent, changing, strict=True))
     changers = _around(
         [at if changes else -1 for at, changes in strong],
-        [at if changes else _NEVER for at, changes in strong],
+        [at if changes else NEVER for at, changes in strong],
     )
     both = zip(rounds, changing, any_of_them, changers, strict=True)
     return {
@@ -365,9 +366,6 @@ def _out_of_order(order: list[tuple[Event, Round]]) -> set[int]:
         if not changer_before <= round_.first <= changer_after
         or (changes and not before <= round_.first <= after)
     }
-
-
-_NEVER = 1 << 62
 
 
 def _around(high: Sequence[int], low: Sequence[int]) -> list[tuple[int, int]]:

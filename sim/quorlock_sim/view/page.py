@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quorlock_sim.clock import NEVER
 from quorlock_sim.view.diagram import diagram
 from quorlock_sim.view.sentences import facts, pace_words, place, reply_words, sentence, votes
 from quorlock_sim.view.story import Story, ms
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
         Overlap,
     )
 
-_NEVER = 1 << 62
 _SLOT = re.compile(r"<!--slot:(\w+)-->")
 
 
@@ -232,7 +232,7 @@ def _with_room(leases: list[DrawnLease]) -> Iterator[tuple[DrawnLease, int]]:
             for other in leases
             if (other.client, other.resource) == place_of and other.since > lease.since
         )
-        yield lease, min(later, default=_NEVER)
+        yield lease, min(later, default=NEVER)
 
 
 def _draw_lease(
