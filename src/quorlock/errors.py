@@ -4,7 +4,7 @@
     ├─ AcquireError          .resource .votes .attempts .elapsed
     │  ├─ AcquireTimeout     also TimeoutError: another client held the lock to the end
     │  └─ QuorumUnreachable  too few nodes replied; .votes has the nodes and reasons
-    ├─ LeaseLost             .lease .reason (expired | taken | unreachable | evicted)
+    ├─ LeaseLost             .lease .reason (expired | taken | unreachable | evicted | …)
     ├─ HoldLimitReached      .resource .max_hold: the limit of extending a lease
     ├─ StaleFence            .resource .fence .seen: a later holder has written
     ├─ NodeError             .resource .votes: nodes returned unexpected errors
@@ -253,26 +253,40 @@ class NodeError(_Voted):
         )
 
 
-LossWord: TypeAlias = Literal["expired", "taken", "unreachable", "evicted"]
+LossWord: TypeAlias = Literal[
+    "expired", "taken", "unreachable", "evicted", "gone", "released", "handed_over", "forked"
+]
 
 
 class LeaseLost(QuorlockError):
     """The lease is over: another client may hold the lock by now.
 
+    `reason` says whether it was lost ("expired", "taken", "unreachable", "evicted", "gone"), or was
+    ended by its own process ("released", "handed_over", "forked").
+
     Attributes:
         lease: the lease, or None if the error crossed to another process.
         reason: "expired" (its time ran out), "taken" (a node holds another's key), "unreachable"
             (no quorum confirmed it while it was valid), "evicted" (its keys are gone before their
-            time: eviction, FLUSHALL, a restart without persistence, a DEL).
+            time: eviction, FLUSHALL, a restart without persistence, a DEL), "gone" (its keys are
+            gone, early or not: the process that adopts a lease does not know), "released" or
+            "handed_over" (this process ended it), "forked" (the parent process has it).
         resource: the name of the resource.
         votes: the votes of the round that found it, if one did.
     """
 
     _SENTENCES: ClassVar[dict[LossWord, str]] = {
-        "expired": "its time ran out or its keys are gone",
-        "taken": "somebody else holds it",
+        "expired": "its time ran out",
+        "taken": "another client holds it",
         "unreachable": "no quorum of nodes confirmed it before its validity ended",
         "evicted": "its keys are gone before their time",
+        "gone": "its time ran out, or its keys were deleted",
+    }
+    # Ends that are no loss: what happened, and what to do.
+    _ENDED: ClassVar[dict[LossWord, str]] = {
+        "released": "was released by this process; acquire the lock again",
+        "handed_over": "was handed over by this process; use the lease that `adopt` returns",
+        "forked": "belongs to the parent of this forked process; acquire the lock here",
     }
 
     def __init__(
@@ -286,10 +300,13 @@ class LeaseLost(QuorlockError):
         self.reason = reason
         self.votes: tuple[NodeVote, ...] = _votes(votes)
         self.lease = lease
-        super().__init__(f"lease on {resource!r} is lost: {self._SENTENCES[reason]}")
+        said = self._ENDED.get(reason) or f"is lost: {self._SENTENCES[reason]}"
+        super().__init__(f"lease on {resource!r} {said}")
         self.args: tuple[Any, ...] = (resource, reason, _plain_votes(self.votes))
 
     def __str__(self) -> str:
+        if self.reason in self._ENDED:
+            return self.message
         against = [vote for vote in self.votes if vote.vote != "granted"]
         said = f" ({_causes(against)})" if against else ""
         return f"{self.message}{said}; stop the protected work, then acquire the lock again"

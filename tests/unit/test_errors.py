@@ -137,15 +137,15 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
     (
         LeaseLost("r", "expired"),
         (
-            "lease on 'r' is lost: its time ran out or its keys are gone; stop the protected"
+            "lease on 'r' is lost: its time ran out; stop the protected"
             " work, then acquire the lock again"
         ),
     ),
     (
         LeaseLost("r", "taken", votes=[held(A), yes(B), held(C)]),
         (
-            "lease on 'r' is lost: somebody else holds it (a:6379: held by another, c:6379: held by"
-            " another); stop the protected work, then acquire the lock again"
+            "lease on 'r' is lost: another client holds it (a:6379: held by another, c:6379:"
+            " held by another); stop the protected work, then acquire the lock again"
         ),
     ),
     (

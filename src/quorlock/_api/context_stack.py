@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from types import CodeType
 
 L = TypeVar("L")
-E = TypeVar("E")
 Block: TypeAlias = "tuple[int, CodeType]"
 
 
@@ -31,8 +30,8 @@ def block_of_caller() -> Block:
     return id(frame), frame.f_code
 
 
-class ContextStack(Generic[L, E]):
-    """The leases of open blocks, each with the extra object that its API keeps.
+class ContextStack(Generic[L]):
+    """The leases of open blocks.
 
     Every change is a single dict operation: threads enter and leave at the same time.
     """
@@ -40,17 +39,17 @@ class ContextStack(Generic[L, E]):
     __slots__ = ("_blocks",)
 
     def __init__(self) -> None:
-        self._blocks: dict[L, tuple[Block, object, E]] = {}
+        self._blocks: dict[L, tuple[Block, object]] = {}
 
-    def push(self, lease: L, block: Block, owner: object, extra: E) -> None:
+    def push(self, lease: L, block: Block, owner: object) -> None:
         """Record that this thread (task) entered a block."""
-        self._blocks[lease] = (block, owner, extra)
+        self._blocks[lease] = (block, owner)
 
     def forget(self, lease: L) -> None:
         """Remove the lease of a block that was not entered after all."""
         self._blocks.pop(lease, None)
 
-    def pop(self, block: Block, owner: object, is_over: Callable[[L], bool]) -> tuple[L, E]:
+    def pop(self, block: Block, owner: object, is_over: Callable[[L], bool]) -> L:
         """Remove and return the lease of the block that is being left.
 
         If the block was not entered by a `with` statement in this frame (ExitStack), take a lease
@@ -65,4 +64,5 @@ class ContextStack(Generic[L, E]):
             own = [lease for lease, entry in blocks if entry[1] == owner]
             open_ = own or [lease for lease, _ in blocks]
             lease = next(filter(is_over, open_), open_[-1])
-        return lease, self._blocks.pop(lease)[2]
+        del self._blocks[lease]
+        return lease

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Generic, NoReturn, TypeVar
+from typing import ClassVar, Generic, NoReturn, TypeVar
 
 from quorlock._api.lease_state import LeaseState
+from quorlock._api.misuse import HintedNames
 from quorlock._api.session import Session
 from quorlock._core.config import Seconds, non_negative
 from quorlock._core.results import LossReason, ReleaseResult
 from quorlock._core.time import NS_PER_MS, to_seconds
 from quorlock._core.votes import Answer, node_votes
 from quorlock._drivers.clock import now
-from quorlock.errors import HoldLimitReached, LeaseLost, NodeVote
+from quorlock.errors import HoldLimitReached, LeaseLost, NodeVote, QuorlockError
 
 D = TypeVar("D")
 
 
-class LeaseBase(Generic[D]):
+class LeaseBase(HintedNames, Generic[D]):
     """The facts of a lease, for both APIs."""
 
-    __slots__ = ("__weakref__", "_session", "_state")
+    __slots__ = ("__weakref__", "_in_block", "_session", "_state")
+
+    _HINTS: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("valid", "locked", "owned", "is_held"), "see `held`"),
+        **dict.fromkeys(("renew", "reacquire", "refresh"), "use `extend`"),
+        **dict.fromkeys(("unlock", "close"), "use `release`"),
+    }
 
     def __init__(self, session: Session[D], lease_state: LeaseState) -> None:
         self._session = session
         self._state = lease_state
+        self._in_block = False  # of a `with` statement, which releases the lease
 
     @property
     def resource(self) -> str:
@@ -90,6 +98,13 @@ class LeaseBase(Generic[D]):
         if now() + non_negative("margin", margin) >= self._state.valid_until:
             self._raise_lost()
 
+    def _check_entry(self) -> None:
+        """Raise LeaseLost or QuorlockError if no `with` block may begin."""
+        self.ensure()
+        if self._in_block:
+            message = f"the lease on {self.resource!r} is in a `with` block, which releases it"
+            raise QuorlockError(f"{message}: leave out the inner `with`")
+
     def _ttl_ms(self, ttl: Seconds | None) -> int:
         """Return the ttl of an extension, in ms. Raises ConfigError, HoldLimitReached."""
         lease_state, policy = self._state, self._session.policy
@@ -109,11 +124,10 @@ class LeaseBase(Generic[D]):
         raise self._loss(answers)
 
     def _loss(self, answers: tuple[Answer, ...] = ()) -> LeaseLost:
-        reason = self._state.loss or LossReason.EXPIRED
         failure = self._state.last_failure
         answers = answers or (failure.answers if failure else ())
         votes = node_votes(self._session.policy.addresses, answers) if answers else ()
-        return LeaseLost(self.resource, reason.value, lease=self, votes=votes)
+        return LeaseLost(self.resource, self._state.over_because, lease=self, votes=votes)
 
     def __repr__(self) -> str:
         token = self.token[:6]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from quorlock._core.results import Extended, ExtendFailed
     from quorlock._core.time import Duration, Instant
     from quorlock._core.votes import Answer
+    from quorlock.errors import LossWord
 
 
 class LossListener(Protocol):
@@ -39,7 +40,8 @@ class Stops(Protocol):
 class Released(Enum):
     """The end of a lease that was not lost."""
 
-    RELEASED = "released"  # or handed over
+    RELEASED = "released"
+    HANDED_OVER = "handed_over"
 
 
 class LeaseState:
@@ -146,11 +148,20 @@ class LeaseState:
         self._ending = loss
 
     @property
+    def over_because(self) -> LossWord:
+        """The reason why the lease is over, as LeaseLost has it."""
+        if self._generation != fork.generation:
+            return "forked"
+        if isinstance(self._ending, Released):
+            return self._ending.value
+        return (self._ending or LossReason.EXPIRED).value
+
+    @property
     def was_released(self) -> bool:
         """True if it was released or handed over: over, but not lost."""
-        return self._ending is Released.RELEASED
+        return isinstance(self._ending, Released)
 
-    def end(self, loss: LossReason | None = None) -> None:
+    def end(self, loss: LossReason | Released | None = None) -> None:
         """End the lease, before any byte about it is sent. loss: why, unless it was released.
 
         The first call counts: a lost lease cannot become a released one.

@@ -6,11 +6,12 @@ The blocking and the asyncio `Lock` add what waits.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 from quorlock._api.context_stack import ContextStack
 from quorlock._api.lease import LeaseBase
 from quorlock._api.lease_state import LeaseState
+from quorlock._api.misuse import HintedNames
 from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._api.session import Session, name_of
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
 D = TypeVar("D")
 L = TypeVar("L", bound=LeaseBase[Any])
-E = TypeVar("E")
+
+_ON_LEASE = "of the lease that acquire() returned"
 
 
-class LockBase(ABC, Generic[D, L, E]):
+class LockBase(HintedNames, ABC, Generic[D, L]):
     """A resource and how to acquire it; immutable, to be shared by threads and tasks."""
 
     __slots__ = (
@@ -42,7 +44,11 @@ class LockBase(ABC, Generic[D, L, E]):
         "_wait",
     )
 
-    _lease_type: type[L]  # set by each API
+    _HINTS: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("release", "unlock"), f"use `release` {_ON_LEASE}"),
+        **dict.fromkeys(("extend", "renew", "reacquire"), f"use `extend` {_ON_LEASE}"),
+        **dict.fromkeys(("owned", "held", "valid", "validity"), f"see `held` {_ON_LEASE}"),
+    }
 
     def __init__(
         self,
@@ -61,7 +67,7 @@ class LockBase(ABC, Generic[D, L, E]):
         self._ttl_ms = session.policy.checked_ttl_ms(ttl)
         self._options = terms.checked(self._ttl_ms)
         self._timeout = timeout
-        self._entered: ContextStack[L, E] = ContextStack()
+        self._entered: ContextStack[L] = ContextStack()
 
     @property
     def resource(self) -> str:
@@ -91,7 +97,7 @@ class LockBase(ABC, Generic[D, L, E]):
         session = self._session
         terms = self._options
         lease_state = LeaseState(self._resource, *granted, max_hold=terms.max_hold)
-        lease = self._lease_type(session, lease_state)
+        lease = self._new_lease(lease_state)
         try:
             session.live[lease_state.token] = lease_state
             if terms.renew:
@@ -103,6 +109,10 @@ class LockBase(ABC, Generic[D, L, E]):
 
     def _lease_or_none(self, granted: Acquired | None) -> L | None:
         return None if granted is None else self._lease(granted)
+
+    @abstractmethod
+    def _new_lease(self, lease_state: LeaseState) -> L:
+        """Return the lease object of this API."""
 
     @abstractmethod
     def _renewer(self) -> RenewalManager[D]:

@@ -9,7 +9,7 @@ from quorlock._api.inspection import Inspection, inspection
 from quorlock._api.lease_state import AdoptedLeaseState
 from quorlock._api.ticket import Ticket, in_doubt_of
 from quorlock._core.redlock import AcquireRequest, is_faulty, raise_no_quorum, time_until_free_ms
-from quorlock._core.results import ExtendFailed
+from quorlock._core.results import ExtendFailed, LossReason
 from quorlock._core.time import to_seconds
 from quorlock._core.votes import node_votes
 from quorlock._drivers import fork
@@ -20,10 +20,10 @@ from quorlock.errors import ConfigError, LeaseLost, NodeError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from quorlock._api.lease_state import LeaseState
+    from quorlock._api.lease_state import LeaseState, Released
     from quorlock._core.config import Policy, Seconds
     from quorlock._core.releases_in_doubt import InDoubt
-    from quorlock._core.results import Extended, LossReason, ReleaseResult
+    from quorlock._core.results import Extended, ReleaseResult
     from quorlock._core.rounds import Target
     from quorlock._core.time import Duration, Instant
     from quorlock._core.votes import Answer
@@ -61,7 +61,7 @@ class Session(Generic[D]):
         """Keep a lease in the session until it is over."""
         self.live[lease_state.token] = lease_state
 
-    def end(self, lease_state: LeaseState, loss: LossReason | None = None) -> bool:
+    def end(self, lease_state: LeaseState, loss: LossReason | Released | None = None) -> bool:
         """End a lease, here and now; return False if it has been ended already.
 
         Of several threads, one removes it from the session and sends the release.
@@ -125,7 +125,11 @@ class Session(Generic[D]):
         """Return the state of a lease that another process handed over. Raises LeaseLost."""
         if isinstance(outcome, ExtendFailed):
             votes = node_votes(self.policy.addresses, outcome.answers)
-            raise LeaseLost(request.resource, outcome.reason.value, votes=votes)
+            # Keys that are gone may have expired: this process does not know when they would have.
+            expired = outcome.reason is LossReason.EXPIRED
+            raise LeaseLost(
+                request.resource, "gone" if expired else outcome.reason.value, votes=votes
+            )
         in_doubt = in_doubt_of(ticket, request.asked_at, self.policy)
         token, fence = token_bytes(ticket.token), ticket.fence or 0
         return AdoptedLeaseState(request, token, outcome, fence, max_hold, in_doubt)
@@ -169,7 +173,9 @@ class Session(Generic[D]):
 
 
 def ended(
-    lease_states: dict[bytes, LeaseState], lease_state: LeaseState, loss: LossReason | None
+    lease_states: dict[bytes, LeaseState],
+    lease_state: LeaseState,
+    loss: LossReason | Released | None,
 ) -> bool:
     """End a lease as `Session.end` does, for code that must not keep the session alive."""
     if lease_states.get(lease_state.token) is not lease_state:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from quorlock._api.lease import LeaseBase
-from quorlock._api.lease_state import LeaseState
+from quorlock._api.lease_state import LeaseState, Released
+from quorlock._api.misuse import BlockingObject
 from quorlock._api.session import Session
 from quorlock._api.ticket import Ticket, ticket_of
 from quorlock._core import redlock as flows
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
     from quorlock._drivers.sync.driver import Driver
 
 
-class Lease(LeaseBase["Driver"]):
+class Lease(BlockingObject, LeaseBase["Driver"]):
     """A lock that is held until `valid_until`, unless it is released, extended or lost.
 
-    A loss raises no exception in your code: check `held`, call `ensure`, or wait for `lost`.
+    `with lease:` releases it at the end, as the block of the lock does.  Elsewhere a loss raises no
+    exception in your code: check `held`, call `ensure`, or wait for `lost`.
     """
 
     __slots__ = ()
@@ -93,7 +96,7 @@ class Lease(LeaseBase["Driver"]):
         """
         self.ensure()
         lease_state = self._state
-        if not self._session.end(lease_state):
+        if not self._session.end(lease_state, Released.HANDED_OVER):
             self._raise_lost()
         lease_state.stop_renewal()
         at = now()
@@ -102,6 +105,22 @@ class Lease(LeaseBase["Driver"]):
             self._session.driver.node_states.suppress_releases(lease_state.token, at),
             at,
         )
+
+    def __enter__(self) -> Lease:
+        self._check_entry()
+        enter_block(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        exit_block(self, error)
+
+    def _enter(self) -> None:
+        self._in_block = True
 
     def _exit(self, error: BaseException | None) -> None:
         """Leave a `with` block: release, and report a loss without masking the body's error."""
@@ -193,9 +212,18 @@ class Lease(LeaseBase["Driver"]):
             self._release_in_background()
 
 
+def enter_block(lease: Lease) -> None:
+    """Enter the `with` block of a lease, or of its lock."""
+    lease._enter()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
 def exit_block(lease: Lease, error: BaseException | None) -> None:
-    """Leave a `with` block: `Lease._exit`, for the Lock."""
-    lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    """Leave the `with` block of a lease, or of its lock: release, and report a loss."""
+    try:
+        lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    except BaseException:
+        drop(lease)  # interrupted, perhaps before its release began
+        raise
 
 
 def drop(lease: Lease) -> None:

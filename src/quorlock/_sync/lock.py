@@ -9,10 +9,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from quorlock._api.context_stack import block_of_caller
+from quorlock._api.lease_state import LeaseState
 from quorlock._api.lock import LockBase
+from quorlock._api.misuse import BlockingObject
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._core import redlock as flows
-from quorlock._sync.lease import Lease, drop, exit_block
+from quorlock._sync.lease import Lease, drop, enter_block, exit_block
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,14 +26,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Lock(LockBase["Driver", Lease, None]):
+class Lock(BlockingObject, LockBase["Driver", Lease]):
     """A resource and how to acquire it; immutable, and safe to share between threads.
 
     `with lock as lease:` acquires and releases; `@lock` does so around every call of a function.
     """
 
     __slots__ = ()
-    _lease_type = Lease
 
     def acquire(self, timeout: Timeout = OWN_TIMEOUT) -> Lease:
         """Wait for the lock and return a new Lease.
@@ -69,6 +70,9 @@ class Lock(LockBase["Driver", Lease, None]):
         session, request = self._session, self._request(0)
         return session.locked(request, session.driver.run(flows.inspect(self._key, session.policy)))
 
+    def _new_lease(self, lease_state: LeaseState) -> Lease:
+        return Lease(self._session, lease_state)
+
     def _renewer(self) -> RenewalThread:
         from quorlock._sync.renewal import renewer  # here: most locks are not renewed
 
@@ -77,7 +81,8 @@ class Lock(LockBase["Driver", Lease, None]):
     def __enter__(self) -> Lease:
         lease = self.acquire()
         try:
-            self._entered.push(lease, block_of_caller(), threading.get_ident(), None)
+            enter_block(lease)
+            self._entered.push(lease, block_of_caller(), threading.get_ident())
         except BaseException:
             self._entered.forget(lease)  # interrupted: the block will be neither entered nor left
             drop(lease)
@@ -90,12 +95,8 @@ class Lock(LockBase["Driver", Lease, None]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        lease, _ = self._entered.pop(block_of_caller(), threading.get_ident(), _is_over)
-        try:
-            exit_block(lease, error)
-        except BaseException:
-            drop(lease)  # interrupted, perhaps before its release began
-            raise
+        lease = self._entered.pop(block_of_caller(), threading.get_ident(), _is_over)
+        exit_block(lease, error)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: every call of it runs under the lock."""

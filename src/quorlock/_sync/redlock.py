@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from quorlock._api.inspection import Inspection, token_of
 from quorlock._api.lease import state_of
 from quorlock._api.lease_state import LeaseState
+from quorlock._api.misuse import BlockingObject
 from quorlock._api.redlock import RedlockBase
 from quorlock._api.renewal_options import MAX_HOLD, RenewalOptions, renewal_options
 from quorlock._api.session import Closable, Session, token_bytes
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from quorlock._drivers.sync.driver import Driver
 
 
-class Redlock(RedlockBase["Driver"]):
+class Redlock(BlockingObject, RedlockBase["Driver"]):
     __doc__ = RedlockBase.__doc__
 
     def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> Driver:

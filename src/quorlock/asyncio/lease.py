@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from types import TracebackType
 
 from quorlock._api.lease import LeaseBase
-from quorlock._api.lease_state import LeaseState
+from quorlock._api.lease_state import LeaseState, Released
+from quorlock._api.misuse import AsyncioObject
 from quorlock._api.session import Session
 from quorlock._api.ticket import Ticket, ticket_of
 from quorlock._core import redlock as flows
@@ -15,17 +17,25 @@ from quorlock._core.effects import Flow
 from quorlock._core.results import ExtendFailed, LossReason, ReleaseResult, is_unreachable
 from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.clock import now
-from quorlock.asyncio.loss_watcher import watcher_of
+from quorlock.asyncio.loss_watcher import BodyCancellation, OnLost, watcher_of
 from quorlock.errors import LeaseLost
 
 
-class Lease(LeaseBase[Driver]):
+class Lease(AsyncioObject, LeaseBase[Driver]):
     """A lock that is held until `valid_until`, unless it is released, extended or lost.
 
-    A loss raises no exception in your code: check `held`, call `ensure`, or wait for `lost`.
+    `async with lease:` releases it at the end, as the block of the lock does.  Elsewhere a loss
+    raises no exception in your code: check `held`, call `ensure`, or wait for `lost`.
     """
 
-    __slots__ = ()
+    __slots__ = ("_cancellation", "_on_lost")
+
+    def __init__(
+        self, session: Session[Driver], lease_state: LeaseState, on_lost: OnLost = "cancel"
+    ) -> None:
+        super().__init__(session, lease_state)
+        self._cancellation: BodyCancellation | None = None  # in its block
+        self._on_lost: OnLost = on_lost
 
     @property
     def lost(self) -> asyncio.Event:
@@ -89,7 +99,7 @@ class Lease(LeaseBase[Driver]):
         """
         self.ensure()
         lease_state = self._state
-        if not self._session.end(lease_state):
+        if not self._session.end(lease_state, Released.HANDED_OVER):
             self._raise_lost()
         lease_state.stop_renewal()
         at = now()
@@ -99,12 +109,35 @@ class Lease(LeaseBase[Driver]):
             at,
         )
 
-    async def _exit(self, error: BaseException | None, *, slipped: bool) -> None:
-        """Leave an `async with` block: release, report a loss, mask no error of the body.
+    async def __aenter__(self) -> Lease:
+        self._check_entry()
+        enter_block(self)
+        return self
 
-        slipped: the body was cancelled because the lease was lost; LeaseLost replaces the
-        cancellation.
-        """
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await exit_block(self, error)
+
+    def _enter(self) -> None:
+        self._in_block = True
+        if self._on_lost == "flag":
+            return
+        self._cancellation = cancellation = BodyCancellation(watcher_of(self._state))
+        try:
+            cancellation.begin()
+        except BaseException:
+            cancellation.end()
+            raise
+
+    async def _exit(self, error: BaseException | None) -> None:
+        """Leave an `async with` block: release, report a loss, mask no error of the body."""
+        cancellation, self._cancellation = self._cancellation, None
+        # The body was cancelled because the lease was lost: LeaseLost replaces the cancellation.
+        slipped = cancellation is not None and cancellation.explains(error)
         was_held, given_up = self.held, self._state.was_released
         try:
             released = await self._release()
@@ -182,9 +215,18 @@ class Lease(LeaseBase[Driver]):
         session.driver.send_later(_release_and_remove(session, lease_state), path)
 
 
-async def exit_block(lease: Lease, error: BaseException | None, *, slipped: bool) -> None:
-    """Leave an `async with` block: `Lease._exit`, for the Lock."""
-    await lease._exit(error, slipped=slipped)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+def enter_block(lease: Lease) -> None:
+    """Enter the `async with` block of a lease, or of its lock."""
+    lease._enter()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+async def exit_block(lease: Lease, error: BaseException | None) -> None:
+    """Leave the `async with` block of a lease, or of its lock: release, and report a loss."""
+    try:
+        await lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    except BaseException:
+        drop(lease)  # interrupted, perhaps before its release began
+        raise
 
 
 def drop(lease: Lease) -> None:

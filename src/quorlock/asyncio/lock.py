@@ -7,19 +7,20 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from quorlock._api.context_stack import block_of_caller
-from quorlock._api.lease import state_of
+from quorlock._api.lease_state import LeaseState
 from quorlock._api.lock import LockBase
+from quorlock._api.misuse import AsyncioObject
 from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._api.session import Session
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
 from quorlock._drivers.aio.driver import Driver
-from quorlock.asyncio.lease import Lease, drop, exit_block
-from quorlock.asyncio.loss_watcher import BodyCancellation, watcher_of
+from quorlock.asyncio.lease import Lease, drop, enter_block, exit_block
+from quorlock.asyncio.loss_watcher import OnLost, checked_on_lost
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,10 +29,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-OnLost = Literal["cancel", "flag"]
 
 
-class Lock(LockBase[Driver, Lease, "BodyCancellation | None"]):
+class Lock(AsyncioObject, LockBase[Driver, Lease]):
     """A resource and how to acquire it; immutable, and safe to share between tasks.
 
     `async with lock as lease:` acquires and releases; `@lock` does so around every call of a
@@ -39,7 +39,6 @@ class Lock(LockBase[Driver, Lease, "BodyCancellation | None"]):
     """
 
     __slots__ = ("_on_lost",)
-    _lease_type = Lease
 
     def __init__(
         self,
@@ -52,9 +51,7 @@ class Lock(LockBase[Driver, Lease, "BodyCancellation | None"]):
         on_lost: OnLost,
     ) -> None:
         super().__init__(session, resource, ttl, timeout, fencing, terms)
-        if on_lost not in ("cancel", "flag"):
-            raise ConfigError("on_lost", on_lost, "give 'cancel' (the block) or 'flag' (only tell)")
-        self._on_lost = on_lost
+        self._on_lost: OnLost = checked_on_lost(on_lost)
 
     async def acquire(self, timeout: Timeout = OWN_TIMEOUT) -> Lease:  # noqa: ASYNC109
         """Wait for the lock and return a new Lease.
@@ -93,6 +90,9 @@ class Lock(LockBase[Driver, Lease, "BodyCancellation | None"]):
         flow = flows.inspect(self._key, session.policy)
         return session.locked(request, await session.driver.run(flow))
 
+    def _new_lease(self, lease_state: LeaseState) -> Lease:
+        return Lease(self._session, lease_state, self._on_lost)
+
     def _renewer(self) -> RenewalTasks:
         from quorlock.asyncio.renewal import renewer  # here: most locks are not renewed
 
@@ -101,10 +101,8 @@ class Lock(LockBase[Driver, Lease, "BodyCancellation | None"]):
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
         try:
-            cancellation = None
-            if self._on_lost == "cancel":
-                cancellation = BodyCancellation(watcher_of(state_of(lease)))
-            self._entered.push(lease, block_of_caller(), asyncio.current_task(), cancellation)
+            enter_block(lease)
+            self._entered.push(lease, block_of_caller(), asyncio.current_task())
             return lease
         except BaseException:
             self._entered.forget(lease)  # interrupted: the block will be neither entered nor left
@@ -118,13 +116,8 @@ class Lock(LockBase[Driver, Lease, "BodyCancellation | None"]):
         traceback: TracebackType | None,
     ) -> None:
         block, task = block_of_caller(), asyncio.current_task()
-        lease, cancellation = self._entered.pop(block, task, lambda lease: not lease.held)
-        try:
-            slipped = cancellation is not None and cancellation.explains(error)
-            await exit_block(lease, error, slipped=slipped)
-        except BaseException:
-            drop(lease)  # interrupted, perhaps before its release began
-            raise
+        lease = self._entered.pop(block, task, lambda lease: not lease.held)
+        await exit_block(lease, error)
 
     def __call__(
         self, function: Callable[P, Coroutine[Any, Any, R]]

@@ -6,15 +6,25 @@ Both depend only on the loop's timer and the local clock, whatever the network d
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from quorlock._drivers.aio.loops import call_in
 from quorlock._drivers.clock import sleep_seconds
+from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._api.lease_state import LeaseState
+
+OnLost: TypeAlias = Literal["cancel", "flag"]
+
+
+def checked_on_lost(on_lost: OnLost) -> OnLost:
+    """Return a user's argument, validated. Raises ConfigError."""
+    if on_lost not in ("cancel", "flag"):
+        raise ConfigError("on_lost", on_lost, "give 'cancel' (the block) or 'flag' (only tell)")
+    return on_lost
 
 
 class LossWatcher:
@@ -63,15 +73,24 @@ class LossWatcher:
 class BodyCancellation:
     """Cancellation of the current task when its lease is lost, as `asyncio.timeout` does it."""
 
-    def __init__(self, alarm: LossWatcher) -> None:
+    def __init__(self, watcher: LossWatcher) -> None:
         task = asyncio.current_task()
         assert task is not None, "async with runs in a task"
         self._task = task
         self._requests_before = task.cancelling()
-        self._watcher = alarm
+        self._watcher = watcher
         self._fired = False
         self._soon: asyncio.Handle | None = None
-        alarm.add(self._fire)
+
+    def begin(self) -> None:
+        """Cancel the task when the watcher reports the loss."""
+        self._watcher.add(self._fire)
+
+    def end(self) -> None:
+        """Cancel nothing from now on."""
+        self._watcher.remove(self._fire)
+        if self._soon is not None:
+            self._soon.cancel()
 
     def _fire(self) -> None:
         if asyncio.current_task() is not self._task:
@@ -87,9 +106,7 @@ class BodyCancellation:
 
     def explains(self, error: BaseException | None) -> bool:
         """Return whether this cancellation alone caused the block to be left."""
-        self._watcher.remove(self._fire)
-        if self._soon is not None:
-            self._soon.cancel()
+        self.end()
         if not self._fired:
             return False
         ours_alone = self._task.uncancel() <= self._requests_before

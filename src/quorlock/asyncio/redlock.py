@@ -9,6 +9,7 @@ from types import TracebackType
 
 from quorlock._api.inspection import Inspection, token_of
 from quorlock._api.lease import state_of
+from quorlock._api.misuse import AsyncioObject
 from quorlock._api.redlock import RedlockBase
 from quorlock._api.renewal_options import MAX_HOLD, RenewalOptions, renewal_options
 from quorlock._api.session import Session, token_bytes
@@ -21,10 +22,11 @@ from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.loop_driver import LoopDriver
 from quorlock._nodes.node import Node
 from quorlock.asyncio.lease import Lease
-from quorlock.asyncio.lock import Lock, OnLost
+from quorlock.asyncio.lock import Lock
+from quorlock.asyncio.loss_watcher import OnLost, checked_on_lost
 
 
-class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
+class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
     __doc__ = RedlockBase.__doc__
 
     def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> Driver:
@@ -91,6 +93,7 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         renew: bool = False,
         max_hold: Seconds = MAX_HOLD,
         on_warning: Callable[[Lease], object] | None = None,
+        on_lost: OnLost = "cancel",
     ) -> Lease:
         """Take over a lease that another process handed over; held once an extension has won.
 
@@ -99,6 +102,7 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
             renew: as for `lock`.
             max_hold: as for `lock`; counts from now.
             on_warning: as for `lock`.
+            on_lost: as for `lock` (in `async with lease:`).
 
         Raises:
             LeaseLost: a quorum no longer has its key, or did not reply while it could be saved.
@@ -106,11 +110,12 @@ class Redlock(RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
         """
         session = self._session
         terms = renewal_options(renew, max_hold, on_warning)
+        checked_on_lost(on_lost)
         with session.adopting(ticket) as (request, token, in_doubt):
             flow = flows.adopt(request, token, session.policy, session.entropy, in_doubt)
             terms.checked(request.ttl_ms)
             return await session.driver.run_and_claim(
-                flow, partial(_adopted, session, request, ticket, terms)
+                flow, partial(_adopted, session, request, ticket, terms, on_lost)
             )
 
     async def extend(
@@ -214,11 +219,12 @@ def _adopted(
     request: AcquireRequest,
     ticket: Ticket,
     terms: RenewalOptions,
+    on_lost: OnLost,
     outcome: Extended | ExtendFailed,
 ) -> Lease:
     if not is_unreachable(outcome):  # else the ticket stays good, for another process as well
         session.driver.node_states.allow_releases(token_bytes(ticket.token))
-    lease = Lease(session, session.adopted(request, ticket, outcome, terms.max_hold))
+    lease = Lease(session, session.adopted(request, ticket, outcome, terms.max_hold), on_lost)
     session.add(state_of(lease))
     if terms.renew:
         from quorlock.asyncio.renewal import renewer  # here: most locks are not renewed

@@ -125,7 +125,7 @@ def test_threads_enter_and_leave_one_lock(nodes: Servers) -> None:
 class Leaving:
     """An owner whose comparison lets another thread leave its block."""
 
-    def __init__(self, entered: ContextStack[str, None]) -> None:
+    def __init__(self, entered: ContextStack[str]) -> None:
         self.entered = entered
 
     def __eq__(self, other: object) -> bool:
@@ -138,13 +138,13 @@ class Leaving:
 
 def test_another_leaves_while_we_look_for_our_own() -> None:
     """The list changes during the search, and no other block's lease is taken."""
-    entered: ContextStack[str, None] = ContextStack()
+    entered: ContextStack[str] = ContextStack()
     here, owner = block_of_caller(), Leaving(entered)
-    entered.push("first", here, "another", None)
-    entered.push("ours", here, owner, None)
-    entered.push("last", here, "another", None)
+    entered.push("first", here, "another")
+    entered.push("ours", here, owner)
+    entered.push("last", here, "another")
     elsewhere = (0, here[1])
-    assert entered.pop(elsewhere, owner, lambda _: False) == ("ours", None)
+    assert entered.pop(elsewhere, owner, lambda _: False) == "ours"
 
 
 # --- asyncio ---------------------------------------------------------------------------------

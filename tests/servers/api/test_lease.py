@@ -292,7 +292,7 @@ async def test_anothers_key_is_never_touched(face: Face, nodes: Servers, thief_h
             steal(nodes[:thief_has], name)
         lost = await raises(LeaseLost, first.extend(1))
         assert lost.reason == "taken"
-        assert "somebody else holds it" in str(lost)
+        assert "another client holds it" in str(lost)
         assert not first.held
         assert second.held, "nothing has reported it"
         assert await second.release() is False

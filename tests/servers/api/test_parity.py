@@ -11,11 +11,12 @@ import pytest
 
 import quorlock
 import quorlock.asyncio as aio
+from quorlock._api.misuse import AsyncioObject, BlockingObject
 
 CLASSES = ("Redlock", "Lock", "Lease")
 
 # Only in asyncio: a thread cannot be cancelled.
-ONLY_ASYNCIO = {("Redlock", "lock"): {"on_lost"}}
+ONLY_ASYNCIO = {("Redlock", "lock"): {"on_lost"}, ("Redlock", "adopt"): {"on_lost"}}
 
 # Python has two names for these.
 SAME = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
@@ -23,7 +24,12 @@ SAME = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
 
 def public(kind: type) -> dict[str, Any]:
     """Return the public methods and attributes of a class, by their names in the blocking API."""
-    names = {SAME.get(name, name): name for name in dir(kind)}
+    refused = (vars(BlockingObject), vars(AsyncioObject))
+    names = {
+        SAME.get(name, name): name
+        for name in dir(kind)
+        if not any(inspect.getattr_static(kind, name) is part.get(name) for part in refused)
+    }
     return {
         shown: inspect.getattr_static(kind, name)
         for shown, name in names.items()
@@ -168,7 +174,7 @@ def test_what_waits_is_a_coroutine_function_in_asyncio(name: str) -> None:
             *("__enter__", "__exit__"),
         },
         "Lock": {"acquire", "locked", "try_acquire", "__enter__", "__exit__"},
-        "Lease": {"extend", "hand_over", "release"},
+        "Lease": {"extend", "hand_over", "release", "__enter__", "__exit__"},
     }
     for module, wanted in ((quorlock, set[str]()), (aio, verbs[name])):
         found = {

@@ -74,6 +74,8 @@ def use_blocking() -> None:
         found = lock.try_acquire()
         assert_type(found, quorlock.Lease | None)
         if found:
+            with found as entered:
+                assert_type(entered, quorlock.Lease)
             assert_type(found.release(), bool)
         ticket = lock.acquire(timeout=0).hand_over()
         assert_type(ticket, Ticket)
@@ -108,6 +110,8 @@ async def use_asyncio() -> None:
             await lease.extend(20.0)
         assert_type(lease.lost, asyncio.Event)
         if found := await lock.try_acquire():
+            async with found as entered:
+                assert_type(entered, aio.Lease)
             assert_type(found, aio.Lease)
             assert_type(await found.release(), bool)
         assert_type(await redlock.adopt(Ticket("a", "token", 10.0)), aio.Lease)
@@ -136,6 +140,15 @@ def run_decorated(redlock: aio.Redlock) -> None:
         return 1
 
     assert_type(asyncio.run(nightly()), int)
+
+
+async def mix_up(blocking: quorlock.Lock, asynchronous: aio.Lock) -> None:
+    """Use each as the other; checkers see it before the program runs."""
+    async with blocking:  # type: ignore[attr-defined]
+        pass
+    with asynchronous:  # type: ignore[attr-defined]
+        pass
+    blocking.release()  # type: ignore[attr-defined]
 
 
 # --- errors -----------------------------------------------------------------------------------
