@@ -900,19 +900,13 @@ async def test_all_nodes_at_fault(fault: Fault, face: Face, own: Servers) -> Non
 
 async def test_closing_soon_leaves_a_node_that_talks_nonsense(face: Face) -> None:
     """Each new connection looks like one that can release the key: its handshake is answered."""
-    talks = itertools.count()
     nonsense = _server_info_then(b"\x16\x03\x01 garbage\r\n", next(_numbers))
-
-    async def counted(caller: Caller) -> None:
-        next(talks)
-        await nonsense(caller)
-
-    with Impostor(counted) as impostor:
-        async with face.redlock([impostor.url], connect_timeout=5.0) as redlock:
+    with Impostor(nonsense) as impostor:
+        async with face.redlock([impostor.url], connect_timeout=20.0) as redlock:
             with pytest.raises(NodeError):
                 await use(redlock)
-            before = next(talks)
-        assert next(talks) - before <= 3
+            began = time.monotonic()
+        assert time.monotonic() - began < 10.0
 
 
 def assert_names_the_fault(error: Any, fault: Fault, urls: list[str]) -> None:
