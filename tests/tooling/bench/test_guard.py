@@ -135,7 +135,8 @@ def test_work_inside_c_functions_is_found_by_its_cpu_time_alone(
     data = bytes(1 << 20)
     size = 64
     hashing: Callable[[], object] = lambda: hashlib.sha256(data[:size])  # noqa: E731
-    wanted = PLANTED * cycle_ns["blocking"]
+    # One call is the rounding of 1.5 calls, and the plant must be well above the margin of 12 %.
+    wanted = 2 * PLANTED * cycle_ns["blocking"]
     while calls_for(hashing, wanted) > 1 and size < len(data):
         size *= 2
     plant(monkeypatch, "blocking", hashing, 1)
