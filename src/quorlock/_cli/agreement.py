@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from quorlock._cli.durations import duration
-from quorlock._cli.exit_status import EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, Failed
+from quorlock._cli.exit_status import EX_NOPERM, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, Failed
+from quorlock._cli.node_resets import fresh, reset_config
 from quorlock._cli.nodes import Source, with_nodes
 
 if TYPE_CHECKING:
@@ -117,5 +118,9 @@ def _done(change: Callable[[], None]) -> int:
     try:
         change()
     except ChangeError as error:
-        raise Failed(EX_TEMPFAIL, str(error)) from error
+        raise Failed(EX_NOPERM if error.denied else EX_TEMPFAIL, str(error)) from error
     return 0
+
+
+command.add_command(fresh)
+command.add_command(reset_config)

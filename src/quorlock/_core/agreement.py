@@ -129,7 +129,11 @@ class Decision(NamedTuple):
 
 
 ADMIT = Decision(Step.ADMIT)
-_RESET = "give all of them the same; once the old ones are gone, DEL quorlock:config there"
+_RESET = (
+    "give all of them the same; once the old ones are gone, run `quorlock nodes reset-config`"
+    " (DEL quorlock:config on each node)"
+)
+_RESET_HERE = "if it belongs to the set, run `quorlock nodes reset-config` for this node"
 
 
 def decide(
@@ -162,7 +166,7 @@ def decide(
     newer = [agreed for agreed in known if agreed.version > here.agreed.version]
     if len(newer) >= quorum(own.sizes[0]):
         text = f"missed a change: it keeps {here.agreed.text!r}, others {newer[0].text!r}"
-        return _refuse(text, "if it belongs to the set, DEL quorlock:config there")
+        return _refuse(text, _RESET_HERE)
     return _named(own, here.agreed, here, others, pending=pending) or ADMIT
 
 
@@ -249,9 +253,16 @@ def _named(
 
 def name_of(run_ids: Sequence[str]) -> str:
     """Return the name of the set of these processes; every client computes the same."""
-    parts = [run_id[:_NAME_DIGITS] for run_id in run_ids]
-    clean = ["".join(c if c.isascii() and c.isalnum() else "_" for c in part) for part in parts]
-    return "-".join(sorted(clean))
+    return "-".join(sorted(map(_part, run_ids)))
+
+
+def is_named_after(name: str, run_id: str) -> bool:
+    """Return whether this process was among those at the first contact with the set."""
+    return _part(run_id) in name.split("-")
+
+
+def _part(run_id: str) -> str:
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in run_id[:_NAME_DIGITS])
 
 
 def _version(agreed: Agreement) -> int:

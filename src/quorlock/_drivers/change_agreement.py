@@ -17,7 +17,7 @@ from quorlock._core.time import NS_PER_S
 from quorlock._drivers.clock import now, sleep_seconds
 from quorlock._drivers.diagnostics import DiagnosticConnection, ErrorReply, NoAnswer
 from quorlock._protocol.handshake import CONFIG
-from quorlock.errors import QuorlockError
+from quorlock.errors import QuorlockError, VoteCode
 from quorlock.scripts import CONFIG as CONFIG_SCRIPT
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Say = Callable[[str], None]
 
-_SECONDS = 2.0  # to connect, and for each reply
+SECONDS = 2.0  # to connect, and for each reply
 # Added to a ttl: for clocks that differ (`drift_factor`) and for requests in flight.
 _SHARE, _MORE = 1.02, 0.05
 # No list has this length: the node has left its set.
@@ -43,7 +43,24 @@ class StoredSettings(NamedTuple):
 
 
 class ChangeError(QuorlockError):
-    """A change that was not begun or that stopped half way; the text says where and what to do."""
+    """A change that was not begun or that stopped half way; the text says where and what to do.
+
+    Attributes:
+        denied: A node refused the login or a command.
+        silent: A node did not answer.
+    """
+
+    denied = False
+    silent = False
+
+    @classmethod
+    def of(cls, node: Node, error: NoAnswer | ErrorReply, fix: str = "") -> ChangeError:
+        """Return the error of one node."""
+        made = cls(f"{node.address}: {error}" + (f"; {fix}" if fix else ""))
+        is_login = isinstance(error, NoAnswer) and error.login
+        made.denied = is_login or error.code is VoteCode.ACCESS_DENIED
+        made.silent = isinstance(error, NoAnswer) and not made.denied
+        return made
 
 
 def read(nodes: Sequence[Node]) -> list[StoredSettings]:
@@ -75,7 +92,7 @@ def begin(node_states: Sequence[Node], other: Node, *, joins: bool, say: Say) ->
         raise ChangeError(f"clients list {agreed.text!r}, and these are {size} nodes")
     if agreed.sizes == (size,):
         # Majorities of lists that are two changes apart may be disjoint.
-        _wait(agreed.guard_ms, say)
+        wait(agreed.guard_ms, say)
     there = _read(other)
     if not there.why:
         # The other node comes first, so that it admits only clients that list it beside all
@@ -107,7 +124,7 @@ def finish_change(node_states: Sequence[Node], other: Node, *, joins: bool, say:
 def _join(other: Node, there: StoredSettings, new: Agreement, say: Say) -> None:
     kept = parse(there.text)
     if there.text and (kept is None or (kept.sizes != _LEFT and kept.name != new.name)):
-        fix = "if that set is gone, DEL quorlock:config there"
+        fix = "if that set is gone, run `quorlock nodes reset-config` for this node"
         raise ChangeError(f"{there.address} belongs to another set ({there.text!r}): {fix}")
     _write(other, new, say)
 
@@ -134,10 +151,11 @@ def _make(nodes: Sequence[Node], step: ChangeStep, say: Say) -> None:
         for node in nodes:
             _write(node, step.new._replace(version=version + 1), say)
     if step.wait_ms:
-        _wait(step.wait_ms, say)
+        wait(step.wait_ms, say)
 
 
-def _wait(ttl_ms: int, say: Say) -> None:
+def wait(ttl_ms: int, say: Say) -> None:
+    """Wait until every lease is over that was granted for this ttl until now."""
     seconds = ttl_ms / 1000 * _SHARE + _MORE
     say(f"waiting {seconds:.1f} s, until every lease of before is over")
     until = now() + round(seconds * NS_PER_S)
@@ -147,8 +165,8 @@ def _wait(ttl_ms: int, say: Say) -> None:
 
 def _read(node: Node) -> StoredSettings:
     try:
-        with DiagnosticConnection(node, _SECONDS) as talk:
-            text: bytes = _ask(talk, node, b"GET", CONFIG) or b""
+        with DiagnosticConnection(node, SECONDS) as talk:
+            text: bytes = ask(talk, node, b"GET", CONFIG) or b""
     except (NoAnswer, ChangeError) as error:
         return StoredSettings(node.address, "", str(error))
     return StoredSettings(node.address, text.decode(errors="replace"))
@@ -158,25 +176,30 @@ def _write(node: Node, new: Agreement, say: Say) -> None:
     """Write the settings on one node and disconnect all its clients. Raises ChangeError."""
     text = new.text.encode()
     try:
-        with DiagnosticConnection(node, _SECONDS) as talk:
+        with DiagnosticConnection(node, SECONDS) as talk:
             # Check the permission to close clients first: without it they would not read the new
             # text.
-            _ask(talk, node, b"CLIENT", b"KILL", b"TYPE", b"pubsub", b"ADDR", b"0.0.0.0:0")
-            before = _ask(talk, node, b"GET", CONFIG) or b""
+            ask(talk, node, b"CLIENT", b"KILL", b"TYPE", b"pubsub", b"ADDR", b"0.0.0.0:0")
+            before = ask(talk, node, b"GET", CONFIG) or b""
             compare_and_set = (b"EVAL", CONFIG_SCRIPT.text, b"1", CONFIG, before, text)
-            if _ask(talk, node, *compare_and_set) != text:
+            if ask(talk, node, *compare_and_set) != text:
                 raise ChangeError(f"{node.address}: somebody else changes it; look again")
-            _ask(talk, node, b"CLIENT", b"KILL", b"TYPE", b"normal", b"SKIPME", b"yes")
+            ask(talk, node, b"CLIENT", b"KILL", b"TYPE", b"normal", b"SKIPME", b"yes")
     except NoAnswer as error:
         fix = "begin the same change again when it is there"
-        raise ChangeError(f"{node.address}: {error}; {fix}") from error
+        raise ChangeError.of(node, error, fix) from error
     say(f"{node.address}: {new.text}")
 
 
-def _ask(talk: DiagnosticConnection, node: Node, *words: bytes) -> Any:
+def ask(talk: DiagnosticConnection, node: Node, *words: bytes) -> Any:
+    """Return the reply from this node's database. Raises ChangeError for an error, NoAnswer."""
     if node.db:
-        talk.ask(b"SELECT", b"%d" % node.db)
-    answer = talk.ask(*words)
+        checked(node, talk.ask(b"SELECT", b"%d" % node.db))
+    return checked(node, talk.ask(*words))
+
+
+def checked(node: Node, answer: Any) -> Any:
+    """Return the reply. Raises ChangeError if it is an error."""
     if isinstance(answer, ErrorReply):
-        raise ChangeError(f"{node.address}: {answer}")
+        raise ChangeError.of(node, answer)
     return answer

@@ -67,6 +67,7 @@ DOORS: dict[str, str] = {
     "quorlock/_cli/node_pollers.py": "quorlock._drivers.diagnostics",
     # Only that changes shared settings (decision 0030).
     "quorlock/_cli/agreement.py": "quorlock._drivers.change_agreement",
+    "quorlock/_cli/node_resets.py": "quorlock._drivers.node_resets",
 }
 
 # What is neither ours nor in the standard library:
