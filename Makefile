@@ -19,7 +19,7 @@ TRACE ?=
 MINUTES ?= 10
 CHECKS = check-format check-lint check-layers check-mypy check-pyright check-docs
 
-.PHONY: help demo quick test test-all sim soak spec bench bench-guard recording check format \
+.PHONY: help demo quick test test-all sim soak spec bench bench-guard recording check format lock \
     clean ready-demo ready-test ready-dev $(CHECKS)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -67,6 +67,11 @@ check: $(CHECKS) ## format, lint, layers, types, docs: the fast ones first
 format: ready-dev ## write the code the way check wants it
 	@$(python) -m ruff check --quiet --fix-only .
 	@$(python) -m ruff format .
+
+lock: ready-dev ## renew tools/constraints.txt: the newest versions of what tests and checks use
+	@$(python) -m pip install -qq --disable-pip-version-check 'uv>=0.9'
+	@$(python) -m uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-annotate \
+	    --no-header --extra demo --group dev --output-file tools/constraints.txt pyproject.toml
 
 clean: ## remove what the other targets made
 	@[ ! -f "$(VENV)/pyvenv.cfg" ] || rm -rf "$(VENV)"

@@ -1,4 +1,4 @@
-"""Start a real PostgreSQL: from the PATH, or from the wheel in [test].
+"""Start a real PostgreSQL: from the PATH, or from a wheel.
 
 This module has the server's process, its folder and its unix socket. PostgreSQL refuses to run as
 root: then it runs as `nobody`, from a folder of that user, and an unreadable wheel is copied first.
