@@ -13,7 +13,8 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]\n]*)\]\((?!\w+:|#)(?P<target>[^)\s]+)\)")
+LINK = re.compile(r"\]\((?!\w+:|#)(?P<target>[^)\s]+)\)")
+PICTURES = (".png", ".svg")
 
 
 class Hook(MetadataHookInterface):
@@ -34,9 +35,8 @@ def absolute(text: str, repository: str, tag: str) -> str:
     """Return a page whose relative links lead to the repository at this tag."""
 
     def link(found: re.Match[str]) -> str:
-        kind = "raw" if found["image"] else "blob"
-        target = f"{repository}/{kind}/{tag}/{found['target']}"
-        return f"{found['image']}[{found['text']}]({target})"
+        kind = "raw" if found["target"].endswith(PICTURES) else "blob"
+        return f"]({repository}/{kind}/{tag}/{found['target']})"
 
     return LINK.sub(link, text)
 

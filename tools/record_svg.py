@@ -1,8 +1,8 @@
 """Draw the frames of a terminal session as one SVG that plays them in a loop.
 
 Pure: the same frames give the same bytes. The SVG works in an `<img>`: it has no script, no font
-and no external resource. Readers who prefer reduced motion, and programs without animation, show
-the last frame.
+and no external resource. The loop begins with the last frame: it is what programs show that draw a
+still picture. It is also what readers see who prefer reduced motion.
 
 Each row of the screen is a film strip: its contents lie side by side and CSS moves them under the
 window. Contents that several rows show, as text scrolls, are drawn once.
@@ -94,14 +94,14 @@ class Run(NamedTuple):
 def drawn(
     frames: Sequence[Frame], *, title: str, size: Size | None = None, rest: float = 4.0
 ) -> str:
-    """Return an SVG that loops over the frames and shows the last one for `rest` seconds."""
+    """Return an SVG that loops over the frames, from the last one, which stays `rest` seconds."""
     size = size or Size()
     frames = folded(frames)
     began = frames[0].at
     instants = [frame.at - began for frame in frames]
     whole = instants[-1] + rest
     screens = list(zip(*(rows_of(frame.screen, size.rows) for frame in frames), strict=True))
-    film = Film(size, whole)
+    film = Film(size, whole, rest)
     strips = [film.strip(number, instants, history) for number, history in enumerate(screens)]
     cursor = film.cursor(instants, [frame.cursor for frame in frames])
     return _document(size, title, film, [*strips, cursor])
@@ -177,10 +177,11 @@ def _hex(color: Color | None, *, front: bool) -> str | None:
 class Film:
     """The contents of all rows, by name, and their animations."""
 
-    def __init__(self, size: Size, whole: float) -> None:
+    def __init__(self, size: Size, whole: float, rest: float) -> None:
         # Glyphs may be a little wider than their cells; the gap keeps them out of the window.
         self._pitch = _width(size) + GAP
         self._whole = whole
+        self._rest = rest
         self._names: dict[tuple[Run, ...], str] = {}
         self._classes: dict[str, str] = {}
         self._motions: dict[str, str] = {}
@@ -216,11 +217,12 @@ class Film:
     def style(self) -> str:
         """Return the CSS."""
         whole = f"{self._whole:.2f}s"
+        to_the_last = f"{0.98 * self._rest - self._whole:.2f}s"  # not on the border of two frames
         return "\n".join(
             [
                 f"text{{font:{FONT_SIZE}px {FONT}}}",
                 *(f".{name}{{{css}}}" for css, name in self._classes.items()),
-                f".m{{animation:{whole} step-end infinite}}",
+                f".m{{animation:{whole} step-end infinite;animation-delay:{to_the_last}}}",
                 *self._motions.values(),
                 "@media (prefers-reduced-motion:reduce){.m{animation:none!important}}",
             ]

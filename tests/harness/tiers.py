@@ -74,6 +74,7 @@ TABLE = {
     "sim/test_mutations.py": "exhaustive",
     "tooling": "tooling",
     "tooling/bench": "servers",
+    "tooling/package": "slow",
     "tooling/project/test_circles.py": "slow",
     "tooling/project/test_imports.py": "slow",
     "tooling/project/test_layers.py::test_import_brings_no_more_than_it_needs": "slow",

@@ -21,7 +21,7 @@ class Player:
 
     def __init__(self, svg: str) -> None:
         self.root = ElementTree.fromstring(svg)
-        style = self.root.findtext(f"{SVG}style") or ""
+        self.style = style = self.root.findtext(f"{SVG}style") or ""
         self.css = dict(re.findall(r"^\.(\w+)\{(.*)\}$", style, re.MULTILINE))
         self.whole = float(re.findall(r"animation:([\d.]+)s step-end infinite", style)[0])
         self.stops = {
@@ -124,6 +124,9 @@ def test_it_rests_on_the_last_frame_and_begins_again() -> None:
     player = Player(drawn(frames, title="t", size=SMALL, rest=3.0))
     assert player.whole == pytest.approx(2.5 + 3.0)
     assert (player.text(2.4)[0], player.text(2.6)[0]) == ("a", "b")
+    delay = re.search(r"animation-delay:-([\d.]+)s", player.style)
+    assert delay is not None
+    assert player.text(float(delay[1]))[0] == "b"  # what a still picture of it shows
 
 
 def test_who_wants_no_motion_has_none() -> None:
