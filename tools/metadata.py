@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
@@ -23,7 +23,8 @@ class Hook(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
         """Add `readme` and `urls`."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        repository = str(self.config["repository"]).rstrip("/")
+        settings = cast("dict[str, str]", self.config)  # pyright: ignore[reportUnknownMemberType]
+        repository = settings["repository"].rstrip("/")
         tag = f"v{metadata['version']}"
         if repository:
             text = absolute(text, repository, tag)
