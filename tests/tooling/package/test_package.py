@@ -242,11 +242,11 @@ def pythons() -> list[str]:
     """Return the other supported Pythons of this machine, one of each version."""
     found: dict[str, str] = {}
     named = [f"python3.{minor}" for minor in range(11, 20)]
-    places = [*map(shutil.which, named), *PYENV.glob("3.1[1-9].*/bin/python")]
-    for place in filter(None, places):
+    places = [place for name in named if (place := shutil.which(name))]
+    for place in [*places, *map(str, PYENV.glob("3.1[1-9].*/bin/python"))]:
         done = run(place, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
         if done.returncode == 0:
-            found.setdefault(done.stdout.strip(), str(place))
+            found.setdefault(done.stdout.strip(), place)
     found.pop(f"{sys.version_info[0]}.{sys.version_info[1]}", None)
     return list(found.values())
 
