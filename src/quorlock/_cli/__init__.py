@@ -4,6 +4,8 @@
     exit_status.py     exit statuses, and the error messages on stderr
     options.py         the options that name the nodes
     nodes.py           adds these options to the commands that need nodes
+    usage_errors.py    usage errors of click in the form of all errors
+    help.py            `quorlock help`; examples.py has the examples of every command
     config.py          the TOML file, environment variables and passwords behind these options
     durations.py       `30s`, `2h`
     node_pollers.py    polls each node from a thread: for SCAN (`scan`) and for `top`

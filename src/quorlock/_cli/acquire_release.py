@@ -14,33 +14,44 @@ from quorlock._cli.nodes import Source, with_nodes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ttl = click.option("--ttl", type=duration, help="The lease time; else that of the nodes' file.")
+_ttl = click.option(
+    "--ttl", type=duration, help="Lease duration.  [default: ttl of the TOML file, else 10s]"
+)
 
 
 def _token(command: Callable[..., int]) -> Callable[..., int]:
-    meaning = "What `acquire` printed; else QUORLOCK_TOKEN."
+    meaning = "The token that `acquire` printed.  [env: QUORLOCK_TOKEN]"
     return click.option("--token", envvar="QUORLOCK_TOKEN", required=True, help=meaning)(command)
 
 
 @click.command("acquire")
 @click.argument("resource")
 @_ttl
-@click.option("-w", "--wait", type=duration, help="How long to wait for the lock (no limit).")
+@click.option(
+    "-w",
+    "--wait",
+    "--timeout",
+    "wait",
+    type=duration,
+    help="Maximum time to wait for the lock.  [default: no limit]",
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["token", "shell", "json"]),
     default="token",
-    help="shell: variables for eval. json: docs/reference/cli.schema.json.",
+    help="token; shell: variables for eval; json: see docs/reference/cli.schema.json."
+    "  [default: token]",
 )
+@click.option("--json", "form", flag_value="json", help="The same as --format json.")
 @with_nodes
 def acquire(
     source: Source, *, resource: str, ttl: float | None, wait: float | None, form: str
 ) -> int:
-    """Acquire RESOURCE and print the token, by which it is extended and released.
+    """Acquire the lock RESOURCE and print its token, which `extend` and `release` require.
 
-    The lease is not renewed: it ends after its ttl. Prefer `quorlock run`, which renews it, and
-    ends its command if the lease is lost.
+    The lease is not renewed: it expires after its ttl. Prefer `quorlock run`, which renews the
+    lease, and stops its command if the lease is lost.
     """
     with source.redlock() as redlock:
         lease = redlock.lock(resource, ttl=ttl, timeout=wait).acquire()
@@ -61,7 +72,10 @@ def acquire(
 @_ttl
 @with_nodes
 def extend(source: Source, *, resource: str, token: str, ttl: float | None) -> int:
-    """Let RESOURCE be held for its ttl from now on, or longer, if it still is by this token."""
+    """Extend the lease of this token on RESOURCE: it lasts at least its ttl from now.
+
+    Exit status: 79 if the lease has expired or the lock has another holder.
+    """
     with source.redlock() as redlock:
         return _still(redlock.extend(resource, token, ttl=ttl), resource)
 
@@ -71,7 +85,10 @@ def extend(source: Source, *, resource: str, token: str, ttl: float | None) -> i
 @_token
 @with_nodes
 def release(source: Source, *, resource: str, token: str) -> int:
-    """Release RESOURCE if it is still held by this token."""
+    """Release the lock RESOURCE if this token still holds it.
+
+    Exit status: 79 if the lease has expired or the lock has another holder.
+    """
     with source.redlock() as redlock:
         return _still(redlock.release(resource, token), resource)
 

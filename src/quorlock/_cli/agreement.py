@@ -23,11 +23,11 @@ _GUARDS = {"uptime": "uptime", "marker": "marker", "none": "None"}
 
 @click.group("nodes")
 def command() -> None:
-    """See and change what the clients of your nodes agree on, while they run.
+    """Show and change the settings that all clients share, while they run.
 
-    Each change is made on one node after the other; it closes the connections of all clients there,
-    which reconnect at once and read it before their next vote. Give the same command again to
-    resume a change that was interrupted.
+    A change is made on one node after the other. It closes the connections of all clients there.
+    They reconnect at once and read the new settings. To resume an interrupted change, repeat the
+    command.
     """
 
 
@@ -47,10 +47,10 @@ def config(source: Source) -> int:
 @click.argument("longest", type=duration, metavar="DURATION")
 @with_nodes
 def max_ttl(source: Source, *, longest: float) -> int:
-    """Let leases last for DURATION, and no longer.
+    """Set the longest lease duration that clients may use.
 
-    To raise it, deploy all clients with the longer max_ttl first: clients with a shorter one are
-    refused from then on. To lower it, give this command first.
+    To raise it, first deploy all clients with the longer max_ttl: clients with a shorter one are
+    refused afterwards. To lower it, give this command first.
     """
     from quorlock._drivers.change_agreement import change_max_ttl
 
@@ -62,7 +62,7 @@ def max_ttl(source: Source, *, longest: float) -> int:
 @click.argument("guards", metavar="GUARD[,GUARD]")
 @with_nodes
 def guard(source: Source, *, guards: str) -> int:
-    """Let clients have these restart guards: uptime, marker, none.
+    """Set the restart guards that clients may use: uptime, marker, none.
 
     Give two of them while you deploy clients that change from one to the other.
     """
@@ -77,24 +77,24 @@ def guard(source: Source, *, guards: str) -> int:
 
 @command.command("add")
 @click.argument("url")
-@click.option("--finish", is_flag=True, help="All clients list it by now.")
+@click.option("--finish", is_flag=True, help="Finish: all clients list it.")
 @with_nodes
 def add(source: Source, *, url: str, finish: bool) -> int:
-    """Add a node: let clients list it beside the others.
+    """Add a node: allow clients to list it.
 
-    Then deploy all clients with the longer list, and give the command again with --finish.
+    Then deploy all clients with the longer list, and repeat the command with --finish.
     """
     return _resize(source, url, joins=True, finish=finish)
 
 
 @command.command("remove")
 @click.argument("url")
-@click.option("--finish", is_flag=True, help="No client lists it any more.")
+@click.option("--finish", is_flag=True, help="Finish: no client lists it.")
 @with_nodes
 def remove(source: Source, *, url: str, finish: bool) -> int:
-    """Remove a node, dead or alive: let clients leave it out of their lists.
+    """Remove a node, dead or alive: allow clients to omit it.
 
-    Then deploy all clients with the shorter list, and give the command again with --finish.
+    Then deploy all clients with the shorter list, and repeat the command with --finish.
     """
     return _resize(source, url, joins=False, finish=finish)
 

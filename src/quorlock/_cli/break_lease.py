@@ -10,13 +10,15 @@ from quorlock._cli.nodes import Source, with_nodes
 
 @click.command("break")
 @click.argument("resource")
-@click.option("--yes", is_flag=True, help="Do it; without, it is only shown.")
+@click.option(
+    "--yes", is_flag=True, help="Release it. Without this option the holder is only shown."
+)
 @with_nodes
 def command(source: Source, *, resource: str, yes: bool) -> int:
-    """Release RESOURCE by force, whatever its holder does.
+    """Release the lock RESOURCE by force, even if its holder is running.
 
-    Shows first what it breaks, and breaks only that: a later holder keeps its lock. The process
-    that held the lock continues until it checks the nodes again. Make sure that it has ended first.
+    Shows the holder first and releases only that one: a later holder keeps its lock. The process
+    that held the lock continues until it checks the nodes again. Stop it first.
     """
     from quorlock._cli.inspection_view import UNREACHABLE, as_text, digests
 

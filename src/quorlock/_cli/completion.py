@@ -118,7 +118,7 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(list(_SCRIPTS)))
+@click.argument("shell", type=click.Choice(list(_SCRIPTS)), metavar="bash|zsh|fish")
 def command(*, shell: Literal["bash", "zsh", "fish"]) -> int:
     """Print a shell completion script for `quorlock`, and for the command of `run`.
 

@@ -14,17 +14,25 @@ from quorlock._cli.exit_status import EX_UNAVAILABLE, Failed
     is_flag=True,
     help="Run the same work without the lock, for comparison, and without faults.",
 )
-@click.option("--seconds", type=Seconds(5, 600), help="How long (10; without the lock 5).")
-@click.option("--workers", type=click.IntRange(1, 64), default=8, help="Processes (8).")
-@click.option("--nodes", type=click.IntRange(1, 9), default=5, help="Servers (5).")
 @click.option(
-    "--kill/--no-kill", default=True, help="Kill a minority of the nodes and restart one (yes)."
+    "--seconds", type=Seconds(5, 600), help="Duration in seconds.  [default: 10; with --no-lock 5]"
 )
-@click.option("--stop/--no-stop", default=True, help="Stop a node and continue it (yes).")
+@click.option(
+    "--workers", type=click.IntRange(1, 64), default=8, help="Worker processes.  [default: 8]"
+)
+@click.option("--nodes", type=click.IntRange(1, 9), default=5, help="Servers.  [default: 5]")
+@click.option(
+    "--kill/--no-kill",
+    default=True,
+    help="Kill a minority of the nodes and restart one.  [default: kill]",
+)
+@click.option(
+    "--stop/--no-stop", default=True, help="Stop a node and continue it.  [default: stop]"
+)
 def command(
     *, no_lock: bool, seconds: float | None, workers: int, nodes: int, kill: bool, stop: bool
 ) -> int:
-    """See it work on local servers that fail, in seconds.
+    """Watch locks work on local servers that fail, in ten seconds.
 
     Worker processes add to one shared counter file that is not atomic, each addition under the
     lock, while nodes are killed, come back empty and are stopped. An independent log is checked.

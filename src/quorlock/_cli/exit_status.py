@@ -47,10 +47,10 @@ _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Failed(Exception):
-    """An error that ends the command: the exit status, and the reason in a sentence."""
+    """An error that ends the command: the exit status, the reason, and a hint what to do."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, why: str, hint: str = "") -> None:
+        super().__init__(f"{why}\nhint: {hint}" if hint else why)
         self.status = status
 
 

@@ -6,7 +6,6 @@ exceptions into one.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from importlib import import_module
@@ -16,7 +15,7 @@ import click
 
 from quorlock import __version__
 from quorlock._cli import exit_status
-from quorlock._cli.stdio import hold_places, say
+from quorlock._cli.stdio import hold_places
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
@@ -36,23 +35,41 @@ class CommandEntry(NamedTuple):
     name: str = "command"
 
 
-# In the order of the help text.
-COMMANDS = {
-    "run": CommandEntry("run.command", "Run a command under the lock."),
-    "acquire": CommandEntry(
-        "acquire_release", "Acquire a resource and print the token.", "acquire"
-    ),
-    "extend": CommandEntry("acquire_release", "Extend a lease.", "extend"),
-    "release": CommandEntry("acquire_release", "Release a lease.", "release"),
-    "status": CommandEntry("status", "See who holds what, node by node."),
-    "top": CommandEntry("top.command", "See the nodes and their locks, live."),
-    "break": CommandEntry("break_lease", "Release by force; shows first what it breaks."),
-    "nodes": CommandEntry("agreement", "See and change what the clients of your nodes agree on."),
-    "doctor": CommandEntry("doctor.command", "See whether these nodes are fit for locks."),
-    "bench": CommandEntry("bench.command", "See how fast locks are on your nodes."),
-    "local": CommandEntry("local.command", "Run nodes of your own on this machine."),
-    "demo": CommandEntry("demo", "See it work on local servers that fail, in seconds."),
-    "completion": CommandEntry("completion", "Print a shell completion script."),
+# The groups and their commands, in the order of the help text.
+GROUPS = {
+    "Locks": {
+        "run": CommandEntry("run.command", "Run a command while holding a lock."),
+        "acquire": CommandEntry(
+            "acquire_release", "Acquire a lock and print its token.", "acquire"
+        ),
+        "extend": CommandEntry("acquire_release", "Extend a lease.", "extend"),
+        "release": CommandEntry("acquire_release", "Release a lease.", "release"),
+        "status": CommandEntry("status", "Show which locks are held, and by whom."),
+        "break": CommandEntry("break_lease", "Release a lock by force; shows its holder first."),
+    },
+    "Nodes": {
+        "top": CommandEntry("top.command", "Show nodes and held locks, live."),
+        "doctor": CommandEntry("doctor.command", "Check whether your nodes are ready for locks."),
+        "bench": CommandEntry("bench.command", "Measure how fast locks are on your nodes."),
+        "nodes": CommandEntry("agreement", "Show and change the settings that all clients share."),
+    },
+    "Try it": {
+        "local": CommandEntry("local.command", "Run nodes on this machine."),
+        "demo": CommandEntry("demo", "Watch locks work on local servers that fail."),
+    },
+    "More": {
+        "completion": CommandEntry("completion", "Print a shell completion script."),
+        "help": CommandEntry("help", "Show the help of a command or a topic."),
+        "version": CommandEntry("version", "Show the version."),
+    },
+}
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+
+# Commands of similar programs, and what they are called here.
+_MEANT = {
+    **dict.fromkeys(("lock", "exec"), "did you mean 'run' or 'acquire'?"),
+    **dict.fromkeys(("unlock", "free"), "did you mean 'release'?"),
+    **dict.fromkeys(("ls", "list", "show", "inspect"), "did you mean 'status'?"),
 }
 
 
@@ -68,6 +85,9 @@ class Commands(click.Group):
             return None
         module = import_module(f"quorlock._cli.{entry.module}")
         command: click.Command = getattr(module, entry.name)
+        from quorlock._cli.examples import add_examples
+
+        add_examples(command, cmd_name)
         return command
 
     def resolve_command(
@@ -76,16 +96,17 @@ class Commands(click.Group):
         """Resolve a command as click does, and suggest the nearest name for an unknown one."""
         try:
             return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from difflib import get_close_matches
-
-            for name in get_close_matches(args[0], COMMANDS, n=1):
-                ctx.fail(f"{error.message} Did you mean {name!r}?")
-            raise
+        except click.UsageError:
+            if args[0].startswith("-"):
+                raise
+        # Outside the except block: click's error is not its context.
+        why = f"no such command {args[0]!r}"
+        raise exit_status.Failed(exit_status.EX_USAGE, why, _nearest(args[0]))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        for title, entries in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.help) for name, entry in entries.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin with this text. click would load each one for its help."""
@@ -96,11 +117,28 @@ class Commands(click.Group):
         return [*(CompletionItem(name, help=COMMANDS[name].help) for name in names), *options]
 
 
-@click.command(NAME, cls=Commands, invoke_without_command=True)
+def _nearest(name: str) -> str:
+    """Return the command that an unknown name probably means, as a question."""
+    from difflib import get_close_matches
+
+    if name in _MEANT:
+        return _MEANT[name]
+    near = get_close_matches(name, COMMANDS, n=1)
+    return f"did you mean {near[0]!r}?" if near else "'quorlock help' lists all commands"
+
+
+@click.command(
+    NAME,
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`quorlock help COMMAND` has examples. Topics: `quorlock help environment`,"
+    " `quorlock help exit-codes`.",
+)
 @click.version_option(__version__, prog_name=NAME)
 @click.pass_context
 def commands(context: click.Context) -> int:
-    """quorlock, the distributed lock: Redlock over independent Redis or Valkey nodes."""
+    """Run commands under a distributed lock on independent Redis or Valkey nodes."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     return 0
@@ -126,10 +164,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return status
     except click.exceptions.Exit as error:  # raised by --help and --version
         return error.exit_code
-    except click.ClickException as error:
-        error.show(text := io.StringIO())
-        say(text.getvalue())
-        return exit_status.EX_USAGE
+    except click.UsageError as error:
+        from quorlock._cli.usage_errors import report_usage_error
+
+        return report_usage_error(context.invoked_subcommand if context else None, error)
     except (KeyboardInterrupt, OSError, exit_status.Failed, QuorlockError) as error:
         return exit_status.report_error(context.invoked_subcommand if context else None, error)
     except RuntimeError as error:

@@ -43,19 +43,23 @@ class Source(NodeOptions):
 def with_nodes(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options to a command, which gets `source` as its first argument."""
 
-    @click.option("--nodes", metavar="URL,URL,...", help="The nodes; else QUORLOCK_NODES.")
+    @click.option(
+        "--nodes",
+        metavar="URL,URL,...",
+        help="The nodes, or 'local'.  [env: QUORLOCK_NODES]",
+    )
     @click.option(
         "--config",
         type=click.Path(),
         metavar="FILE",
-        help="Nodes and settings, in TOML; else QUORLOCK_CONFIG, ./quorlock.toml,"
-        " ~/.config/quorlock/quorlock.toml.",
+        help="A TOML file with nodes and settings.  [env: QUORLOCK_CONFIG; default:"
+        " ./quorlock.toml, ~/.config/quorlock/quorlock.toml]",
     )
     @click.option(
         "--password-fd",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Read the nodes' password from this file descriptor; else QUORLOCK_PASSWORD.",
+        help="Read the nodes' password from file descriptor N.  [env: QUORLOCK_PASSWORD]",
     )
     @functools.wraps(command)
     def with_source(

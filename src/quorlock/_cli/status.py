@@ -25,13 +25,24 @@ _LIMIT = 100
 
 @click.command("status")
 @click.argument("resources", metavar="RESOURCE...", nargs=-1)
-@click.option("--match", metavar="PATTERN", help="All that match, as in 'deploy:*'; needs +scan.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), help=f"With --match: at most this many ({_LIMIT})."
+    "--match",
+    metavar="PATTERN",
+    help="Show locks whose names match, as in 'deploy:*'; needs +scan.",
 )
-@click.option("--watch", "watched", is_flag=True, help="Refresh; when piped, print what changes.")
-@click.option("--interval", type=duration, help="With --watch: how often to look (1s).")
-@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.schema.json.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Show at most N locks.  [default: {_LIMIT}]",
+)
+@click.option("--watch", "watched", is_flag=True, help="Refresh; when piped, print changes.")
+@click.option(
+    "--interval", type=duration, help="With --watch: time between refreshes.  [default: 1s]"
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: see docs/reference/cli.schema.json."
+)
 @with_nodes
 def command(
     source: Source,
@@ -43,17 +54,17 @@ def command(
     interval: float | None,
     as_json: bool,
 ) -> int:
-    """See who holds these resources, node by node, and what that comes to.
+    """Show whether each lock RESOURCE is held, and by whom, node by node.
 
-    held: one holder on a quorum. free: no key on any node that answered. split: neither that nor a
-    quorum that is free. leftover: a quorum is free, a minority of nodes still has a key.
+    held: one holder has a quorum of nodes. free: no node that answered has a key. leftover: free,
+    but a minority of nodes still has a key. split: no holder has a quorum, and no quorum is free.
     unreachable: fewer than a quorum of nodes answered.
 
-    --match finds what is held as long as a quorum of nodes lists its keys: any two quorums have a
-    node in common. Keys of other programs that have the prefix are listed too.
+    --match finds every held lock if a quorum of nodes lists its keys. Keys of other programs with
+    the same prefix are listed too.
 
-    Tokens are secrets: holders are shown by a digest. Exit status: 69 if a resource is unreachable,
-    77 if a login or a permission is missing.
+    Tokens are secrets: a holder is shown by a digest. Exit status: 69 if a resource is unreachable,
+    77 if authentication or permission failed.
     """
     _check(resources, match, limit, watched=watched, interval=interval)
     settings, most = source.settings(), limit or _LIMIT

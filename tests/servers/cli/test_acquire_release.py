@@ -92,14 +92,14 @@ def test_a_lock_whose_token_could_not_be_written_is_released(shell: Shell, nodes
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("acquire", "Missing argument 'RESOURCE'"),
+        ("acquire", "RESOURCE is missing"),
         ("acquire a --ttl soon", "'soon' is no duration: 30s, 2h"),
         ("acquire a --ttl 31s", "ttl=31.0: give at most max_ttl=30 s"),
         ("acquire a -w -1s", "'-1s' is no duration"),
         ("acquire quorlock:x", "keys that begin with 'quorlock:' are our own"),
-        ("extend a", "Missing option '--token'"),
+        ("extend a", "--token is missing\nhint: give --token, or set QUORLOCK_TOKEN"),
         ("release a --token ä", "token='(not shown)'"),
-        ("acquire a --colour", "No such option"),
+        ("acquire a --colour", "no such option --colour"),
     ],
 )
 def test_wrong_usage(words: str, message: str, shell: Shell) -> None:

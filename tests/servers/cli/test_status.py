@@ -106,7 +106,7 @@ def test_a_name_cannot_draw_on_the_screen(shell: Shell) -> None:
 
 
 def test_it_asks_for_a_name(shell: Shell) -> None:
-    assert "Missing argument 'RESOURCE...'" in shell.complaint(EX_USAGE, "status")
+    assert "missing argument 'RESOURCE...'" in shell.complaint(EX_USAGE, "status")
 
 
 def test_what_is_acquired_keeps_to_the_schema(shell: Shell) -> None:

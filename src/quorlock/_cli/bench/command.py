@@ -34,23 +34,32 @@ def _callers(text: str) -> tuple[int, ...]:
 
 
 @click.command("bench")
-@click.option("--seconds", type=Seconds(1, 600), default=5, help="How long it takes in all (5).")
+@click.option(
+    "--seconds",
+    type=Seconds(1, 600),
+    default=5,
+    help="Duration of all parts in seconds.  [default: 5]",
+)
 @click.option(
     "--tasks",
     type=_callers,
     default="1,4,16,64",
     metavar="N,N,...",
-    help="How many callers at once, in threads (up to 64) and asyncio tasks (1,4,16,64).",
+    help="Numbers of concurrent callers, in threads (up to 64) and asyncio tasks."
+    "  [default: 1,4,16,64]",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/cli.schema.json.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: see docs/reference/cli.schema.json."
+)
 @with_nodes
 def command(source: Source, *, seconds: float, tasks: tuple[int, ...], as_json: bool) -> int:
-    """See how fast locks are on your nodes: latency, rate, and what bounds them.
+    """Measure how fast locks are on your nodes: latency, rate, and what limits them.
 
-    This loads the nodes. It writes to its own keys, PREFIXquorlock-bench:..., and removes them,
-    also on Ctrl-C.
+    This loads the nodes. It writes only keys named PREFIXquorlock-bench:..., and removes them, also
+    on Ctrl-C.
 
-    Exit status: 1 if leases were lost, or two held the same at once; 69 if the nodes give no lock.
+    Exit status: 1 if leases were lost or two clients held a lock at once; 69 if the nodes grant no
+    lock.
     """
     import threading
 

@@ -10,15 +10,17 @@ from quorlock._cli.nodes import Source, with_nodes
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="As JSON: docs/reference/doctor.schema.json.")
-@click.option("--strict", is_flag=True, help="Exit 1 for a warning too.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON: see docs/reference/doctor.schema.json."
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 for a warning too.")
 @with_nodes
 def command(source: Source, *, as_json: bool, strict: bool) -> int:
-    """See whether these nodes are fit for locks: what was found, why it matters, the fix.
+    """Check whether your nodes are ready for locks: findings, reasons and fixes.
 
-    Checks that lack permissions are reported as such, neither as errors nor as warnings. Writes
-    its own keys (PREFIXquorlock-doctor:..., quorlock:doctor:...), which it removes.
-    docs/reference/doctor.md has every check. Exit status: 1 if there is an error.
+    A check that needs a missing permission is reported as not done. Writes only keys named
+    PREFIXquorlock-doctor:... and quorlock:doctor:..., and removes them.
+    docs/reference/doctor.md describes every check. Exit status: 1 if there is an error.
     """
     from quorlock._cli.doctor.findings import findings, worst
     from quorlock._cli.doctor.fleet_checks import CHECKS

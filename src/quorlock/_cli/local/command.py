@@ -12,31 +12,35 @@ if TYPE_CHECKING:
     from quorlock._cli.local.server import LocalServer, ServerState
 
 
+_COUNT = click.IntRange(1, 9)
+
+
 @click.group("local")
 def command() -> None:
-    """Run nodes of your own on this machine: one set, which `--nodes local` names.
+    """Run nodes on this machine. Use them with `--nodes local`.
 
-    They are real servers on unix sockets that only you can reach, and run until `down` or the
-    machine's end. They keep nothing on disk. They serve processes of this machine alone.
+    They are real servers on unix sockets that only your user can reach. They run until `local down`
+    or a reboot, store nothing on disk, and serve only this machine. Each user has one set of them.
     """
 
 
 @command.command("up")
-@click.option("--nodes", type=click.IntRange(1, 9), help="How many (5).")
-def up(*, nodes: int | None) -> int:
+@click.option("--count", type=_COUNT, metavar="N", help="Number of nodes.  [default: 5]")
+@click.option("--nodes", "count", type=_COUNT, hidden=True)  # the name in earlier recipes
+def up(*, count: int | None) -> int:
     """Start the nodes, and restart those that have died.
 
-    A node that died keeps out until the longest lease that it may have forgotten is over.
+    A node that died does not vote until the longest lease that it may have lost has expired.
     """
     from quorlock._cli.local.nodes import up
 
-    return _show(up(nodes))
+    return _show(up(count))
 
 
 @command.command("down")
 @click.option("--force", is_flag=True, help="Stop the nodes even if a lock is held.")
 def down(*, force: bool) -> int:
-    """Stop the nodes and remove their files. Exit status: 75 if a lock is held."""
+    """Stop and delete the local nodes. Exit status: 75 if a lock is held."""
     from quorlock._cli.local.nodes import down
 
     ended = down(force=force)
@@ -49,7 +53,7 @@ def down(*, force: bool) -> int:
 
 @command.command("status")
 def status() -> int:
-    """See which nodes are up. Exit status: 69 if fewer than a quorum are."""
+    """Show which nodes are up. Exit status: 69 if fewer than a quorum are."""
     from quorlock._cli.local.nodes import present
 
     return _show(present())

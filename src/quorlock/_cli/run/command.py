@@ -28,14 +28,31 @@ _KILL_AFTER, _KILL_AFTER_MAX = 1 / 5, 1 / 4
 @click.command("run", cls=RunCommand)
 @click.argument("resource")
 @click.argument("words", nargs=-1, metavar="-- CMD...")
-@click.option("-n", "--nonblock", is_flag=True, help="One attempt; do not wait for the lock.")
-@click.option("-w", "--wait", type=duration, help="How long to wait for the lock (no limit).")
-@click.option("--ttl", type=duration, help="The lease time, which is renewed.")
-@click.option("--max-hold", type=duration, help="End the command after this time (no limit).")
-@click.option("--no-renew", is_flag=True, help="End the command when the ttl is over.")
-@click.option("--fencing", is_flag=True, help="Give the command a fence, in QUORLOCK_FENCE.")
+@click.option("-n", "--nonblock", is_flag=True, help="Fail at once if the lock is held.")
 @click.option(
-    "--min-hold", type=duration, default=0.0, help="Hold the lock for at least this time (0)."
+    "-w",
+    "--wait",
+    "--timeout",
+    "wait",
+    type=duration,
+    help="Maximum time to wait for the lock.  [default: no limit]",
+)
+@click.option(
+    "--ttl",
+    type=duration,
+    help="Lease duration; renewed while the command runs.  [default: ttl of the TOML file, else"
+    " 10s]",
+)
+@click.option(
+    "--max-hold", type=duration, help="Stop the command after this time.  [default: no limit]"
+)
+@click.option("--no-renew", is_flag=True, help="Stop the command when the ttl is over.")
+@click.option("--fencing", is_flag=True, help="Set QUORLOCK_FENCE for the command.")
+@click.option(
+    "--min-hold",
+    type=duration,
+    default=0.0,
+    help="Keep the lock for at least this time.  [default: 0]",
 )
 @click.option(
     "-E",
@@ -43,35 +60,37 @@ _KILL_AFTER, _KILL_AFTER_MAX = 1 / 5, 1 / 4
     "conflict",
     type=click.IntRange(0, 255),
     metavar="N",
-    help=f"The exit status if another holds it ({EX_TEMPFAIL}).",
+    help=f"Exit status if the lock is held.  [default: {EX_TEMPFAIL}]",
 )
 @click.option(
     "--on-busy",
     type=click.Choice(["fail", "skip"]),
     default="fail",
-    help="If another holds it: fail, or exit with 0 silently, at once unless --wait is given.",
+    help="If the lock is held: fail, or exit with 0 silently, at once unless --wait is given."
+    "  [default: fail]",
 )
 @click.option(
     "--on-lost",
     type=click.Choice(["term", "kill", "warn"]),
     default="term",
-    help="If the lease is lost: TERM and then KILL, KILL at once, or a warning only.",
+    help="If the lease is lost: send TERM and then KILL, KILL at once, or only warn."
+    "  [default: term]",
 )
-@click.option("--kill-after", type=duration, help="From TERM to the end (ttl / 5).")
-@click.option("-c", "--command", "shell", metavar="STRING", help="Run this with /bin/sh.")
-@click.option("-q", "--quiet", is_flag=True, help="No warnings.")
-@click.option("-v", "--verbose", is_flag=True, help="Report each step.")
-@click.option("--json", "as_json", is_flag=True, help="Report as lines of JSON.")
+@click.option("--kill-after", type=duration, help="Time from TERM to KILL.  [default: ttl / 5]")
+@click.option("-c", "--command", "shell", metavar="STRING", help="Run a command line with /bin/sh.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no warnings.")
+@click.option("-v", "--verbose", is_flag=True, help="Print each step.")
+@click.option("--json", "as_json", is_flag=True, help="Log events to stderr as JSON lines.")
 @with_nodes
 def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> int:
-    """Run CMD under the lock on RESOURCE; its exit status is ours.
+    """Run CMD while holding the lock RESOURCE. Exits with CMD's status.
 
-    stdin and stdout are the command's; messages go to stderr. Signals are forwarded to it. It is
-    ended before the lease can be over, whatever the network does, and when we are killed.
+    CMD gets stdin, stdout and forwarded signals; messages go to stderr. CMD is stopped before the
+    lease can expire, and when `quorlock run` is killed.
 
-    Exit status, else: 75 held by another, 69 no quorum of nodes answers, 79 lease lost, 64 wrong
-    usage, 78 configuration, 77 not permitted, 126 CMD cannot be run, 127 it is not found, 128+N
-    ended by signal N, or interrupted by it while waiting.
+    Exit status if CMD did not run or was stopped: 75 the lock is held, 69 no quorum reachable,
+    79 lease lost, 64 wrong usage, 78 configuration, 77 authentication or permission failed, 126 CMD
+    cannot be run, 127 CMD not found, 128+N ended by signal N.
     """
     # Imported here and below: --help and completion load no driver.
     from quorlock._cli.run.reporter import Reporter

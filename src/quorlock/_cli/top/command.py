@@ -10,31 +10,39 @@ from quorlock._cli.status import check_interval
 
 
 @click.command("top")
-@click.option("--interval", type=duration, default=1.0, help="How often to refresh (1s).")
-@click.option("--match", metavar="PATTERN", default="*", help="The resources that match ('*').")
-@click.option("--waiters", is_flag=True, help="Sample acquire attempts, by MONITOR: costly.")
-@click.option("--once", is_flag=True, help="One snapshot, of two samples; default when piped.")
+@click.option(
+    "--interval", type=duration, default=1.0, help="Time between refreshes.  [default: 1s]"
+)
+@click.option(
+    "--match",
+    metavar="PATTERN",
+    default="*",
+    help="Show only locks whose names match.  [default: *]",
+)
+@click.option(
+    "--waiters", is_flag=True, help="Sample acquire attempts with MONITOR, which is costly."
+)
+@click.option("--once", is_flag=True, help="Print one snapshot and exit; the default when piped.")
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="JSON lines: docs/reference/cli.schema.json.",
+    help="Print JSON lines: see docs/reference/cli.schema.json.",
 )
 @with_nodes
 def command(
     source: Source, *, interval: float, match: str, waiters: bool, once: bool, as_json: bool
 ) -> int:
-    """See the nodes and their locks, live: their state and speed, and which locks are held.
+    """Show the nodes, their state and speed, and the held locks, live.
 
-    p50, max: duration of recent TIME commands. conns: connections of quorlock's clients, ours among
-    them. keys, ops/s: in the database, and of all clients. nodes: how many have the holder's key.
-    seen: for how long we see this holder. changes: how often we saw the lock change hands.
+    p50, max: duration of recent TIME commands. conns: connections of quorlock's clients, including
+    this one. keys: in the database. ops/s: of all clients. nodes: how many have the holder's key.
+    seen: how long `top` has seen this holder. changes: how often it saw a new holder.
 
-    --waiters needs +monitor. Nodes do not track waiting clients, but waiting clients retry. For
-    half a second of each look (at most half of it) MONITOR on one node shows its commands, which
-    costs it two thirds of its speed if it is busy. tried: connections that tried to acquire, the
-    winner too; one of them may stand for many waiting callers, and a client that pauses for longer
-    is not seen.
+    --waiters needs +monitor. Nodes do not track waiting clients, but these retry. For up to half of
+    each interval MONITOR shows the commands of one node, which slows a busy node to a third. tried:
+    connections that tried to acquire, including the winner. One connection may stand for many
+    waiting callers.
 
     A dash: a permission is missing. Any string with the prefix may be a lock: without a prefix,
     keys of other programs are listed too.

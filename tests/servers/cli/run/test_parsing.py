@@ -92,16 +92,16 @@ def test_the_options_of_a_command_reach_it(words: str, output: str, run: Runner)
 
 
 MISUSES = {
-    "": "Missing argument 'RESOURCE'",
+    "": "RESOURCE is missing",
     "-- touch made": "RESOURCE is missing before '--'",
     "-n --ttl 5s -- touch made": "RESOURCE is missing before '--'",
-    "--nonesuch -- touch made": "No such option",
+    "--nonesuch -- touch made": "no such option --nonesuch",
     "-c -- touch made": "two commands",
     "R": "the command is missing",
     "R --": "the command is missing",
     "R -n": "the command is missing",
     "R --ttl": "requires an argument",
-    "R --nonesuch touch made": "No such option",
+    "R --nonesuch touch made": "no such option --nonesuch",
     "R --ttl touch made": "no duration",
     "R -c true touch made": "two commands: that of -c, and 'touch'",
     "R -c true -- touch made": "two commands",

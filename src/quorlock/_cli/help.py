@@ -1,0 +1,73 @@
+"""`quorlock help`: the help of a command, and the topics that concern all commands."""
+
+from __future__ import annotations
+
+import click
+
+from quorlock._cli.exit_status import EX_USAGE, Failed
+
+_ENVIRONMENT = """\
+Environment variables of quorlock
+
+Read by every command that uses nodes; an option goes before its variable:
+  QUORLOCK_NODES     the nodes, as URLs separated by commas, or 'local'
+  QUORLOCK_CONFIG    a TOML file with nodes and settings
+  QUORLOCK_PASSWORD  the password of the nodes whose URL has none
+
+Read by `extend` and `release`:
+  QUORLOCK_TOKEN     the token that `acquire` printed
+
+Set by `run` for its command:
+  QUORLOCK_RESOURCE     the name of the lock
+  QUORLOCK_TOKEN        the token of the lease
+  QUORLOCK_TTL          the lease time, in seconds
+  QUORLOCK_VALID_UNTIL  the end of the lease at the start of the command
+  QUORLOCK_FENCE        the fence, with --fencing
+
+Also obeyed: NO_COLOR and TERM (colours), XDG_CONFIG_HOME (the TOML file), XDG_STATE_HOME (the
+local nodes).
+"""
+
+_EXIT_CODES = """\
+Exit statuses of quorlock
+
+    0  done
+   64  wrong usage: an option, a name, an impossible time
+   69  no quorum of nodes answered, or something is not installed
+   71  too few descriptors, threads, processes, or too little memory
+   74  stdout cannot be written
+   75  the lock is held by another client
+   77  authentication or permission failed
+   78  configuration: no nodes, an error in the file, unsuitable nodes
+   79  the lease is lost
+  126  run: the command cannot be run
+  127  run: the command is not found
+128+N  ended by signal N: 130 Ctrl-C, 143 TERM, 129 HUP
+
+`run` exits with the status of its command. Other commands may add a status: see their help.
+"""
+
+TOPICS = {"environment": _ENVIRONMENT, "exit-codes": _EXIT_CODES}
+
+
+@click.command("help")
+@click.argument("names", nargs=-1, metavar="[COMMAND|TOPIC]")
+@click.pass_context
+def command(context: click.Context, *, names: tuple[str, ...]) -> int:
+    """Show the help of COMMAND, or of a topic: environment, exit-codes."""
+    if len(names) == 1 and names[0] in TOPICS:
+        click.echo(TOPICS[names[0]], nl=False)
+    else:
+        click.echo(_context_of(context.find_root(), names).get_help())
+    return 0
+
+
+def _context_of(context: click.Context, names: tuple[str, ...]) -> click.Context:
+    for name in names:
+        group = context.command
+        if not isinstance(group, click.Group):
+            raise Failed(EX_USAGE, f"{context.command_path!r} has no command {name!r}")
+        _, found, _ = group.resolve_command(context, [name])
+        if found is not None:
+            context = click.Context(found, info_name=name, parent=context)
+    return context
