@@ -46,7 +46,8 @@ def test_each_command_has_examples() -> None:
 )
 def test_each_example_is_parsed_as_it_stands(path: str, example: str) -> None:
     """It is an example of its command, whose help has it, and click accepts every word."""
-    context, command = commands.make_context(NAME, words_of(example)), commands
+    command: click.Group = commands
+    context = commands.make_context(NAME, words_of(example))
     words = [*context._protected_args, *context.args]
     for name in path.split():
         assert words[0] == name
