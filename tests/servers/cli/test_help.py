@@ -45,7 +45,7 @@ def test_each_command_has_examples() -> None:
     ("path", "example"), [(path, example) for path in EXAMPLES for example in EXAMPLES[path]]
 )
 def test_each_example_is_parsed_as_it_stands(path: str, example: str) -> None:
-    """It is an example of its command, whose help has it, and click accepts every word."""
+    """Parse each example with its command, whose help shows it."""
     command: click.Group = commands
     context = commands.make_context(NAME, words_of(example))
     words = [*context._protected_args, *context.args]
