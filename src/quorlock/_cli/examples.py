@@ -37,6 +37,8 @@ EXAMPLES: dict[str, Sequence[str]] = {
         "quorlock nodes add redis://d:6379 --finish",
     ),
     "nodes remove": ("quorlock nodes remove redis://a:6379",),
+    "nodes fresh": ("quorlock nodes fresh", "quorlock nodes fresh --yes"),
+    "nodes reset-config": ("quorlock nodes reset-config", "quorlock nodes reset-config --yes"),
     "local up": ("quorlock local up", "quorlock local up --count 3"),
     "local down": ("quorlock local down",),
     "local status": ("quorlock local status",),
