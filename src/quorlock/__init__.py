@@ -31,7 +31,7 @@ from quorlock._core.results import NodeStatus
 from quorlock._nodes.node import Node
 from quorlock._nodes.tls import Tls
 from quorlock._sync.lease import Lease
-from quorlock._sync.lock import Lock
+from quorlock._sync.lock import Lock, LockDecorator
 from quorlock._sync.redlock import Redlock
 from quorlock.errors import (
     AcquireError,
@@ -58,6 +58,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Lock",
+    "LockDecorator",
     "Node",
     "NodeError",
     "NodeStatus",

@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from quorlock._api.context_stack import block_of_caller
+from quorlock._api.decorators import ResourceOfCall, check_decorated
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.lock import LockBase
 from quorlock._api.misuse import BlockingObject
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._core import redlock as flows
 from quorlock._sync.lease import Lease, drop, enter_block, exit_block
-from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorlock._drivers.sync.driver import Driver  # noqa: F401 (named below in a string)
@@ -100,27 +100,32 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: every call of it runs under the lock."""
-        works: object = callable(function)  # at run time, the annotation is not checked
-        if not works or not _is_done_on_return(function):
-            fix = "decorate a plain function; for a coroutine function take quorlock.asyncio"
-            raise ConfigError("function", function, fix)
+        return _decorated(function, lambda *_, **__: self)
 
-        @functools.wraps(function)
-        def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self:
-                return function(*args, **kwargs)
 
-        return locked
+class LockDecorator(ResourceOfCall[Lock]):
+    """A decorator that takes the resource from the arguments of every call.
+
+    `Redlock.lock` returns it for a function in place of a name; it can only decorate.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function: every call runs under the lock that its arguments name."""
+        return _decorated(function, self._lock_for)
+
+
+def _decorated(function: Callable[P, R], lock_for: Callable[P, Lock]) -> Callable[P, R]:
+    check_decorated(function, "function")
+
+    @functools.wraps(function)
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        with lock_for(*args, **kwargs):
+            return function(*args, **kwargs)
+
+    return locked
 
 
 def _is_over(lease: Lease) -> bool:
     return not lease.held
-
-
-def _is_done_on_return(function: object) -> bool:
-    """Return whether a call runs the body; of a generator or coroutine it would run unlocked."""
-    # Here: it takes a third of the import time of quorlock, and few programs decorate.
-    from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
-
-    kinds = (isasyncgenfunction, iscoroutinefunction, isgeneratorfunction)
-    return not any(is_kind(function) for is_kind in kinds)

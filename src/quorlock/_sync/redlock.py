@@ -9,8 +9,9 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
+from quorlock._api.decorators import ResourceFunction
 from quorlock._api.inspection import Inspection, token_of
 from quorlock._api.lease import state_of
 from quorlock._api.lease_state import LeaseState
@@ -25,7 +26,7 @@ from quorlock._core.redlock import AcquireRequest
 from quorlock._core.results import Extended, ExtendFailed, is_unreachable
 from quorlock._nodes.node import Node
 from quorlock._sync.lease import Lease
-from quorlock._sync.lock import Lock
+from quorlock._sync.lock import Lock, LockDecorator
 
 if TYPE_CHECKING:
     from quorlock._drivers.sync.driver import Driver
@@ -48,9 +49,35 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         )
         _watch_exit()
 
+    @overload
     def lock(
         self,
         resource: str | bytes,
+        *,
+        ttl: Seconds | None = ...,
+        timeout: Seconds | None = ...,
+        renew: bool = ...,
+        max_hold: Seconds = ...,
+        fencing: bool = ...,
+        on_warning: Callable[[Lease], object] | None = ...,
+    ) -> Lock: ...
+
+    @overload
+    def lock(
+        self,
+        resource: ResourceFunction,
+        *,
+        ttl: Seconds | None = ...,
+        timeout: Seconds | None = ...,
+        renew: bool = ...,
+        max_hold: Seconds = ...,
+        fencing: bool = ...,
+        on_warning: Callable[[Lease], object] | None = ...,
+    ) -> LockDecorator: ...
+
+    def lock(
+        self,
+        resource: str | bytes | ResourceFunction,
         *,
         ttl: Seconds | None = None,
         timeout: Seconds | None = None,
@@ -58,11 +85,13 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         max_hold: Seconds = MAX_HOLD,
         fencing: bool = False,
         on_warning: Callable[[Lease], object] | None = None,
-    ) -> Lock:
+    ) -> Lock | LockDecorator:
         """Return a lock on the resource; no node is asked yet.
 
         Args:
-            resource: the name of the protected resource; its Redis key is `prefix + resource`.
+            resource: the name of the protected resource; its Redis key is `prefix + resource`.  Or
+                a function that returns it, for a decorator: every call of the decorated function
+                passes its arguments to that function.
             ttl: the lease time in seconds; default: the Redlock's.
             timeout: how long to wait for the lock, in seconds; None without limit, 0 for one
                 attempt.
@@ -77,7 +106,11 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
             ConfigError: an argument cannot work.
         """
         terms = renewal_options(renew, max_hold, on_warning)
-        return Lock(self._session, resource, ttl, timeout, fencing, terms)
+
+        def make(name: str | bytes) -> Lock:
+            return Lock(self._session, name, ttl, timeout, fencing, terms)
+
+        return LockDecorator(make, resource) if callable(resource) else make(resource)
 
     def adopt(
         self,

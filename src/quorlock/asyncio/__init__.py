@@ -12,7 +12,7 @@ from quorlock._core.results import NodeStatus
 from quorlock._nodes.node import Node
 from quorlock._nodes.tls import Tls
 from quorlock.asyncio.lease import Lease
-from quorlock.asyncio.lock import Lock
+from quorlock.asyncio.lock import Lock, LockDecorator
 from quorlock.asyncio.redlock import Redlock
 from quorlock.errors import (
     AcquireError,
@@ -37,6 +37,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Lock",
+    "LockDecorator",
     "Node",
     "NodeError",
     "NodeStatus",

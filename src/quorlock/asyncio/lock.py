@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from quorlock._api.context_stack import block_of_caller
+from quorlock._api.decorators import ResourceOfCall, check_decorated
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.lock import LockBase
 from quorlock._api.misuse import AsyncioObject
@@ -21,7 +21,6 @@ from quorlock._core.config import Seconds
 from quorlock._drivers.aio.driver import Driver
 from quorlock.asyncio.lease import Lease, drop, enter_block, exit_block
 from quorlock.asyncio.loss_watcher import OnLost, checked_on_lost
-from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorlock.asyncio.renewal import RenewalTasks
@@ -123,13 +122,32 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         self, function: Callable[P, Coroutine[Any, Any, R]]
     ) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorate a coroutine function: every call of it runs under the lock."""
-        if not inspect.iscoroutinefunction(function):
-            fix = "decorate a coroutine function; for a function take quorlock"
-            raise ConfigError("function", function, fix)
+        return _decorated(function, lambda *_, **__: self)
 
-        @functools.wraps(function)
-        async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with self:
-                return await function(*args, **kwargs)
 
-        return locked
+class LockDecorator(ResourceOfCall[Lock]):
+    """A decorator that takes the resource from the arguments of every call.
+
+    `Redlock.lock` returns it for a function in place of a name; it can only decorate.
+    """
+
+    __slots__ = ()
+
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> Callable[P, Coroutine[Any, Any, R]]:
+        """Decorate a coroutine function: every call runs under the lock that its arguments name."""
+        return _decorated(function, self._lock_for)
+
+
+def _decorated(
+    function: Callable[P, Coroutine[Any, Any, R]], lock_for: Callable[P, Lock]
+) -> Callable[P, Coroutine[Any, Any, R]]:
+    check_decorated(function, "coroutine function")
+
+    @functools.wraps(function)
+    async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        async with lock_for(*args, **kwargs):
+            return await function(*args, **kwargs)
+
+    return locked

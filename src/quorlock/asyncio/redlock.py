@@ -6,7 +6,9 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
+from typing import overload
 
+from quorlock._api.decorators import ResourceFunction
 from quorlock._api.inspection import Inspection, token_of
 from quorlock._api.lease import state_of
 from quorlock._api.misuse import AsyncioObject
@@ -22,7 +24,7 @@ from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.loop_driver import LoopDriver
 from quorlock._nodes.node import Node
 from quorlock.asyncio.lease import Lease
-from quorlock.asyncio.lock import Lock
+from quorlock.asyncio.lock import Lock, LockDecorator
 from quorlock.asyncio.loss_watcher import OnLost, checked_on_lost
 
 
@@ -52,9 +54,37 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         # At the latest when the last lock and lease are garbage.
         weakref.finalize(session, driver.end_soon)
 
+    @overload
     def lock(
         self,
         resource: str | bytes,
+        *,
+        ttl: Seconds | None = ...,
+        timeout: Seconds | None = ...,
+        renew: bool = ...,
+        max_hold: Seconds = ...,
+        fencing: bool = ...,
+        on_warning: Callable[[Lease], object] | None = ...,
+        on_lost: OnLost = ...,
+    ) -> Lock: ...
+
+    @overload
+    def lock(
+        self,
+        resource: ResourceFunction,
+        *,
+        ttl: Seconds | None = ...,
+        timeout: Seconds | None = ...,
+        renew: bool = ...,
+        max_hold: Seconds = ...,
+        fencing: bool = ...,
+        on_warning: Callable[[Lease], object] | None = ...,
+        on_lost: OnLost = ...,
+    ) -> LockDecorator: ...
+
+    def lock(
+        self,
+        resource: str | bytes | ResourceFunction,
         *,
         ttl: Seconds | None = None,
         timeout: Seconds | None = None,
@@ -63,11 +93,13 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         fencing: bool = False,
         on_warning: Callable[[Lease], object] | None = None,
         on_lost: OnLost = "cancel",
-    ) -> Lock:
+    ) -> Lock | LockDecorator:
         """Return a lock on the resource; no node is asked yet.
 
         Args:
-            resource: the name of the protected resource; its Redis key is `prefix + resource`.
+            resource: the name of the protected resource; its Redis key is `prefix + resource`.  Or
+                a function that returns it, for a decorator: every call of the decorated function
+                passes its arguments to that function.
             ttl: the lease time in seconds; default: the Redlock's.
             timeout: how long to wait for the lock, in seconds; None without limit, 0 for one
                 attempt.
@@ -84,7 +116,11 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
             ConfigError: an argument cannot work.
         """
         terms = renewal_options(renew, max_hold, on_warning)
-        return Lock(self._session, resource, ttl, timeout, fencing, terms, on_lost)
+
+        def make(name: str | bytes) -> Lock:
+            return Lock(self._session, name, ttl, timeout, fencing, terms, on_lost)
+
+        return LockDecorator(make, resource) if callable(resource) else make(resource)
 
     async def adopt(
         self,

@@ -402,20 +402,20 @@ CALLS = [
     calling(
         "a coroutine function under a blocking lock",
         "function=<function coroutine_function…>: decorate a …function; for a coroutine function"
-        " take quorlock.asyncio",
+        " take a lock of quorlock.asyncio",
         lambda redlock: real(redlock.lock("x"))(coroutine_function),
         only="blocking",
     ),
     calling(
         "something else under a blocking lock",
-        "function=5: decorate a …function; for a coroutine function take quorlock.asyncio",
+        "function=5: decorate a …function; give a function",
         lambda redlock: real(redlock.lock("x"))(5),
         only="blocking",
     ),
     calling(
         "a function under an asyncio lock",
-        "function=<function function…>: decorate a coroutine function; for a function take"
-        " quorlock",
+        "function=<function function…>: decorate a coroutine function; for a plain function take"
+        " a lock of quorlock",
         lambda redlock: real(redlock.lock("x"))(function),
         only="asyncio",
     ),

@@ -757,7 +757,7 @@ async def test_on_lost_flag_lets_the_body_run(nodes: Servers) -> None:
                 went_on = True
         assert went_on
         with pytest.raises(ConfigError, match="on_lost='ring'"):
-            redlock.lock("a", on_lost="ring")  # type: ignore[arg-type]
+            redlock.lock("a", on_lost="ring")  # type: ignore[call-overload]
 
 
 async def test_an_extended_block_is_not_cancelled_at_its_first_end(nodes: Servers) -> None:

@@ -13,7 +13,7 @@ import quorlock
 import quorlock.asyncio as aio
 from quorlock._api.misuse import AsyncioObject, BlockingObject
 
-CLASSES = ("Redlock", "Lock", "Lease")
+CLASSES = ("Redlock", "Lock", "LockDecorator", "Lease")
 
 # Only in asyncio: a thread cannot be cancelled.
 ONLY_ASYNCIO = {("Redlock", "lock"): {"on_lost"}, ("Redlock", "adopt"): {"on_lost"}}
@@ -174,6 +174,7 @@ def test_what_waits_is_a_coroutine_function_in_asyncio(name: str) -> None:
             *("__enter__", "__exit__"),
         },
         "Lock": {"acquire", "locked", "try_acquire", "__enter__", "__exit__"},
+        "LockDecorator": set[str](),
         "Lease": {"extend", "hand_over", "release", "__enter__", "__exit__"},
     }
     for module, wanted in ((quorlock, set[str]()), (aio, verbs[name])):

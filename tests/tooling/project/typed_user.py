@@ -88,6 +88,10 @@ def use_blocking() -> None:
         print(views, statuses, now(), lock.locked(), redlock.release("a", lease.token))
 
 
+def by_number(number: int, **_: object) -> str:
+    return f"invoice:{number}"
+
+
 def use_decorator(redlock: quorlock.Redlock) -> None:
     @redlock.lock("nightly")
     def nightly(tons: int, *, fast: bool = False) -> str:
@@ -95,6 +99,20 @@ def use_decorator(redlock: quorlock.Redlock) -> None:
 
     assert_type(nightly(3, fast=True), str)
     as_written: Callable[[int], str] = nightly
+    decorator = redlock.lock(by_number, ttl=5)
+    assert_type(decorator, quorlock.LockDecorator)
+
+    @decorator
+    def charge(number: int, *, euros: float) -> bool:
+        return number > euros
+
+    @redlock.lock(lambda text: f"{text}")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    def shout(text: str) -> str:
+        return text.upper()
+
+    assert_type(charge(42, euros=1.0), bool)
+    assert_type(shout("a"), str)
+    charge("42")  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
     print(as_written)
 
 
@@ -131,6 +149,14 @@ async def use_async_decorator(redlock: aio.Redlock) -> None:
         print(asyncio.create_task(nightly(2)))
     assert_type(task.result(), str)
     as_written: Callable[[int], Coroutine[Any, Any, str]] = nightly
+    decorator = redlock.lock(by_number, on_lost="flag")
+    assert_type(decorator, aio.LockDecorator)
+
+    @decorator
+    async def charge(number: int, *, euros: float) -> bool:
+        return number > euros
+
+    assert_type(await charge(42, euros=1.0), bool)
     print(as_written)
 
 
