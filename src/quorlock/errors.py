@@ -171,6 +171,9 @@ class AcquireTimeout(AcquireError, TimeoutError):
     Attributes:
         holder_ttl: the most seconds until the holder's keys expire on a quorum; None if no node
             reported it, or if they do not expire.
+        holder: who holds it, by the `owner` of its `Redlock` (host:pid by default); None if no
+            quorum of nodes names the same, or if the client that holds it has none.  It is what
+            another client has written: show it, and decide nothing by it.
     """
 
     def __init__(
@@ -180,10 +183,12 @@ class AcquireTimeout(AcquireError, TimeoutError):
         attempts: int,
         elapsed: float,
         holder_ttl: float | None = None,
+        holder: str | None = None,
     ) -> None:
         super().__init__(resource, votes, attempts, elapsed)
         self.holder_ttl = holder_ttl
-        self.args: tuple[Any, ...] = (*self.args, holder_ttl)
+        self.holder = holder
+        self.args: tuple[Any, ...] = (*self.args, holder_ttl, holder)
 
     def __str__(self) -> str:
         return f"{self.resource!r} {self._why()} {self._effort()}{self._hint()}"
@@ -197,7 +202,7 @@ class AcquireTimeout(AcquireError, TimeoutError):
             return "was granted by a quorum of nodes, but they did not agree on a fence"
         refused = [vote.node for vote in self.votes if vote.vote == "refused"]
         which = f" ({', '.join(refused)})" if len(refused) < n else ""
-        return f"is held by another: {len(refused)} of {n} nodes refused{which}"
+        return f"is held by {self.holder or 'another'}: {len(refused)} of {n} nodes refused{which}"
 
     def _hint(self) -> str:
         if self.holder_ttl is not None:

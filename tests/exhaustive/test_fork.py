@@ -135,6 +135,19 @@ def test_the_childs_copy_of_a_lease(nodes: Servers) -> None:
         assert lease.release()
 
 
+def test_a_child_is_the_owner_of_its_locks(nodes: Servers) -> None:
+    """Not its parent, whose Redlock it uses; nor the child after its parent's next lock."""
+    with Redlock(nodes.urls, owner="job {pid}", **PATIENT) as redlock:
+
+        def work() -> None:
+            with redlock.lock("a"):
+                assert redlock.inspect("a").owner == f"job {os.getpid()}"
+
+        in_child(work)
+        with redlock.lock("a"):
+            assert redlock.inspect("a").owner == f"job {os.getpid()}"
+
+
 def test_a_renewed_lease_is_renewed_by_the_parent_alone(nodes: Servers) -> None:
     """The child's copy is over and nothing renews it there; its own locks are renewed as ever."""
     with Redlock(nodes.urls, ttl=1.0) as redlock:

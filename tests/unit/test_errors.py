@@ -70,6 +70,13 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
         DESIGN_EXAMPLE,
     ),
     (
+        AcquireTimeout("r", [held(A), held(B), held(C)], 1, 0.002, 8.9, "web-3:4711 backup"),
+        (
+            "'r' is held by web-3:4711 backup: 3 of 3 nodes refused after 1 attempt in 2 ms; the"
+            " holder's lease ends in at most 8.9 s"
+        ),
+    ),
+    (
         AcquireTimeout("r", [held(A)], 1, 0.00149),
         "'r' is held by another: 1 of 1 nodes refused after 1 attempt in 1 ms",
     ),
@@ -205,6 +212,8 @@ def test_facts_are_attributes() -> None:
     votes.clear()
     assert len(timeout.votes) == 2, "its own copy"
     assert AcquireTimeout("r", [], 1, 0.0).holder_ttl is None
+    assert AcquireTimeout("r", [], 1, 0.0).holder is None
+    assert AcquireTimeout("r", votes, 3, 1.5, 0.25, "web-3").args[4:] == (0.25, "web-3")
     for error in (QuorumUnreachable("r", [down(A)], 2, 0.5), NodeError("r", [down(A)], 2, 0.5)):
         assert (error.resource, error.votes) == ("r", (down(A),))
         assert (error.attempts, error.elapsed) == (2, 0.5)

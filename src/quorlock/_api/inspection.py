@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Literal, NamedTuple, TypeAlias
 
+from quorlock._core.owner import readable
 from quorlock._core.tally import quorum
 from quorlock._core.votes import Answer
 from quorlock.errors import VoteCode
@@ -21,6 +22,8 @@ class NodeView(NamedTuple):
         ttl_left: seconds until the key expires; None if absent or without expiry.
         error: why the node gave no answer about the lock; "" if it did.
         code: the reason, for programs; None if it did.
+        owner: who the holder is, as it says itself: the `owner` of its `Redlock`; None if its token
+            has none, as those of other libraries.
     """
 
     node: str
@@ -28,6 +31,7 @@ class NodeView(NamedTuple):
     ttl_left: float | None
     error: str
     code: VoteCode | None = None
+    owner: str | None = None
 
 
 class Inspection(NamedTuple):
@@ -39,12 +43,14 @@ class Inspection(NamedTuple):
             leftovers or contenders), "unreachable" (fewer than a quorum answered).
         ttl_left: seconds until the keys of a quorum have expired; None if free or never.
         nodes: the view of each node.
+        owner: who holds it, if one holder has a quorum and says it.
     """
 
     resource: str
     verdict: Verdict
     ttl_left: float | None
     nodes: tuple[NodeView, ...]
+    owner: str | None = None
 
 
 def inspection(
@@ -54,7 +60,7 @@ def inspection(
     views = tuple(map(_view, addresses, answers))
     verdict = _verdict(views)
     left = ttl_left_ms / 1000 if ttl_left_ms and verdict != "free" else None
-    return Inspection(resource, verdict, left, views)
+    return Inspection(resource, verdict, left, views, _owner(views) if verdict == "held" else None)
 
 
 def token_of(holder: str, answers: tuple[Answer, ...]) -> bytes | None:
@@ -78,7 +84,14 @@ def _view(address: str, answer: Answer) -> NodeView:
         ttl_left=left / 1000 if left is not None and left >= 0 else None,
         error="" if is_told else answer.reason,
         code=None if is_told else answer.code,
+        owner=readable(answer.owner),
     )
+
+
+def _owner(views: tuple[NodeView, ...]) -> str | None:
+    holders = Counter(view.holder for view in views if view.holder is not None)
+    ((most, _),) = holders.most_common(1)
+    return next(view.owner for view in views if view.holder == most)
 
 
 def _verdict(views: tuple[NodeView, ...]) -> Verdict:

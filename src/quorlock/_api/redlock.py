@@ -8,8 +8,10 @@ from typing import Generic, NoReturn, TypeVar
 
 from quorlock._api.session import Session
 from quorlock._core.config import Policy, RestartGuard, Seconds, policy
+from quorlock._core.owner import DEFAULT_OWNER
 from quorlock._core.results import NodeStatus
 from quorlock._drivers.abc import AnyDriver
+from quorlock._drivers.entropy import SystemEntropy
 from quorlock._nodes.node import Node
 from quorlock._nodes.resolve import as_nodes
 
@@ -35,6 +37,9 @@ class RedlockBase(ABC, Generic[D]):
             "uptime", by a "marker" among its keys (which FLUSHALL and old snapshots lose too), or
             None: not at all, where nodes are born empty (tests, CI).
         prefix: the start of the Redis key, before the resource's name.
+        owner: who holds its locks, for other clients to see: `inspect`, `AcquireTimeout.holder`
+            and `quorlock status` show it.  "{host}" and "{pid}" stand for the name of the machine
+            and the id of the process.  It is stored on the nodes and no secret; None for no owner.
 
     Raises:
         ConfigError: an argument cannot work; nothing has been sent.
@@ -53,6 +58,7 @@ class RedlockBase(ABC, Generic[D]):
         outage_timeout: Seconds = 5.0,
         restart_guard: RestartGuard = "uptime",
         prefix: str | bytes = "",
+        owner: str | None = DEFAULT_OWNER,
     ) -> None:
         node_states: tuple[Node, ...] = as_nodes(nodes)
         checked = policy(
@@ -67,7 +73,8 @@ class RedlockBase(ABC, Generic[D]):
             restart_guard=restart_guard,
             prefix=prefix,
         )
-        self._session: Session[D] = Session(checked, self._driver(node_states, checked))
+        entropy = SystemEntropy(owner)
+        self._session: Session[D] = Session(checked, self._driver(node_states, checked), entropy)
         self._begin(self._session)
 
     @abstractmethod

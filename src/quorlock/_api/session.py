@@ -14,7 +14,6 @@ from quorlock._core.time import to_seconds
 from quorlock._core.votes import node_votes
 from quorlock._drivers import fork
 from quorlock._drivers.clock import now
-from quorlock._drivers.entropy import SystemEntropy
 from quorlock.errors import ConfigError, LeaseLost, NodeError
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from quorlock._core.rounds import Target
     from quorlock._core.time import Duration, Instant
     from quorlock._core.votes import Answer
+    from quorlock._drivers.entropy import SystemEntropy
 
 D = TypeVar("D")
 
@@ -42,10 +42,10 @@ class Closable(Protocol):
 class Session(Generic[D]):
     """Policy, driver and leases; it lives as long as any object that refers to it."""
 
-    def __init__(self, policy: Policy, driver: D) -> None:
+    def __init__(self, policy: Policy, driver: D, entropy: SystemEntropy) -> None:
         self.policy = policy
         self.driver = driver
-        self.entropy: SystemEntropy = SystemEntropy()
+        self.entropy = entropy
         # Every lease that is not over, by token: the code that removes one may end it.
         self.live: dict[bytes, LeaseState] = {}
         # Leases that a thread has removed from there and is about to release.  A concurrent `close`

@@ -37,11 +37,18 @@ def digests(inspection: Inspection) -> list[str]:
     return [holder for holder, _ in holders(inspection)]
 
 
+def named(inspection: Inspection, holder: str) -> str | None:
+    """Return the owner of the holder with this digest; None if its token has none."""
+    owners = (view.owner for view in inspection.nodes if view.holder == holder)
+    return next(owners, None)
+
+
 def as_facts(inspection: Inspection) -> dict[str, Any]:
     """Return the inspection as `#/$defs/resource` of docs/reference/cli.schema.json."""
     return {
         "resource": inspection.resource,
         "verdict": verdict(inspection),
+        "owner": inspection.owner,
         "ttl_left": inspection.ttl_left,
         "nodes": [view._asdict() | {"error": view.error or None} for view in inspection.nodes],
     }
@@ -61,7 +68,10 @@ def as_line(inspection: Inspection) -> str:
 
 def _sentence(inspection: Inspection) -> str:
     found, n = verdict(inspection), len(inspection.nodes)
-    there = ", ".join(f"{holder} on {count} of {n} nodes" for holder, count in holders(inspection))
+    there = ", ".join(
+        f"{_shown(inspection, holder)} on {count} of {n} nodes"
+        for holder, count in holders(inspection)
+    )
     if found == FREE:
         return "free"
     if found == HELD:
@@ -72,6 +82,11 @@ def _sentence(inspection: Inspection) -> str:
         return f"split: no holder has a quorum, nor is one free; {there}{_end(inspection)}"
     silent = sum(bool(view.error) for view in inspection.nodes)
     return f"unreachable: {silent} of {n} nodes did not reply{'; ' * bool(there)}{there}"
+
+
+def _shown(inspection: Inspection, holder: str) -> str:
+    owner = named(inspection, holder)
+    return holder if owner is None else f"{owner} ({holder})"
 
 
 def _end(inspection: Inspection) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from quorlock._core import fence as fencing
 from quorlock._core.commands import Extend, Inspect, Release
 from quorlock._core.effects import Commit, Receive, Send, Sleep, Timeout
+from quorlock._core.owner import readable
 from quorlock._core.results import (
     Acquired,
     AttemptFailed,
@@ -243,7 +244,8 @@ def _raise_failure(
     if last.reason in _WORTH_RETRYING:
         left = time_until_free_ms(last.answers, policy.quorum)
         holder_ttl = None if left is None else left / 1000
-        raise AcquireTimeout(request.resource, votes, attempts, elapsed, holder_ttl)
+        holder = readable(_common_owner(last.answers, policy.quorum))
+        raise AcquireTimeout(request.resource, votes, attempts, elapsed, holder_ttl, holder)
     error = QuorumUnreachable if last.reason is FailureReason.UNREACHABLE else NodeError
     raise error(request.resource, votes, attempts, elapsed)
 
@@ -272,6 +274,12 @@ def time_until_free_ms(answers: tuple[Answer, ...], needed: int) -> int | None:
         if answer.is_lock_answer and (life := _ttl_left_ms(answer)) is not None
     )
     return lives[needed - 1] if len(lives) >= needed else None
+
+
+def _common_owner(answers: tuple[Answer, ...], needed: int) -> bytes:
+    """Return the encoded owner that a quorum names; b"" if none does."""
+    owners = [answer.owner for answer in answers if answer.owner]
+    return next((owner for owner in owners if owners.count(owner) >= needed), b"")
 
 
 def _ttl_left_ms(answer: Answer) -> int | None:

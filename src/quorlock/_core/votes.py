@@ -49,7 +49,8 @@ class Answer(NamedTuple):
     """One node's answer in one round, with its reason.
 
     `ttl_left_ms` is the remaining ttl of the key found there (-1: no expiry, None: not in the
-    reply); `holder` is the token found by an inspection.  `fence` is the one issued (0: none),
+    reply); `holder` is the token found by an inspection, `owner` the encoded owner in it
+    (b"": none, or not in the reply).  `fence` is the one issued (0: none),
     `clock_us` the node's clock at that time (microseconds since 1970; 0: not in the reply).
     """
 
@@ -60,6 +61,7 @@ class Answer(NamedTuple):
     holder: bytes | None = None
     fence: int = 0
     clock_us: int = 0
+    owner: bytes = b""
 
     @property
     def is_held(self) -> bool:

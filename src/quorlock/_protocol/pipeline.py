@@ -22,6 +22,7 @@ from quorlock._core.commands import (
     Release,
     ScriptedAcquire,
 )
+from quorlock._core.owner import secret_of
 from quorlock._protocol.encoding import encode_command, encode_eval
 from quorlock._protocol.reader import (
     NEED_DATA,
@@ -255,7 +256,8 @@ class RequestPipeline:
 
     def _secrets(self, request: PendingRequest) -> list[str | None]:
         """Return what an error text must not show: the password, and the tokens that were sent."""
-        tokens = [getattr(q.command, "token", b"") for q in (request, *self.pending)]
+        commands = [q.command for q in (request, *self.pending)]
+        tokens = [secret_of(getattr(command, "token", b"")) for command in commands]
         # A shorter one is a user's own: it proves nothing, and is part of many words.
         long_enough = [token for token in tokens if len(token) >= PIECE_MIN]
         return [self._secret, *[token.decode(errors="replace") for token in long_enough]]

@@ -6,7 +6,7 @@ this connection can be trusted to belong to its question.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from quorlock._core.commands import (
     Acquire,
@@ -17,6 +17,7 @@ from quorlock._core.commands import (
     Release,
     ScriptedAcquire,
 )
+from quorlock._core.owner import owner_in
 from quorlock._core.votes import ABSENT, GRANTED, HELD, Answer, Vote
 from quorlock._protocol.redaction import redacted
 from quorlock.errors import VoteCode
@@ -143,7 +144,13 @@ def _extended(reply: Any) -> Answer:
 def _released(reply: Any) -> Answer:
     if type(reply) is int and reply == -3:  # noqa: PLR2004 (see release.lua)
         return GRANTED
-    return _found(reply, None)
+    if not isinstance(reply, list):
+        return _found(reply, None)
+    try:
+        left, owner = cast("list[Any]", reply)
+    except ValueError:
+        return NONSENSE
+    return _found(left, None, owner) if isinstance(owner, bytes) else NONSENSE
 
 
 def _inspected(reply: Any) -> Answer:
@@ -153,7 +160,9 @@ def _inspected(reply: Any) -> Answer:
         return NONSENSE
     if holder is None:
         return ABSENT
-    return _found(ttl_left_ms, holder) if isinstance(holder, bytes) else NONSENSE
+    if not isinstance(holder, bytes):
+        return NONSENSE
+    return _found(ttl_left_ms, holder, owner_in(holder))
 
 
 def _tracked(reply: Any) -> Answer:
@@ -161,14 +170,14 @@ def _tracked(reply: Any) -> Answer:
     return GRANTED
 
 
-def _found(ttl_left_ms: Any, holder: bytes | None) -> Answer:
+def _found(ttl_left_ms: Any, holder: bytes | None, owner: bytes = b"") -> Answer:
     """Return the answer for another's key; `ttl_left_ms` is as in PTTL's replies."""
     if not _whole(ttl_left_ms) or ttl_left_ms < -2:  # noqa: PLR2004
         return NONSENSE
     if ttl_left_ms == -2:  # noqa: PLR2004
         return ABSENT
     code = VoteCode.HELD_WITHOUT_TTL if ttl_left_ms == -1 else VoteCode.HELD
-    return Answer(Vote.REFUSED, code, "", ttl_left_ms, holder)
+    return Answer(Vote.REFUSED, code, "", ttl_left_ms, holder, 0, 0, owner)
 
 
 def _whole(reply: Any) -> bool:

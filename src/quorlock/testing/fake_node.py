@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, TypeAlias, Union
 
 from quorlock import scripts
 from quorlock._core.commands import Acquire, Command, Extend, IssueFence, Release, ScriptedAcquire
+from quorlock._core.owner import owner_in
 from quorlock._protocol.encoding import COUNTER, MARKER
 
 
@@ -205,7 +206,8 @@ class FakeNode:
         if entry.value is None:
             return in_script(WRONG_TYPE, scripts.RELEASE, _GETS)
         if entry.value != token:
-            return ttl_left(entry, at)
+            owner, left = owner_in(entry.value), ttl_left(entry, at)
+            return [left, owner] if owner else left
         if self.read_only:
             return in_script(READ_ONLY, scripts.RELEASE, b"redis.call('DEL'")
         del self.keys[key]
@@ -240,7 +242,7 @@ class FakeNode:
             return [None, -2]
         if entry.value is None:
             return in_script(WRONG_TYPE, scripts.INSPECT, _GETS)
-        return [entry.value, ttl_left(entry, at)]
+        return [entry.value[:4_096], ttl_left(entry, at)]
 
     def guard(self, key: bytes, run_id: bytes, worth: bytes, at: int) -> Reply:
         """Run scripts/guard.lua."""

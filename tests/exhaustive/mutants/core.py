@@ -371,9 +371,23 @@ CORE = [
     Mutant(
         "lua-release-of-anybody",
         "scripts/release.lua",
-        "if redis.call('GET', KEYS[1]) == ARGV[1] then",
-        "if redis.call('GET', KEYS[1]) then",
+        "if holder == ARGV[1] then",
+        "if holder then",
         ("tests/servers/scripts/test_scripts.py",),
+    ),
+    Mutant(
+        "lua-release-tells-the-token",
+        "scripts/release.lua",
+        "string.sub(holder, 34)",
+        "holder",
+        ("tests/servers/scripts/test_scripts.py", "tests/servers/api/test_owner.py"),
+    ),
+    Mutant(
+        "owner-shown-as-it-came",
+        "_core/owner.py",
+        """return "".join(c if c.isprintable() else "?" for c in text)""",
+        "return text",
+        ("tests/unit/core/test_owner.py", "tests/servers/api/test_owner.py"),
     ),
     # --- what a server says -----------------------------------------------------------------------
     Mutant(

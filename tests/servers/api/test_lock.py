@@ -85,7 +85,7 @@ async def test_timeout_0_is_one_attempt(face: Face, nodes: Servers) -> None:
         assert sum(vote.vote == "refused" for vote in error.votes) >= 3
         assert error.holder_ttl is not None
         assert 0 < error.holder_ttl <= 5
-        assert "'a' is held by another" in str(error)
+        assert f"'a' is held by {error.holder}: " in str(error)
     assert left_over(nodes) == {}
 
 

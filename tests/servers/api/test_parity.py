@@ -155,6 +155,7 @@ def test_a_redlock_takes_the_same_settings_in_both_faces(module: Any) -> None:
         "outage_timeout": 5.0,
         "restart_guard": "uptime",
         "prefix": "",
+        "owner": "{host}:{pid}",
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.servers.cli.command import Shell, at_last
 SCHEMA: dict[str, Any] = json.loads(
     (Path(__file__).parents[3] / "docs" / "reference" / "cli.schema.json").read_text()
 )
+OWNER = f"{socket.gethostname()}:{os.getpid()}"
 
 
 def status_of(shell: Shell, resource: str = "a", status: int = 0) -> dict[str, Any]:
@@ -40,10 +43,13 @@ def test_free_and_held(shell: Shell, nodes: Servers) -> None:
         facts = status_of(shell)
         assert facts["verdict"] == "held"
         assert 10 < facts["ttl_left"] <= 20
+        assert facts["owner"] == OWNER
+        assert {node["owner"] for node in facts["nodes"]} == {OWNER}
         assert lease.token not in json.dumps(facts)
         (digest,) = {node["holder"] for node in facts["nodes"]}
         text = shell.answer("status", "a", "b")
-    assert text.startswith(f"'a': held by {digest} on 5 of 5 nodes; a quorum is free in 1")
+    held = f"'a': held by {OWNER} ({digest}) on 5 of 5 nodes; a quorum is free in 1"
+    assert text.startswith(held)
     assert text.count(f"  {digest}, 1") == 5
     assert text.partition("\n'b': free\n")[2].count("  free") == 5
 
@@ -60,6 +66,7 @@ def test_while_nodes_are_killed(shell: Shell, mortal_nodes: Servers) -> None:
     assert facts["nodes"][0] == {
         "node": mortal_nodes[0].path,
         "holder": None,
+        "owner": None,
         "ttl_left": None,
         "error": facts["nodes"][0]["error"],
         "code": "not_connected",

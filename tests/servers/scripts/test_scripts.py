@@ -62,6 +62,41 @@ def test_release_leaves_anothers_key_alone(node: Server) -> None:
     assert (node.execute("GET", KEY), pttl(node)) == (OTHER, -1)
 
 
+DIGITS = b"0123456789abcdef" * 2
+OWNERLESS = [
+    DIGITS,
+    DIGITS + b"@",
+    DIGITS[1:] + b"@web-3",
+    DIGITS + b"0@web-3",
+    b"g" + DIGITS[1:] + b"@web-3",
+    DIGITS + b":web-3",
+    DIGITS + b"@" + b"x" * 129,
+    b"web-3@" + DIGITS,
+    b"x" * 10_000_000,
+]
+
+
+@pytest.mark.parametrize("owner", [b"web-3:4711", b"x" * 128, b"a@b", b"\x1b\xff\0", b"%20"])
+def test_release_tells_the_owner_in_anothers_token(node: Server, owner: bytes) -> None:
+    """With the rest of the key's life; never the digits before it."""
+    node.execute("SET", KEY, DIGITS + b"@" + owner, "PX", 5_000)
+    left, told = run(node, scripts.RELEASE, TOKEN)
+    assert 4_000 < left <= 5_000
+    assert told == owner
+    node.execute("PERSIST", KEY)
+    assert run(node, scripts.RELEASE, TOKEN) == [-1, owner]
+    assert run(node, scripts.RELEASE, DIGITS) == [-1, owner], "the digits alone are another token"
+    assert run(node, scripts.RELEASE, DIGITS + b"@" + owner) == -3
+    assert node.keys() == []
+
+
+@pytest.mark.parametrize("holder", OWNERLESS, ids=range(len(OWNERLESS)))
+def test_release_tells_nothing_of_other_tokens(node: Server, holder: bytes) -> None:
+    """Another library may have its secret anywhere."""
+    node.execute("SET", KEY, holder, "PX", 5_000)
+    assert 4_000 < run(node, scripts.RELEASE, TOKEN) <= 5_000
+
+
 # --- extend.lua: 1 extended, 0 another's, -1 absent ---------------------------------------------
 
 
@@ -129,6 +164,12 @@ def test_inspect_returns_token_and_ttl(node: Server) -> None:
     node.execute("PERSIST", KEY)
     assert run(node, scripts.INSPECT) == [OTHER, -1]
     assert node.execute("GET", KEY) == OTHER
+
+
+def test_inspect_cuts_what_is_longer_than_any_token(node: Server) -> None:
+    """A reply of 10 MB would cost the connection."""
+    node.execute("SET", KEY, b"x" * 10_000_000)
+    assert run(node, scripts.INSPECT) == [b"x" * 4_096, -1]
 
 
 def test_inspect_of_nothing(node: Server) -> None:

@@ -75,7 +75,13 @@ Transcript = list[Exchange | Turn]
 
 KINDS = ("plain", "replica", "full")
 KEYS = (b"a", b"lock:b", b"\x00\xff\r\n", b"[a*]")
-TOKENS = (b"0123456789abcdef", b"fedcba9876543210", b"\x00\x80\r\n'", b"17", b"")
+_DIGITS = b"0123456789abcdef" * 2
+OWNED = tuple(
+    digits + rest
+    for digits in (_DIGITS, _DIGITS[1:], b"g" + _DIGITS[1:])
+    for rest in (b"@web-3:1", b"@", b"@\xff\0@", b"@" + b"x" * 128, b"@" + b"x" * 129, b"x" * 5_000)
+)
+TOKENS = (b"0123456789abcdef", b"fedcba9876543210", b"\x00\x80\r\n'", b"17", b"", *OWNED)
 SHORT = tuple(b"%d" % ms for ms in (1, 2, 3, 4, 6, 9))
 # No longer than Lua's numbers can count exactly: beyond 2^53 ms a script sees rounded ones.
 LONG = (b"40", b"1000", b"9999", b"60000", b"315360000000")

@@ -15,6 +15,7 @@ from quorlock.errors import VoteCode
 
 ACQUIRE, EXTEND = Acquire(b"k", b"t", 1_000), Extend(b"k", b"t", 1_000)
 RELEASE, INSPECT = Release(b"k", b"t"), Inspect(b"k")
+OWNED = b"0123456789abcdef0123456789abcdef@web:1"
 COMMANDS: list[Command] = [ACQUIRE, EXTEND, RELEASE, INSPECT]
 
 
@@ -22,9 +23,9 @@ def interpret(command: Command, reply: Any) -> Answer:
     return READERS[type(command)](reply)
 
 
-def found(ttl_left_ms: int, holder: bytes | None = None) -> Answer:
+def found(ttl_left_ms: int, holder: bytes | None = None, owner: bytes = b"") -> Answer:
     code = VoteCode.HELD_WITHOUT_TTL if ttl_left_ms == -1 else VoteCode.HELD
-    return Answer(Vote.REFUSED, code, "", ttl_left_ms, holder)
+    return Answer(Vote.REFUSED, code, "", ttl_left_ms, holder, owner=owner)
 
 
 MEANT: list[tuple[Command, Any, Answer]] = [
@@ -39,11 +40,16 @@ MEANT: list[tuple[Command, Any, Answer]] = [
     (RELEASE, 0, found(0)),
     (RELEASE, 1, found(1)),
     (RELEASE, 30_000, found(30_000)),
+    (RELEASE, [30_000, b"web:1"], found(30_000, owner=b"web:1")),
+    (RELEASE, [-1, b"\xff"], found(-1, owner=b"\xff")),
+    (RELEASE, [-2, b"web:1"], ABSENT),
     (INSPECT, [None, -2], ABSENT),
     (INSPECT, [b"t", -1], found(-1, b"t")),
     (INSPECT, [b"t", 0], found(0, b"t")),
     (INSPECT, [b"\xff", 5], found(5, b"\xff")),
     (INSPECT, [b"", 5], found(5, b"")),
+    (INSPECT, [OWNED, 5], found(5, OWNED, b"web:1")),
+    (INSPECT, [OWNED[1:], 5], found(5, OWNED[1:])),
 ]
 
 
@@ -56,7 +62,22 @@ def test_every_reply_that_a_command_can_have(command: Command, reply: Any, answe
 
 NO_ACQUIRED: list[Any] = [b"ok", b"QUEUED", b"", 1, 0, True, False, [], [b"OK"], 1.0]
 NO_EXTENDED: list[Any] = [2, -2, -3, True, False, 1.0, None, b"1", b"OK", [1], {}]
-NO_RELEASED: list[Any] = [-4, True, False, -3.0, None, b"-3", b"OK", [-3]]
+NO_RELEASED: list[Any] = [
+    -4,
+    True,
+    False,
+    -3.0,
+    None,
+    b"-3",
+    b"OK",
+    [-3],
+    [],
+    [-3, b"o"],
+    [5, None],
+    [5, 5],
+    [b"o", 5],
+    [5, b"o", 5],
+]
 NO_INSPECTED: list[Any] = [None, b"t", 5, [], [b"t"], [b"t", 5, 5], {b"t": 5}, [1, 5], [False, 5]]
 NO_TTL: list[Any] = [None, True, b"5", 5.0, -3, [5]]
 

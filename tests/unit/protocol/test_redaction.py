@@ -92,6 +92,15 @@ def test_what_a_text_means_does_not_depend_on_the_secret() -> None:
     assert answer.text == "*** you may not"
 
 
+def test_an_owner_may_be_shown_but_nothing_before_it() -> None:
+    """The words of an owner may be those of the error: only the digits are secret."""
+    ours = b"f3" * 16 + b"@web-3:4711"
+    talk = Talk.that_released()
+    talk.ask(Release(b"k", ours))
+    ((_, answer),) = talk.deliver(b"-ERR web-3:4711 sent '" + ours + b"', '" + ours[20:] + b"'\r\n")
+    assert answer.text == "ERR web-3:4711 sent '***@web-3:4711', '***@web-3:4711'"
+
+
 def command(kind: type[Command], token: bytes) -> Command:
     if kind is Release:
         return Release(b"k", token)

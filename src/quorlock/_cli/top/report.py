@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from quorlock._cli.inspection_view import HELD, digests, holders, verdict
+from quorlock._cli.inspection_view import HELD, digests, holders, named, verdict
 from quorlock._cli.text_layout import wrapped
 from quorlock._cli.top.facts import DOWN, HUNG, KEPT_OUT, UP
 
@@ -40,7 +40,7 @@ _NODES = (
 _LOCKS = (
     _Column("resource", 0, right=False),
     _Column("verdict", 11, right=False),
-    _Column("holder", 12, right=False),
+    _Column("holder", 16, right=False),
     _Column("nodes", 5),
     _Column("left", 7),
     _Column("seen", 7),
@@ -69,6 +69,7 @@ def _lock_facts(lock: LockFacts) -> dict[str, Any]:
         "resource": inspection.resource,
         "verdict": verdict(inspection),
         "holders": digests(inspection),
+        "owner": inspection.owner,
         "ttl_left": inspection.ttl_left,
         "seen_for": round(lock.seen_for, 3),
         "changes": lock.changes,
@@ -126,7 +127,7 @@ def _lock(lock: LockFacts, columns: Sequence[_Column], width: int) -> str:
     cells = (
         repr(inspection.resource)[1:-1],
         verdict(inspection),
-        holder,
+        named(inspection, holder) or holder,
         f"{count}/{len(inspection.nodes)}",
         "-" if inspection.ttl_left is None else _age(inspection.ttl_left, ".1f"),
         _age(lock.seen_for, ".0f"),
