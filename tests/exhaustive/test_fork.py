@@ -136,7 +136,7 @@ def test_the_childs_copy_of_a_lease(nodes: Servers) -> None:
 
 
 def test_a_child_is_the_owner_of_its_locks(nodes: Servers) -> None:
-    """Not its parent, whose Redlock it uses; nor the child after its parent's next lock."""
+    """The child has its own pid in the owner, and the parent keeps its own."""
     with Redlock(nodes.urls, owner="job {pid}", **PATIENT) as redlock:
 
         def work() -> None:

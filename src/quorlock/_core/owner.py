@@ -3,7 +3,7 @@
 A token is 32 hexadecimal digits, which are secret, and if its client gave an owner, `@` and that
 owner.  The owner is percent-encoded, so that a token is one word in a shell, a URL and JSON.  Nodes
 and other libraries compare whole tokens, so the owner changes nothing for them.  See
-docs/decisions/0034-owners.md.
+docs/contributing/decisions/0034-owners.md.
 """
 
 from __future__ import annotations

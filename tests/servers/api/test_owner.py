@@ -1,4 +1,4 @@
-"""Who holds a lock: the owner travels with the token, and every client may see it."""
+"""The owner of a lock travels with its token, and every client may see it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def refusal(redlock: Any, resource: str = "a", **options: Any) -> AcquireT
 async def test_the_owner_is_told_to_those_who_ask(
     face: Face, nodes: Servers, guard: Any, fencing: bool
 ) -> None:
-    """By an inspection, and by the error of a refused acquire, however the lock is set."""
+    """An inspection has it, and so has the error of a refused acquire."""
     settings: dict[str, Any] = {"restart_guard": guard}
     async with (
         face.redlock(nodes.urls, owner=OWNER, **settings) as ours,
@@ -175,7 +175,7 @@ async def test_breaking_takes_the_whole_token(face: Face, nodes: Servers) -> Non
 
 @pytest.mark.parametrize("wrong", [7, b"web", "two\nlines", "\x1b[2J", "x" * 200])
 def test_a_wrong_owner_is_refused(face: Face, wrong: Any) -> None:
-    """Before anything is sent, with what to do."""
+    """A ConfigError names the argument and the fix."""
     with pytest.raises(ConfigError) as caught:
         face.redlock(["redis://127.0.0.1:1"], owner=wrong)
     assert caught.value.argument == "owner"

@@ -78,7 +78,7 @@ OWNERLESS = [
 
 @pytest.mark.parametrize("owner", [b"web-3:4711", b"x" * 128, b"a@b", b"\x1b\xff\0", b"%20"])
 def test_release_tells_the_owner_in_anothers_token(node: Server, owner: bytes) -> None:
-    """With the rest of the key's life; never the digits before it."""
+    """The reply has the rest of the key's life too, and never the digits."""
     node.execute("SET", KEY, DIGITS + b"@" + owner, "PX", 5_000)
     left, told = run(node, scripts.RELEASE, TOKEN)
     assert 4_000 < left <= 5_000

@@ -111,7 +111,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("token", OTHERS, ids=range(len(OTHERS)))
 def test_tokens_of_another_form_have_no_owner(token: bytes) -> None:
-    """Those of other libraries may have their secret anywhere."""
+    """Tokens of other libraries may have their secret anywhere."""
     assert owner_in(token) == b""
     assert secret_of(token) == token
 
