@@ -6,7 +6,7 @@ this connection can be trusted to belong to its question.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import (
     Acquire,
@@ -142,15 +142,13 @@ def _extended(reply: Any) -> Answer:
 
 
 def _released(reply: Any) -> Answer:
-    if type(reply) is int and reply == -3:  # noqa: PLR2004 (see release.lua)
-        return GRANTED
-    if not isinstance(reply, list):
-        return _found(reply, None)
+    if _whole(reply):
+        return GRANTED if reply == -3 else _found(reply, None)  # noqa: PLR2004 (see release.lua)
     try:
-        left, owner = cast("list[Any]", reply)
-    except ValueError:
+        ttl_left_ms, owner = reply
+    except (TypeError, ValueError):
         return NONSENSE
-    return _found(left, None, owner) if isinstance(owner, bytes) else NONSENSE
+    return _found(ttl_left_ms, None, owner) if isinstance(owner, bytes) else NONSENSE
 
 
 def _inspected(reply: Any) -> Answer:
