@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -373,6 +374,52 @@ def test_the_page_lists_every_check() -> None:
     """The page has the order of the report."""
     page = (DOCS / "doctor.md").read_text()
     assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == [check.name for check in CHECKS]
+
+
+def test_it_waits_until_a_quorum_votes(bare_shell: Shell, mortal_nodes: Servers) -> None:
+    """The command returns at once then, without a report."""
+    for node in mortal_nodes[:3]:
+        node.kill()
+    nodes = ("--nodes", ",".join(mortal_nodes.urls))
+    waiting = bare_shell.start("doctor", "--wait", "60s", *nodes)
+    try:
+        assert until(lambda: b"name=quorlock" in mortal_nodes[4].execute("CLIENT", "LIST"), 30)
+        assert waiting.poll() is None
+        for node in mortal_nodes[:3]:
+            node.restart()
+            node.born_empty()
+        assert waiting.communicate(timeout=30) == ("", "")
+    finally:
+        waiting.kill()
+        waiting.communicate()
+    assert waiting.returncode == 0
+    assert bare_shell.answer("doctor", "--wait", "60s", *nodes) == ""
+    assert not any(node.keys() for node in mortal_nodes)
+
+
+def test_after_the_wait_it_reports(bare_shell: Shell) -> None:
+    nobody = ",".join(f"redis://127.0.0.1:{port}" for port in (1, 2, 3))
+    done = bare_shell.run("doctor", "--wait", "1s", "--nodes", nobody)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith("not fit for locks")
+    assert done.stderr == ""
+
+
+def test_a_terminal_shows_what_it_waits_for(bare_shell: Shell) -> None:
+    keys, terminal = pty.openpty()
+    try:
+        bare_shell.run(
+            *("doctor", "--wait", "1s", "--nodes", "redis://127.0.0.1:1"),
+            capture_output=False,
+            stdout=subprocess.DEVNULL,
+            stderr=terminal,
+        )
+        shown = os.read(keys, 65_536).decode()
+    finally:
+        os.close(keys)
+        os.close(terminal)
+    assert "\r\x1b[Kwaiting, 1 s left: 0 of 1 nodes answered" in shown
+    assert shown.endswith("\r\x1b[K")
 
 
 def test_a_node_that_plays_back_what_it_was_sent(two: list[str]) -> None:
