@@ -9,4 +9,5 @@ process_tree.py  the command and its descendants, as far as signals reach
 channel.py       messages between `run` and the guard
 signals.py       the signals that are forwarded
 reporter.py      the messages on stderr
+waiting.py       for whom `run` waits, in these messages
 """

@@ -145,7 +145,7 @@ def _plan(
     longest = max_hold if renew else lock.ttl
     if chosen["min_hold"] > longest:
         raise click.UsageError(f"--min-hold is longer than the {longest:g} s for which it is held")
-    return RunPlan(lock, orders, chosen["min_hold"], _busy(chosen), renew, max_hold)
+    return RunPlan(redlock, lock, orders, chosen["min_hold"], _busy(chosen), renew, max_hold)
 
 
 def _words(shell: str | None, words: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 from quorlock._cli.stdio import say
 
@@ -17,6 +18,11 @@ class Reporter:
         self._level = FAILURE if quiet else INFO if verbose or as_json else WARNING
         self._as_json = as_json
 
+    @property
+    def is_verbose(self) -> bool:
+        """Return whether `info` writes."""
+        return self._level <= INFO
+
     def info(self, event: str, sentence: str, **facts: object) -> None:
         self._write(INFO, event, sentence, facts)
 
@@ -30,6 +36,8 @@ class Reporter:
     def _write(self, level: int, event: str, sentence: str, facts: dict[str, object]) -> None:
         if level < self._level:
             return
-        fields = {"event": event, "resource": self._resource, **facts, "message": sentence}
+        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        fields = {"event": event, "time": time, "resource": self._resource, **facts}
+        fields["message"] = sentence
         line = json.dumps(fields) if self._as_json else f"quorlock run: {sentence}"
         say(f"{line}\n")

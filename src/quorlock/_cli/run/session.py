@@ -15,9 +15,10 @@ from quorlock import AcquireTimeout, LeaseLost, NodeError, now
 from quorlock._cli.config import SECRET
 from quorlock._cli.exit_status import EX_LOST
 from quorlock._cli.run.signals import means_an_end
+from quorlock._cli.run.waiting import WaitReports
 
 if TYPE_CHECKING:
-    from quorlock import Lease, Lock
+    from quorlock import Lease, Lock, Redlock
     from quorlock._cli.run.child import Child, ChildEnded
     from quorlock._cli.run.guard import Orders
     from quorlock._cli.run.reporter import Reporter
@@ -32,6 +33,7 @@ _NOT_INHERITED = (*SECRET, "QUORLOCK_FENCE")
 class RunPlan(NamedTuple):
     """The validated options. Durations in seconds."""
 
+    redlock: Redlock
     lock: Lock
     orders: Orders
     min_hold: float
@@ -67,13 +69,21 @@ class RunSession:
             return self._status(ended, self._release(stack), is_held_on=is_held_on)
 
     def _acquire(self, stack: ExitStack) -> Lease | None:
+        plan, waiting = self._plan, None
+        if self._reporter.is_verbose and plan.lock.timeout != 0:
+            # Below the lock on the stack: released first, the thread may still be inspecting.
+            reports = WaitReports(plan.redlock, plan.lock.resource, self._reporter)
+            waiting = stack.enter_context(reports)
         try:
             with self._signals.raising():
-                return stack.enter_context(self._plan.lock)
+                return stack.enter_context(plan.lock)
         except AcquireTimeout as error:
-            if self._plan.busy is not None:
-                self._reporter.warn("busy", str(error))
+            if plan.busy is not None:
+                self._reporter.warn("busy", str(error), holder_ttl=error.holder_ttl)
             return None
+        finally:
+            if waiting is not None:
+                waiting.end()
 
     def _release(self, stack: ExitStack) -> str | None:
         """Release the lock; return the reason if the lease was lost."""
@@ -156,6 +166,10 @@ class RunSession:
         """
         until = self._began + self._plan.min_hold
         is_needed = now() < until and lease.held and not self._is_ending
+        if is_needed:
+            left = until - now()
+            sentence = f"holding the lock for {left:.1f} s more, because of --min-hold"
+            self._reporter.info("holding", sentence, seconds=left)
         while (left := until - now()) > 0 and lease.held and not self._is_ending:
             select.select([self._signals], [], [], min(left, self._look))
             self._signalled()
@@ -170,6 +184,7 @@ def _environment(lease: Lease) -> dict[str, str]:
         "QUORLOCK_TOKEN": lease.token,
         "QUORLOCK_TTL": f"{lease.ttl:g}",
         "QUORLOCK_VALID_UNTIL": f"{lease.valid_until:.3f}",
+        "QUORLOCK_VALID_FOR": f"{lease.validity:.3f}",
     }
     fence = {} if lease.fence is None else {"QUORLOCK_FENCE": str(lease.fence)}
     return inherited | values | fence

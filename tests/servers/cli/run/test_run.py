@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,11 +15,15 @@ import pytest
 from tests.harness.support.wait import until
 from tests.servers.cli.command import PATIENCE
 from tests.servers.cli.run.conftest import events
+from tests.servers.cli.schema import problems
 
 if TYPE_CHECKING:
     from quorlock import Redlock
     from tests.servers.cli.run.conftest import Runner
 
+SCHEMA = json.loads(
+    (Path(__file__).parents[4] / "docs" / "reference" / "cli.schema.json").read_text()
+)
 NOBODY = "redis://127.0.0.1:1,redis://127.0.0.1:2,redis://127.0.0.1:3"
 
 
@@ -89,8 +97,9 @@ def test_the_environment(run: Runner) -> None:
     ours.pop("QUORLOCK_TEST_SESSION", None)  # tests/harness/guards.py
     assert ours.keys() == {
         *("QUORLOCK_RESOURCE", "QUORLOCK_TOKEN", "QUORLOCK_FENCE"),
-        *("QUORLOCK_TTL", "QUORLOCK_VALID_UNTIL"),
+        *("QUORLOCK_TTL", "QUORLOCK_VALID_UNTIL", "QUORLOCK_VALID_FOR"),
     }
+    assert 0 < float(ours["QUORLOCK_VALID_FOR"]) < 5.0
     assert ours["QUORLOCK_RESOURCE"] == "x:y"
     assert float(ours["QUORLOCK_TTL"]) == 5.0
     assert int(ours["QUORLOCK_FENCE"]) > 0
@@ -169,6 +178,51 @@ def test_json_has_one_line_for_every_event(run: Runner) -> None:
     assert reported["ended"]["status"] == 4
     failed = events(run("x", "--json", "--nodes", NOBODY, "-n", "--", "true"))
     assert failed["failed"]["status"] == 69
+
+
+def test_waiting_is_reported_with_its_holder(run: Runner, redlock: Redlock) -> None:
+    """Once for each holder, and not by default."""
+    lease = redlock.lock("x", ttl=20.0).acquire()
+    (holder,) = {view.holder for view in redlock.inspect("x").nodes} - {None}
+    silent = run.start("x", "--", "true")
+    verbose = run.start("x", "-v", "--", "true")
+    told = run.start("x", "--json", "-w", "2s", "--", "true").end()
+    waiting, busy = [json.loads(line) for line in told.stderr.splitlines()]
+    assert (waiting["event"], waiting["holder"]) == ("waiting", holder)
+    assert busy["event"] == "busy"
+    assert 15.0 < busy["holder_ttl"] < waiting["holder_ttl"] <= 20.0
+    for event in (waiting, busy):
+        assert problems(event, SCHEMA["$defs"]["event"], SCHEMA) == []
+        assert datetime.fromisoformat(event["time"]).utcoffset() == timedelta(0)
+        assert event["time"].endswith("Z")
+    lease.release()
+    first, *others = verbose.end().stderr.splitlines()
+    assert re.fullmatch(rf"quorlock run: waiting: held by {holder}, at most 1\d\.\d s more", first)
+    assert others[-2:] == [
+        "quorlock run: acquired",
+        "quorlock run: the command ended with status 0",
+    ]
+    assert silent.end().stderr == ""
+
+
+def test_nodes_that_cast_no_vote_are_reported_while_it_waits(run: Runner) -> None:
+    for node in run.nodes:
+        node.execute("DEL", "quorlock:born-empty")
+    (run.folder / "nodes.toml").write_text("max_ttl = 86400.0\noutage_timeout = 3.0\n")
+    done = run("x", "--json", "--config", "nodes.toml", "--wait", "3s", "--", "true")
+    assert done.returncode == 69
+    waiting, failed = events(done)["waiting"], events(done)["failed"]
+    assert (waiting["holder"], waiting["holder_ttl"]) == (None, None)
+    assert waiting["message"].startswith("waiting: 5 of 5 nodes cast no vote: ")
+    assert problems(failed, SCHEMA["$defs"]["event"], SCHEMA) == []
+
+
+def test_min_hold_is_reported(run: Runner) -> None:
+    done = run("x", "--json", "--min-hold", "1s", "--", "true")
+    assert list(events(done)) == ["acquired", "ended", "holding"]
+    assert 0 < events(done)["holding"]["seconds"] <= 1.0
+    said = run("x", "-v", "--min-hold", "1s", "--", "true").stderr
+    assert "s more, because of --min-hold" in said
 
 
 def test_quiet_says_nothing_and_verbose_what_is_done(run: Runner) -> None:
