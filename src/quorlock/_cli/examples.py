@@ -27,7 +27,11 @@ EXAMPLES: dict[str, Sequence[str]] = {
     ),
     "break": ("quorlock break deploy:web", "quorlock break deploy:web --yes"),
     "top": ("quorlock top", "quorlock top --match 'deploy:*' --once"),
-    "doctor": ("quorlock doctor", "quorlock doctor --strict --json"),
+    "doctor": (
+        "quorlock doctor",
+        "quorlock doctor --strict --json",
+        "quorlock doctor --wait 60s",
+    ),
     "bench": ("quorlock bench", "quorlock bench --seconds 30 --tasks 1,8,64"),
     "nodes config": ("quorlock nodes config",),
     "nodes max-ttl": ("quorlock nodes max-ttl 2m",),

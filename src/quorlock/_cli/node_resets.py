@@ -33,11 +33,8 @@ def fresh(source: Source, *, yes: bool, force: bool) -> int:
     you know that it has never had one. Nodes that hold keys, or that started later than others of
     their set, are refused.
 
-    \b
-    Example: quorlock nodes fresh --yes --nodes redis://a:6379,redis://b:6379,redis://c:6379
-
     Exit status: 75 if a node is refused, 69 if one does not answer, 77 if one denies it.
-    """  # noqa: D301 (click wants the character)
+    """
     from quorlock._drivers.node_resets import find
 
     found = find(source.settings().nodes)
@@ -81,11 +78,8 @@ def reset_config(source: Source, *, yes: bool, force: bool) -> int:
     are connected: with other settings they would continue to lock beside the new ones. If keys
     that expire are left, it waits for the old max_ttl. --force disconnects the clients.
 
-    \b
-    Example: quorlock nodes reset-config --nodes redis://a:6379,redis://b:6379,redis://c:6379
-
     Exit status: 75 if clients are connected, 69 if a node does not answer, 77 if one denies it.
-    """  # noqa: D301 (click wants the character)
+    """
     from quorlock._drivers.node_resets import ChangeError, read, reset_settings
 
     nodes = source.settings().nodes
