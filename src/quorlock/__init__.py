@@ -25,6 +25,7 @@ The sockets of the blocking API, and hiredis, are loaded with the first `Redlock
 
 from quorlock import errors as errors
 from quorlock._api.clock import now
+from quorlock._api.health import Health
 from quorlock._api.inspection import Inspection, NodeView
 from quorlock._api.ticket import Ticket
 from quorlock._core.results import NodeStatus
@@ -53,6 +54,7 @@ __all__ = [
     "AcquireError",
     "AcquireTimeout",
     "ConfigError",
+    "Health",
     "HoldLimitReached",
     "Inspection",
     "Lease",

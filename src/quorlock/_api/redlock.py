@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Generic, NoReturn, TypeVar
 
+from quorlock._api.health import is_ready
 from quorlock._api.session import Session
 from quorlock._core.config import Policy, RestartGuard, Seconds, policy
 from quorlock._core.owner import DEFAULT_OWNER
@@ -87,8 +88,21 @@ class RedlockBase(ABC, Generic[D]):
 
     @property
     def nodes(self) -> tuple[NodeStatus, ...]:
-        """Every node as this process sees it now: address, up or down and why, latency."""
+        """Every node as this process sees it now: address, up or down and why, latency.
+
+        No node is asked: all are down until the first lock, or `check`.
+        """
         return self._session.driver.statuses()
+
+    @property
+    def quorum(self) -> int:
+        """The votes that an acquire needs: `N // 2 + 1` of the nodes."""
+        return self._session.policy.quorum
+
+    @property
+    def ready(self) -> bool:
+        """True if a quorum would vote, as this process sees the nodes; no node is asked."""
+        return is_ready(self.nodes, self._session.policy)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} over {', '.join(self._session.policy.addresses)}>"

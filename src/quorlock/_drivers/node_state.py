@@ -184,6 +184,12 @@ class NodeState:
         # It was sent earlier, by about one latency.
         self.guard.on_reply(run_id, at - (self.latency or 0))
 
+    def is_settled(self, answer: Answer, at: Instant) -> bool:
+        """Return whether the node was sent a request, or has just failed to connect."""
+        if self.reachability is Reachability.DOWN:
+            return self.reconnect.retry_at > at
+        return self.reachability is Reachability.UP and answer.code is not VoteCode.NOT_CONNECTED
+
     @property
     def run_id(self) -> str:
         """The process of the latest handshake; "" before the first."""

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, overload
 
 from quorlock._api.decorators import ResourceFunction
+from quorlock._api.health import Health, check, health
 from quorlock._api.inspection import Inspection, token_of
 from quorlock._api.lease import state_of
 from quorlock._api.lease_state import LeaseState
@@ -212,6 +213,19 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         session, request = self._session, self._session.request_for(resource)
         flow = flows.inspect(request.key, session.policy)
         return session.inspection(request, session.driver.run(flow))
+
+    def check(self) -> Health:
+        """Connect to all nodes now, ask each of them, and report which would vote.
+
+        For health checks and start-up.  Takes at most connect_timeout and a little more, and raises
+        no error for nodes that are down: see `Health.ready`.
+
+        Raises:
+            ConfigError: the settings do not fit those of the other clients.
+        """
+        session = self._session
+        answers = session.driver.run(check(session.policy, session.driver.node_states.all))
+        return health(session.driver.statuses(), answers, session.policy)
 
     def close(self) -> None:
         """Release all leases that are held, and close all connections.

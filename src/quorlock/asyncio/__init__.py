@@ -6,6 +6,7 @@ from quorlock.asyncio import Redlock
 from __future__ import annotations
 
 from quorlock._api.clock import now
+from quorlock._api.health import Health
 from quorlock._api.inspection import Inspection, NodeView
 from quorlock._api.ticket import Ticket
 from quorlock._core.results import NodeStatus
@@ -32,6 +33,7 @@ __all__ = [
     "AcquireError",
     "AcquireTimeout",
     "ConfigError",
+    "Health",
     "HoldLimitReached",
     "Inspection",
     "Lease",

@@ -171,7 +171,7 @@ def test_what_waits_is_a_coroutine_function_in_asyncio(name: str) -> None:
     """Every verb that talks to nodes is awaited there, and nothing is in the blocking face."""
     verbs = {
         "Redlock": {
-            *("adopt", "break_lease", "close", "extend", "inspect", "release"),
+            *("adopt", "break_lease", "check", "close", "extend", "inspect", "release"),
             *("__enter__", "__exit__"),
         },
         "Lock": {"acquire", "locked", "try_acquire", "__enter__", "__exit__"},

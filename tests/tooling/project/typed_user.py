@@ -18,6 +18,7 @@ from quorlock import (
     AcquireError,
     AcquireTimeout,
     ConfigError,
+    Health,
     HoldLimitReached,
     Inspection,
     LeaseLost,
@@ -85,6 +86,9 @@ def use_blocking() -> None:
         assert_type(report.verdict, Literal["held", "free", "split", "unreachable"])
         views: tuple[NodeView, ...] = report.nodes
         statuses: tuple[NodeStatus, ...] = redlock.nodes
+        health: Health = redlock.check()
+        assert_type(health.ready and redlock.ready, bool)
+        assert_type(redlock.quorum, int)
         print(views, statuses, now(), lock.locked(), redlock.release("a", lease.token))
 
 
@@ -135,6 +139,7 @@ async def use_asyncio() -> None:
         assert_type(await redlock.adopt(Ticket("a", "token", 10.0)), aio.Lease)
         assert_type(await redlock.inspect("a"), Inspection)
         assert_type(await lock.locked(), bool)
+        assert_type(await redlock.check(), Health)
         print(redlock.nodes)
 
 
