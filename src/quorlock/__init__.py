@@ -1,28 +1,26 @@
-"""The distributed lock for Python: Redlock over N independent Redis or Valkey masters.
+"""A distributed lock for Python, on one or more independent Redis or Valkey servers.
 
-    from quorlock import Redlock            # or: from quorlock.asyncio import Redlock
+Only one process, on one of many machines, holds the lock on a resource at a time. A minority of the
+servers may fail.
+
+    from quorlock import AcquireTimeout, Redlock       # or: from quorlock.asyncio import Redlock
 
     redlock = Redlock(["redis://a:6379", "redis://b:6379", "redis://c:6379"])
-    with redlock.lock("invoice:42") as lease:
-        lease.ensure()                      # raises LeaseLost unless the lock is still held
+    try:
+        with redlock.lock("invoice:42", ttl=10.0, timeout=5.0) as lease:
+            lease.ensure()                              # LeaseLost unless the lock is still held
+    except AcquireTimeout as error:
+        print(error)                                    # who refused, and for how long at most
 
-Packages, in the order of their imports, the lowest last:
-
-    _sync/       the blocking API, re-exported here; asyncio/ has the same names
-    _api/        the parts that both APIs share: sessions, lease states, tickets, reports
-    _drivers/    performing effects: sockets and poll, or asyncio
-    _protocol/   commands and replies as bytes
-    _core/       the algorithm as pure flows (start at _core/redlock.py)
-    scripts/     the Lua scripts that run on the nodes
-    _nodes/      how nodes are named: URLs, settings, clients of redis-py and valkey-py
-    errors.py    the errors, as a tree
-    fencing/     helpers that let a database, Redis or a file refuse late writers
-    testing/     memory nodes and real local servers for tests
-
-The sockets of the blocking API, and hiredis, are loaded with the first `Redlock`
-(docs/contributing/decisions/0011-named-tuples-for-facts.md).
+Start with `help(quorlock.Redlock)`, `help(quorlock.Lock)` and `help(quorlock.Lease)`. Durations are
+seconds. `quorlock.asyncio` has the same names, `quorlock.errors` all errors, `quorlock.fencing`
+helpers that refuse late writers, `quorlock.testing` nodes in memory. The command line is in the
+extra `cli`: `quorlock --help`. The documentation is in the folder `docs` of the repository and of
+the sdist.
 """
 
+# The sockets of the blocking API, and hiredis, are loaded with the first `Redlock`
+# (docs/contributing/decisions/0011-named-tuples-for-facts.md).
 from quorlock import errors as errors
 from quorlock._api.clock import now
 from quorlock._api.health import Health

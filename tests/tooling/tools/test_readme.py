@@ -20,6 +20,7 @@ from tools.snippets import Block, read_blocks
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
 LEFT_OUT = "…"
+OWNER = "web-3:4711 sleep"
 AWAIT_GO = "sh -c 'until [ -e go ]; do sleep 0.1; done'"
 AWAIT_HELD = "until quorlock status nightly | grep -q held; do :; done"
 # Numbers, digests of holders and the folder of local nodes differ from run to run.
@@ -29,19 +30,20 @@ REFUSING = re.compile(r"(?<=nodes refused) \([^)]*\)")
 
 
 def block(command: str) -> Block:
-    """The console block on the first screen that has a command."""
-    first_screen = [
+    """The console block of the first half that has a command."""
+    first_half = [
         block
         for block in read_blocks(README)
-        if block.line < README.read_text().splitlines().index("## Install")
+        if block.line < README.read_text().splitlines().index("## Run it on three nodes")
     ]
-    (found,) = [block for block in first_screen if f"$ {command}" in block.source]
+    (found,) = [block for block in first_half if f"$ {command}" in block.source]
     return found
 
 
 def pattern(shown: str) -> str:
     """A shown line as a pattern: what varies may be another, what is left out may be anything."""
-    words = " ".join(shown.split()).replace("~/", f"{LEFT_OUT}/").replace(f" {LEFT_OUT}", LEFT_OUT)
+    words = " ".join(shown.split()).replace(OWNER, LEFT_OUT)
+    words = words.replace("~/", f"{LEFT_OUT}/").replace(f" {LEFT_OUT}", LEFT_OUT)
     return ".*".join(map(re.escape, VARIES.sub("0", words).split(LEFT_OUT)))
 
 
