@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import click
 
 from quorlock._cli.durations import duration
 from quorlock._cli.exit_status import EX_LOST, Failed
-from quorlock._cli.nodes import Source, with_nodes
+from quorlock._cli.nodes import Source, with_nodes, with_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,16 +45,25 @@ def _token(command: Callable[..., int]) -> Callable[..., int]:
     "  [default: token]",
 )
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@with_owner
 @with_nodes
 def acquire(
-    source: Source, *, resource: str, ttl: float | None, wait: float | None, form: str
+    source: Source,
+    *,
+    resource: str,
+    ttl: float | None,
+    wait: float | None,
+    form: str,
+    owner: str | None,
 ) -> int:
     """Acquire the lock RESOURCE and print its token, which `extend` and `release` require.
 
     The lease is not renewed: it expires after its ttl. Prefer `quorlock run`, which renews the
     lease, and stops its command if the lease is lost.
     """
-    with source.redlock() as redlock:
+    # This process ends at once: its parent, the script, is the one to look at.
+    settings = source.settings().owned(owner, f"{{host}}:{os.getppid()}")
+    with settings.redlock() as redlock:
         lease = redlock.lock(resource, ttl=ttl, timeout=wait).acquire()
         token, facts = lease.token, {"resource": resource, "token": lease.token, "ttl": lease.ttl}
         try:

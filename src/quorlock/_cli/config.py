@@ -57,6 +57,7 @@ class FileSettings(NamedTuple):
     nodes: tuple[Node, ...]
     arguments: dict[str, Any]
     where: str
+    owner_from: str | None = None  # the source of the owner, if it is another one
 
     def argument(self, name: str) -> Any:
         """Return an argument of `Redlock`: the value that was given, or the default."""
@@ -70,6 +71,16 @@ class FileSettings(NamedTuple):
     def prefix(self) -> bytes:
         return str(self.argument("prefix")).encode()
 
+    def owned(self, given: str | None, default: str) -> FileSettings:
+        """Return these settings with an owner: the option, the environment, the file, the default.
+
+        One that is given but empty is no owner.
+        """
+        named = {"--owner": given, "QUORLOCK_OWNER": os.environ.get("QUORLOCK_OWNER")}
+        source = next((name for name, owner in named.items() if owner is not None), None)
+        owner = named[source] if source else self.arguments.get("owner", default)
+        return self._replace(arguments=self.arguments | {"owner": owner}, owner_from=source)
+
     def redlock(self) -> Redlock:
         """Return the blocking `Redlock`. Raise Failed if a value is invalid."""
         return self.made(Redlock)
@@ -80,7 +91,8 @@ class FileSettings(NamedTuple):
             return face(self.nodes, **self.arguments)
         except ConfigError as error:
             why = str(error)
-        raise Failed(EX_CONFIG, f"{self.where}: {why}")
+            where = self.owner_from if error.argument == "owner" else None
+        raise Failed(EX_CONFIG, f"{where or self.where}: {why}")
 
 
 def settings(source: NodeOptions) -> FileSettings:

@@ -40,6 +40,14 @@ class Source(NodeOptions):
         return self.settings().redlock()
 
 
+with_owner = click.option(
+    "--owner",
+    metavar="TEXT",
+    help="Who holds the lock, for others to see; '' for none.  [env: QUORLOCK_OWNER;"
+    " default: host:pid]",
+)
+
+
 def with_nodes(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options to a command, which gets `source` as its first argument."""
 

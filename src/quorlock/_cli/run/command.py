@@ -10,7 +10,7 @@ import click
 
 from quorlock._cli.durations import duration
 from quorlock._cli.exit_status import EX_TEMPFAIL, Failed, status_of
-from quorlock._cli.nodes import Source, with_nodes
+from quorlock._cli.nodes import Source, with_nodes, with_owner
 from quorlock._cli.run.parsing import RunCommand
 from quorlock.errors import QuorlockError
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Shares of the ttl for the command to end after TERM: the default, and the maximum, beyond which
 # renewal would have no time to retry.
 _KILL_AFTER, _KILL_AFTER_MAX = 1 / 5, 1 / 4
+# Characters of the command's name in the owner: even percent-encoded they fit behind any host.
+_NAME_MAX = 16
 
 
 @click.command("run", cls=RunCommand)
@@ -81,6 +83,7 @@ _KILL_AFTER, _KILL_AFTER_MAX = 1 / 5, 1 / 4
 @click.option("-q", "--quiet", is_flag=True, help="Print no warnings.")
 @click.option("-v", "--verbose", is_flag=True, help="Print each step.")
 @click.option("--json", "as_json", is_flag=True, help="Log events to stderr as JSON lines.")
+@with_owner
 @with_nodes
 def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> int:
     """Run CMD while holding the lock RESOURCE. Exits with CMD's status.
@@ -98,7 +101,8 @@ def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> i
     words = _words(chosen["shell"], chosen["words"])
     reporter = Reporter(resource, quiet=chosen["quiet"], verbose=chosen["verbose"], as_json=as_json)
     try:
-        return _run(source.settings(), resource, words, chosen, reporter)
+        settings = source.settings().owned(chosen["owner"], _owner(words))
+        return _run(settings, resource, words, chosen, reporter)
     except (Failed, QuorlockError) as error:
         if not as_json:
             raise
@@ -154,6 +158,16 @@ def _words(shell: str | None, words: tuple[str, ...]) -> tuple[str, ...]:
     if shell is not None and words:
         raise click.UsageError(f"two commands: that of -c, and {words[0]!r}; leave out one of them")
     return words if shell is None else ("/bin/sh", "-c", shell)
+
+
+def _owner(words: tuple[str, ...]) -> str:
+    """Return the default owner: this process and the name of the command.
+
+    Without its arguments, which may contain secrets.
+    """
+    name = words[0].rpartition("/")[2][:_NAME_MAX]
+    plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in name)
+    return f"{{host}}:{{pid}} {plain}".rstrip()
 
 
 def _timeout(chosen: dict[str, Any]) -> float | None:
