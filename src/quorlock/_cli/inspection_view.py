@@ -69,7 +69,7 @@ def as_line(inspection: Inspection) -> str:
 def _sentence(inspection: Inspection) -> str:
     found, n = verdict(inspection), len(inspection.nodes)
     there = ", ".join(
-        f"{_shown(inspection, holder)} on {count} of {n} nodes"
+        f"{shown_holder(inspection, holder)} on {count} of {n} nodes"
         for holder, count in holders(inspection)
     )
     if found == FREE:
@@ -84,7 +84,8 @@ def _sentence(inspection: Inspection) -> str:
     return f"unreachable: {silent} of {n} nodes did not reply{'; ' * bool(there)}{there}"
 
 
-def _shown(inspection: Inspection, holder: str) -> str:
+def shown_holder(inspection: Inspection, holder: str) -> str:
+    """Return the owner of this digest, if it is known, and the digest."""
     owner = named(inspection, holder)
     return holder if owner is None else f"{owner} ({holder})"
 

@@ -101,7 +101,7 @@ def test_each_node_has_its_error(bare_shell: Shell, mortal_nodes: Servers) -> No
     as_started_by_hand(mortal_nodes)
     mortal_nodes[2].kill()
     done = bare_shell.run("nodes", "fresh", "--yes", *at(mortal_nodes[:3]))
-    assert (done.returncode, done.stdout.count(": marked")) == (EX_UNAVAILABLE, 2)
+    assert (done.returncode, done.stdout.count(": marked")) == (EX_UNAVAILABLE, 2), done
     assert done.stderr.startswith(f"{mortal_nodes[2].path}: ")
 
 
@@ -153,7 +153,8 @@ def test_one_node_was_tried_first_and_now_there_are_three(
         redlock.lock("x").acquire()
     assert until(lambda: b"name=quorlock " not in nodes[0].execute("CLIENT", "LIST"), 10)
     deleted = bare_shell.answer("nodes", "reset-config", "--yes", *at(nodes[:3]))
-    assert deleted.count("deleted 'n=1 ") == 3  # it has spread
+    assert "deleted 'n=1 " in deleted
+    assert not any(node.execute("GET", CONFIG) for node in nodes[:3])
     assert can_lock(three)
 
 
@@ -182,12 +183,14 @@ def test_clients_of_another_database_do_not_count(bare_shell: Shell, nodes: Serv
 def test_it_waits_until_leases_without_a_connection_are_over(
     bare_shell: Shell, nodes: Servers
 ) -> None:
+    """Any key that expires may be a lease, of a ticket that another process will adopt."""
     with Redlock(nodes.urls[:1], ttl=1.0, max_ttl=1.0) as redlock:
-        ticket = redlock.lock("x").acquire().hand_over()
+        redlock.lock("x").acquire().release()
+    nodes[0].execute("SET", "app:y", "token", "PX", 60_000)
     began = time.monotonic()
     said = bare_shell.answer("nodes", "reset-config", "--yes", *at(nodes[:1]))
     assert said.startswith("waiting 1.1 s")
-    assert time.monotonic() - began > ticket.ttl
+    assert time.monotonic() - began > 1.0
     assert nodes[0].execute("GET", CONFIG) is None
 
 

@@ -308,6 +308,23 @@ def test_numbers_are_short() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("width", "node", "lock"),
+    [
+        (80, "p50 ms max ms conns keys ops/s", "verdict holder nodes left seen changes"),
+        (72, "p50 ms max ms conns keys ops/s", "verdict holder nodes left seen"),
+        (60, "p50 ms max ms conns keys ops/s", "verdict holder left seen"),
+        (40, "p50 ms max ms", "verdict left"),
+        (20, "", "left"),
+    ],
+)
+def test_a_narrow_terminal_shows_fewer_columns(width: int, node: str, lock: str) -> None:
+    """The columns that are left are whole."""
+    lines = [" ".join(line.split()) for line in picture(width, None, 2)]
+    assert f"node state {node}".strip() in lines
+    assert f"resource {lock}" in lines
+
+
 @pytest.mark.parametrize("width", [20, 60, 80, 200])
 @pytest.mark.parametrize("height", [1, 8, 12, 24, 40])
 @pytest.mark.parametrize("locks", [0, 1, 20])

@@ -7,12 +7,14 @@ reports are shown (`-v`, `--json`); without them no other command is sent.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from quorlock._cli.inspection_view import HELD, holders
+from quorlock._cli.inspection_view import HELD, holders, named, shown_holder
 from quorlock.errors import QuorlockError, VoteCode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from quorlock import Redlock
     from quorlock._cli.run.reporter import Reporter
 
@@ -65,18 +67,17 @@ class WaitReports:
         if len(silent) > len(inspection.nodes) // 2:
             whys = dict.fromkeys(silent.values())
             of_all = f"{len(silent)} of {len(inspection.nodes)} nodes cast no vote"
-            self._report(frozenset(silent), f"{of_all}: {'; '.join(whys)}", None, None)
+            unknown = {"holder": None, "owner": None, "holder_ttl": None}
+            self._report(frozenset(silent), f"{of_all}: {'; '.join(whys)}", unknown)
         elif inspection.verdict == HELD:
             holder, ttl = holders(inspection)[0][0], inspection.ttl_left
             left = "" if ttl is None else f", at most {ttl:.1f} s more"
-            self._report(holder, f"held by {holder}{left}", holder, ttl)
+            facts = {"holder": holder, "owner": named(inspection, holder), "holder_ttl": ttl}
+            self._report(holder, f"held by {shown_holder(inspection, holder)}{left}", facts)
 
-    def _report(
-        self, state: object, sentence: str, holder: str | None, holder_ttl: float | None
-    ) -> None:
+    def _report(self, state: object, sentence: str, facts: Mapping[str, object]) -> None:
         if state == self._reported or self._ended.wait(_SETTLE):
             return
-        facts: dict[str, Any] = {"holder": holder, "holder_ttl": holder_ttl}
         with self._lock:
             if not self._ended.is_set():
                 self._reported = state

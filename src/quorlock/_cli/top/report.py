@@ -21,32 +21,36 @@ _WHOLE_MS = 10
 
 
 class _Column(NamedTuple):
-    """A column. Width 0: the rest of the line. Numbers are aligned to the right."""
+    """A column. Width 0: the rest of the line. Numbers are aligned to the right.
+
+    drop: In a narrow line the columns with the largest number are dropped first; 0: never.
+    """
 
     name: str
     width: int
+    drop: int = 0
     right: bool = True
 
 
 _NODES = (
     _Column("node", 0, right=False),
     _Column("state", 8, right=False),
-    _Column("p50 ms", 6),
-    _Column("max ms", 6),
-    _Column("conns", 5),
-    _Column("keys", 6),
-    _Column("ops/s", 6),
+    _Column("p50 ms", 6, 1),
+    _Column("max ms", 6, 2),
+    _Column("conns", 5, 4),
+    _Column("keys", 6, 5),
+    _Column("ops/s", 6, 3),
 )
 _LOCKS = (
     _Column("resource", 0, right=False),
-    _Column("verdict", 11, right=False),
-    _Column("holder", 16, right=False),
-    _Column("nodes", 5),
-    _Column("left", 7),
-    _Column("seen", 7),
-    _Column("changes", 7),
+    _Column("verdict", 11, 2, right=False),
+    _Column("holder", 16, 3, right=False),
+    _Column("nodes", 5, 5),
+    _Column("left", 7, 1),
+    _Column("seen", 7, 4),
+    _Column("changes", 7, 6),
 )
-_TRIED = _Column("tried", 5)
+_TRIED = _Column("tried", 5, 3)
 
 
 def as_facts(facts: NodeColumns) -> dict[str, Any]:
@@ -148,16 +152,35 @@ def _header(columns: Sequence[_Column], width: int) -> str:
 def _row(
     columns: Sequence[_Column], cells: Sequence[str], width: int, *, tail: bool = False
 ) -> str:
-    fixed = sum(column.width for column in columns) + len(_GAP) * (len(columns) - 1)
+    shown = _that_fit(columns, width)
     texts: list[str] = []
     for column, cell in zip(columns, cells, strict=True):
-        room = column.width or max(_NAME_MIN, width - fixed)
+        if column not in shown:
+            continue
+        room = column.width or max(_NAME_MIN, width - _fixed(shown))
         text = _cut(cell, room, tail=tail)
         texts.append(text.rjust(room) if column.right else text.ljust(room))
     return _GAP.join(texts).rstrip()
 
 
 _NAME_MIN = 8
+
+
+def _that_fit(columns: Sequence[_Column], width: int) -> list[_Column]:
+    """Return the columns without those for which the line is too narrow."""
+    shown = list(columns)
+    while _fixed(shown) + _NAME_MIN > width and (last := max(shown, key=_drop)).drop:
+        shown.remove(last)
+    return shown
+
+
+def _drop(column: _Column) -> int:
+    return column.drop
+
+
+def _fixed(columns: Sequence[_Column]) -> int:
+    """Return the width of all columns but the first, with the gaps."""
+    return sum(column.width for column in columns) + len(_GAP) * (len(columns) - 1)
 
 
 def _cut(text: str, room: int, *, tail: bool) -> str:

@@ -189,6 +189,7 @@ def test_waiting_is_reported_with_its_holder(run: Runner, redlock: Redlock) -> N
     told = run.start("x", "--json", "-w", "2s", "--", "true").end()
     waiting, busy = [json.loads(line) for line in told.stderr.splitlines()]
     assert (waiting["event"], waiting["holder"]) == ("waiting", holder)
+    assert waiting["owner"] == redlock.inspect("x").owner
     assert busy["event"] == "busy"
     assert 15.0 < busy["holder_ttl"] < waiting["holder_ttl"] <= 20.0
     for event in (waiting, busy):
@@ -197,7 +198,9 @@ def test_waiting_is_reported_with_its_holder(run: Runner, redlock: Redlock) -> N
         assert event["time"].endswith("Z")
     lease.release()
     first, *others = verbose.end().stderr.splitlines()
-    assert re.fullmatch(rf"quorlock run: waiting: held by {holder}, at most 1\d\.\d s more", first)
+    assert re.fullmatch(
+        rf"quorlock run: waiting: held by \S+ \({holder}\), at most 1\d\.\d s more", first
+    )
     assert others[-2:] == [
         "quorlock run: acquired",
         "quorlock run: the command ended with status 0",
