@@ -108,7 +108,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
 
     def __enter__(self) -> Lease:
         self._check_entry()
-        enter_block(self)
+        self._enter()
         return self
 
     def __exit__(
@@ -117,7 +117,11 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        exit_block(self, error)
+        try:
+            self._exit(error)
+        except BaseException:
+            self._drop()  # interrupted, perhaps before its release began
+            raise
 
     def _enter(self) -> None:
         self._in_block = True
@@ -213,17 +217,13 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
 
 
 def enter_block(lease: Lease) -> None:
-    """Enter the `with` block of a lease, or of its lock."""
+    """Enter a `with` block: `Lease._enter`, for the Lock."""
     lease._enter()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def exit_block(lease: Lease, error: BaseException | None) -> None:
-    """Leave the `with` block of a lease, or of its lock: release, and report a loss."""
-    try:
-        lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    except BaseException:
-        drop(lease)  # interrupted, perhaps before its release began
-        raise
+    """Leave a `with` block: `Lease._exit`, for the Lock."""
+    lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def drop(lease: Lease) -> None:

@@ -96,7 +96,11 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
         traceback: TracebackType | None,
     ) -> None:
         lease = self._entered.pop(block_of_caller(), threading.get_ident(), _is_over)
-        exit_block(lease, error)
+        try:
+            exit_block(lease, error)
+        except BaseException:
+            drop(lease)  # interrupted, perhaps before its release began
+            raise
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: every call of it runs under the lock."""

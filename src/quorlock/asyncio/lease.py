@@ -111,7 +111,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
 
     async def __aenter__(self) -> Lease:
         self._check_entry()
-        enter_block(self)
+        self._enter()
         return self
 
     async def __aexit__(
@@ -120,7 +120,11 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await exit_block(self, error)
+        try:
+            await self._exit(error)
+        except BaseException:
+            self._drop()  # interrupted, perhaps before its release began
+            raise
 
     def _enter(self) -> None:
         self._in_block = True
@@ -216,17 +220,13 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
 
 
 def enter_block(lease: Lease) -> None:
-    """Enter the `async with` block of a lease, or of its lock."""
+    """Enter an `async with` block: `Lease._enter`, for the Lock."""
     lease._enter()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 async def exit_block(lease: Lease, error: BaseException | None) -> None:
-    """Leave the `async with` block of a lease, or of its lock: release, and report a loss."""
-    try:
-        await lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    except BaseException:
-        drop(lease)  # interrupted, perhaps before its release began
-        raise
+    """Leave an `async with` block: `Lease._exit`, for the Lock."""
+    await lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def drop(lease: Lease) -> None:

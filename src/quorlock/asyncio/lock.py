@@ -116,7 +116,11 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
     ) -> None:
         block, task = block_of_caller(), asyncio.current_task()
         lease = self._entered.pop(block, task, lambda lease: not lease.held)
-        await exit_block(lease, error)
+        try:
+            await exit_block(lease, error)
+        except BaseException:
+            drop(lease)  # interrupted, perhaps before its release began
+            raise
 
     def __call__(
         self, function: Callable[P, Coroutine[Any, Any, R]]
