@@ -26,14 +26,16 @@ class RedlockBase(ABC, Generic[D]):
         nodes: URLs (redis, rediss, valkey, valkeys, unix; memory for tests), `Node` objects, or
             redis-py and valkey-py client objects, whose address and credentials are read.  Give
             every process the same list, in any order.
-        ttl: the default lease time, in seconds as all durations here (or a timedelta).
+        ttl: the default lease time, in seconds as all durations here (or a timedelta); if None,
+            10, or max_ttl if that is shorter.
         max_ttl: the longest ttl that any client of these nodes uses.
         node_timeout: how long one node may take to reply in one round.
         connect_timeout: how long connecting to one node may take.
         drift_factor: how much the clocks of client and nodes may differ in speed, as a share of the
             ttl.
         retry_delay: the shortest and the longest random pause between two attempts.
-        outage_timeout: how long acquire keeps trying while no quorum can be reached.
+        outage_timeout: how long acquire keeps trying while no quorum can be reached.  The time in
+            which the restart guard keeps nodes from voting does not count.
         restart_guard: how a restarted node, which may have lost locks, is kept from voting: by its
             "uptime", by a "marker" among its keys (which FLUSHALL and old snapshots lose too), or
             None: not at all, where nodes are born empty (tests, CI).
@@ -50,7 +52,7 @@ class RedlockBase(ABC, Generic[D]):
         self,
         nodes: Iterable[object],
         *,
-        ttl: Seconds = 10.0,
+        ttl: Seconds | None = None,
         max_ttl: Seconds = 30.0,
         node_timeout: Seconds = 0.05,
         connect_timeout: Seconds = 1.0,

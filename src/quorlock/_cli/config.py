@@ -67,6 +67,11 @@ class FileSettings(NamedTuple):
         """Return an argument that is a duration, in seconds: TOML has no other durations."""
         return float(self.argument(name))
 
+    def default_ttl(self) -> float:
+        """Return the lease time of a lock without its own, in seconds. Raise Failed."""
+        with self.redlock() as redlock:
+            return redlock.lock("any").ttl
+
     @property
     def prefix(self) -> bytes:
         return str(self.argument("prefix")).encode()

@@ -27,6 +27,8 @@ else:
 
 RestartGuard: TypeAlias = Literal["uptime", "marker"] | None
 
+# The default ttl, unless max_ttl is shorter.
+TTL_DEFAULT = 10.0
 # A lease must outlive at least one round to acquire it, one to extend it and some use between.
 TTL_PER_NODE_TIMEOUT = 3
 # A shorter ttl is over after a few of the shortest pauses of renewal (renewal_schedule.PAUSE_MIN).
@@ -114,7 +116,7 @@ class Policy(NamedTuple):
 def policy(
     addresses: tuple[str, ...],
     *,
-    ttl: Seconds,
+    ttl: Seconds | None,
     max_ttl: Seconds,
     node_timeout: Seconds,
     connect_timeout: Seconds,
@@ -132,7 +134,11 @@ def policy(
     max_ttl_ms = _ttl_ms("max_ttl", max_ttl, per_node, drift_share)
     return Policy(
         addresses=addresses,
-        ttl_ms=_ttl_ms("ttl", ttl, per_node, drift_share, max_ttl_ms),
+        ttl_ms=(
+            min(int(TTL_DEFAULT * 1000), max_ttl_ms)
+            if ttl is None
+            else _ttl_ms("ttl", ttl, per_node, drift_share, max_ttl_ms)
+        ),
         max_ttl_ms=max_ttl_ms,
         node_timeout=per_node,
         connect_timeout=positive("connect_timeout", connect_timeout),

@@ -146,7 +146,7 @@ def test_a_redlock_takes_the_same_settings_in_both_faces(module: Any) -> None:
     }
     assert defaults == {
         "nodes": inspect.Parameter.empty,
-        "ttl": 10.0,
+        "ttl": None,
         "max_ttl": 30.0,
         "node_timeout": 0.05,
         "connect_timeout": 1.0,

@@ -96,8 +96,17 @@ def test_the_other_settings_come_from_a_file_that_is_named_alone(tmp_path: Path)
     named = str(write(tmp_path / "named.toml", "ttl = 20", nodes=None))
     write(Path("quorlock.toml"), "ttl = 15")
     assert settings(Source("redis://g", named, None)).seconds("ttl") == 20
-    assert settings(Source("redis://g", None, None)).seconds("ttl") == 10
+    assert settings(Source("redis://g", None, None)).default_ttl() == 10
     assert settings(NOTHING).seconds("ttl") == 15
+
+
+@pytest.mark.parametrize(
+    ("lines", "ttl"), [(["max_ttl = 5"], 5), (["max_ttl = 60"], 10), (["ttl = 3"], 3)]
+)
+def test_the_default_ttl_of_a_file(lines: list[str], ttl: float) -> None:
+    """A shorter max_ttl alone is enough."""
+    write(Path("quorlock.toml"), *lines)
+    assert settings(NOTHING).default_ttl() == ttl
 
 
 def test_the_keys_are_the_arguments_of_a_redlock() -> None:

@@ -47,7 +47,6 @@ WRONG: list[tuple[str, Any, str]] = [
     ("ttl", 31, "ttl=31: give at most max_ttl=30 s, or raise it for all clients"),
     ("ttl", 0.1499, f"ttl=0.1499: {FLOOR}"),
     ("ttl", 0.001, f"ttl=0.001: {FLOOR}"),
-    ("ttl", None, f"ttl=None: {NUMBER}"),
     ("ttl", True, f"ttl=True: {NUMBER}"),
     ("ttl", "10", f"ttl='10': {NUMBER}"),
     ("ttl", b"10", f"ttl=b'10': {NUMBER}"),
@@ -168,6 +167,12 @@ def test_settings_are_kept_in_their_units() -> None:
     assert (made.n, made.quorum, made.max_ttl) == (5, 3, 2 * NS_PER_S)
     with pytest.raises(AttributeError):
         made.ttl_ms = 5  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(("max_ttl", "ttl_ms"), [(30, 10_000), (10, 10_000), (5, 5_000)])
+def test_the_default_ttl_is_ten_seconds_or_max_ttl(max_ttl: float, ttl_ms: int) -> None:
+    """A shorter max_ttl alone is a valid setting."""
+    assert policy_of(5, ttl=None, max_ttl=max_ttl).ttl_ms == ttl_ms
 
 
 @pytest.mark.parametrize(

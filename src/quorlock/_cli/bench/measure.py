@@ -69,7 +69,7 @@ class Bench:
         self._troubles = Troubles()
         self._began = time.perf_counter()
         patience = 10 * settings.seconds("node_timeout")
-        self.ttl: float = min(settings.seconds("ttl"), max(_TTL_MAX, patience))
+        self.ttl: float = min(settings.default_ttl(), max(_TTL_MAX, patience))
 
     @property
     def keys(self) -> str:
