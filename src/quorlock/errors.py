@@ -18,7 +18,8 @@ without user info, server texts come redacted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -49,7 +50,7 @@ class VoteCode(StrEnum):
     NOT_ADMITTED = "not_admitted"  # nothing was sent: the node replies, and may not vote yet
     BACKLOG = "backlog"  # nothing was sent: too many replies are pending
     LOCAL_QUEUE_TIMEOUT = "local_queue_timeout"  # nothing was sent: too many calls in this process
-    QUARANTINED = "quarantined"  # not asked: the restart guard keeps the node out
+    QUARANTINED = "quarantined"  # casts no vote yet: the restart guard
 
     @property
     def is_error(self) -> bool:
@@ -76,6 +77,20 @@ _ERRORS = _PERMANENT | {VoteCode.TRANSIENT_ERROR, VoteCode.CLOCK_SKEW}
 VoteWord: TypeAlias = Literal["granted", "refused", "unknown"]
 
 
+class NodeQuarantine(NamedTuple):
+    """The time for which the restart guard keeps a node from voting, and the reason.
+
+    Attributes:
+        event: what happened to the node, in words for people.
+        since: seconds since then; None if the node does not report it.
+        votes_in: seconds until the node votes.
+    """
+
+    event: str
+    since: float | None
+    votes_in: float
+
+
 class NodeVote(NamedTuple):
     """The vote of one node, as users see it.
 
@@ -85,6 +100,8 @@ class NodeVote(NamedTuple):
         cause: the reason, in words for people.
         answered: whether it replied, even with an error.
         code: the reason, for programs.
+        quarantine: how long the restart guard keeps the node from voting; None if it does not, or
+            if that time has no known end.
     """
 
     node: str
@@ -92,6 +109,7 @@ class NodeVote(NamedTuple):
     cause: str
     answered: bool
     code: VoteCode
+    quarantine: NodeQuarantine | None = None
 
 
 class QuorlockError(Exception):
@@ -115,6 +133,7 @@ class QuorlockError(Exception):
 
 
 _LOOK = "check these nodes"
+_FRESH = "wait, or mark nodes that are new: quorlock nodes fresh"
 
 
 class ConfigError(QuorlockError, ValueError):
@@ -223,9 +242,30 @@ class QuorumUnreachable(AcquireError):
         silent = [
             vote
             for vote in self.votes
-            if not vote.answered and vote.code is not VoteCode.NOT_AWAITED
+            if vote.code.is_error or not (vote.answered or vote.code is VoteCode.NOT_AWAITED)
         ]
-        return f"{self.resource!r}: {self._count()} ({_causes(silent)}), {self._effort()}; {_LOOK}"
+        kept_out = [vote for vote in silent if vote.quarantine]
+        what, fix = f"{self._count()} ({_causes(silent)})", _LOOK
+        if kept_out:
+            n = len(self.votes)
+            voted = sum(vote.answered and not vote.code.is_error for vote in self.votes)
+            what = f"{voted} of {n} nodes voted, {_needed(n)} ({_causes(silent)})"
+            fix = _FRESH if voted + len(kept_out) > n // 2 else _LOOK
+        if kept_out and len(kept_out) == len(silent):
+            what = self._quarantined(kept_out)
+        return f"{self.resource!r}: {what}, {self._effort()}; {fix}"
+
+    def _quarantined(self, kept_out: list[NodeVote]) -> str:
+        """Return the facts where the restart guard alone keeps nodes from voting."""
+        n, several = len(self.votes), [vote.quarantine for vote in kept_out if vote.quarantine]
+        which = f" ({', '.join(vote.node for vote in kept_out)})" if len(kept_out) < n else ""
+        votes_in = _whole_seconds([kept.votes_in for kept in several], math.ceil)
+        is_one_event = len({kept.event for kept in several}) == 1
+        causes = _event_words(several) if is_one_event else _causes(kept_out)
+        return (
+            f"{len(kept_out)} of {n} nodes{which} cast no vote for {votes_in} more and may have"
+            f" forgotten locks (restart guard: {causes})"
+        )
 
     def _count(self) -> str:
         n = len(self.votes)
@@ -356,7 +396,36 @@ class StaleFence(QuorlockError):
 
 
 def _causes(votes: Sequence[NodeVote]) -> str:
-    return ", ".join(f"{vote.node}: {vote.cause}" for vote in votes)
+    """Return the causes, each once, with its nodes."""
+    groups: dict[str, list[NodeVote]] = {}
+    for vote in votes:
+        # Seconds differ from node to node: one event is one cause.
+        groups.setdefault(vote.quarantine.event if vote.quarantine else vote.cause, []).append(vote)
+    return "; ".join(
+        f"{', '.join(vote.node for vote in group)}: {_cause(group)}" for group in groups.values()
+    )
+
+
+def _cause(group: list[NodeVote]) -> str:
+    several = [vote.quarantine for vote in group if vote.quarantine]
+    return quarantine_words(several) if several else group[0].cause
+
+
+def quarantine_words(several: Sequence[NodeQuarantine]) -> str:
+    """Return the cause of nodes that the restart guard keeps from voting for the same reason."""
+    votes_in = _whole_seconds([quarantine.votes_in for quarantine in several], math.ceil)
+    return f"{_event_words(several)}, votes in {votes_in}"
+
+
+def _event_words(several: Sequence[NodeQuarantine]) -> str:
+    since = [quarantine.since for quarantine in several if quarantine.since is not None]
+    ago = f" {_whole_seconds(since, math.floor)} ago" if since else ""
+    return several[0].event + ago
+
+
+def _whole_seconds(several: Sequence[float], rounded: Callable[[float], int]) -> str:
+    least, most = rounded(min(several)), rounded(max(several))
+    return f"{least} s" if least == most else f"{least} to {most} s"
 
 
 def _votes(votes: Iterable[Vote]) -> tuple[NodeVote, ...]:
@@ -364,13 +433,24 @@ def _votes(votes: Iterable[Vote]) -> tuple[NodeVote, ...]:
     return tuple(v if isinstance(v, NodeVote) else _vote(*v) for v in votes)
 
 
-def _vote(node: str, vote: VoteWord, cause: str, answered: bool, code: str) -> NodeVote:  # noqa: FBT001
-    return NodeVote(node, vote, cause, answered, VoteCode(code))
+def _vote(
+    node: str,
+    vote: VoteWord,
+    cause: str,
+    answered: bool,  # noqa: FBT001
+    code: str,
+    quarantine: Sequence[Any] | None = None,
+) -> NodeVote:
+    kept = None if quarantine is None else NodeQuarantine(*quarantine)
+    return NodeVote(node, vote, cause, answered, VoteCode(code), kept)
 
 
 def _plain_votes(votes: Iterable[NodeVote]) -> list[list[Any]]:
     """Return the votes as lists that JSON knows."""
-    return [[*vote[:-1], vote.code.value] for vote in votes]
+    return [
+        [*vote[:4], vote.code.value, *([list(vote.quarantine)] if vote.quarantine else [])]
+        for vote in votes
+    ]
 
 
 _LARGE = 2**63  # other languages read smaller ones as integers

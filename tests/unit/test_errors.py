@@ -21,10 +21,12 @@ from quorlock.errors import (
     ConfigError,
     LeaseLost,
     NodeError,
+    NodeQuarantine,
     QuorlockError,
     QuorumUnreachable,
     StaleFence,
     VoteCode,
+    quarantine_words,
 )
 
 
@@ -52,8 +54,20 @@ def down(node: str) -> NodeVote:
     return said(node, "unknown", "connection refused", VoteCode.NOT_CONNECTED, answered=False)
 
 
+def kept_out(
+    node: str, votes_in: float = 26.0, since: float | None = 4.0, event: str = "started"
+) -> NodeVote:
+    kept = NodeQuarantine(event, since, votes_in)
+    cause = quarantine_words([kept])
+    return NodeVote(node, "unknown", cause, False, VoteCode.QUARANTINED, kept)
+
+
 def no_acl(node: str) -> NodeVote:
     return said(node, "refused", "NOPERM no permissions to run 'set'", VoteCode.ACCESS_DENIED)
+
+
+def full(node: str) -> NodeVote:
+    return said(node, "refused", "OOM", VoteCode.TRANSIENT_ERROR)
 
 
 A, B, C, D, E = (f"{letter}:6379" for letter in "abcde")
@@ -105,8 +119,8 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
     (
         QuorumUnreachable("r", [down(A), silent(B), yes(C), down(D), held(E)], 12, 5.04),
         (
-            "'r': 2 of 5 nodes answered, 3 are needed (a:6379: connection refused, b:6379: no"
-            " answer in time, d:6379: connection refused), after 12 attempts in 5.0 s; check"
+            "'r': 2 of 5 nodes answered, 3 are needed (a:6379, d:6379: connection refused; b:6379:"
+            " no answer in time), after 12 attempts in 5.0 s; check"
             " these nodes"
         ),
     ),
@@ -114,7 +128,7 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
         QuorumUnreachable("r", [yes(A), yes(B), held(C), down(D), silent(E)], 1, 0.2),
         (
             "'r': 2 of 5 nodes granted it and 1 refused, 3 are needed; those that did not answer"
-            " could decide it (d:6379: connection refused, e:6379: no answer in time), after 1"
+            " could decide it (d:6379: connection refused; e:6379: no answer in time), after 1"
             " attempt in 200 ms; check these nodes"
         ),
     ),
@@ -122,7 +136,7 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
         QuorumUnreachable("r", [yes(A), unheard(B), held(C), down(D), down(E)], 1, 0.2),
         (
             "'r': 1 of 5 nodes granted it and 1 refused, 3 are needed; those that did not answer"
-            " could decide it (d:6379: connection refused, e:6379: connection refused), after 1"
+            " could decide it (d:6379, e:6379: connection refused), after 1"
             " attempt in 200 ms; check these nodes"
         ),
     ),
@@ -134,10 +148,61 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
         ),
     ),
     (
+        QuorumUnreachable("x", [kept_out(A), kept_out(B, 26.0), kept_out(C)], 36, 4.9),
+        (
+            "'x': 3 of 3 nodes cast no vote for 26 s more and may have forgotten locks (restart"
+            " guard: started 4 s ago), after 36 attempts in 4.9 s; wait, or mark nodes that are"
+            " new: quorlock nodes fresh"
+        ),
+    ),
+    (
+        QuorumUnreachable("x", [kept_out(A, 26.2, 3.7), yes(B), kept_out(C, 24.0, 5.0)], 1, 0.1),
+        (
+            "'x': 2 of 3 nodes (a:6379, c:6379) cast no vote for 24 to 27 s more and may have"
+            " forgotten locks (restart guard: started 3 to 5 s ago), after 1 attempt in 100 ms;"
+            " wait, or mark nodes that are new: quorlock nodes fresh"
+        ),
+    ),
+    (
+        QuorumUnreachable("x", [kept_out(A, 9), kept_out(B, 26, 2, "restarted"), held(C)], 1, 0.1),
+        (
+            "'x': 2 of 3 nodes (a:6379, b:6379) cast no vote for 9 to 26 s more and may have"
+            " forgotten locks (restart guard: a:6379: started 4 s ago, votes in 9 s; b:6379:"
+            " restarted 2 s ago, votes in 26 s), after 1 attempt in 100 ms; wait, or mark nodes"
+            " that are new: quorlock nodes fresh"
+        ),
+    ),
+    (
+        QuorumUnreachable(
+            "x", [kept_out(A, 8, None, "gives no uptime"), kept_out(B, 7), down(C), down(D)], 2, 0.1
+        ),
+        (
+            "'x': 0 of 4 nodes voted, 3 are needed (a:6379: gives no uptime, votes in 8 s; b:6379:"
+            " started 4 s ago, votes in 7 s; c:6379, d:6379: connection refused), after 2 attempts"
+            " in 100 ms; check these nodes"
+        ),
+    ),
+    (
+        QuorumUnreachable("x", [kept_out(A), held(B), kept_out(C), full(D), down(E)], 2, 0.1),
+        (
+            "'x': 1 of 5 nodes voted, 3 are needed (a:6379, c:6379: started 4 s ago, votes in 26 s;"
+            " d:6379: OOM; e:6379: connection refused), after 2 attempts in 100 ms; wait, or mark"
+            " nodes that are new: quorlock nodes fresh"
+        ),
+    ),
+    (
+        LeaseLost("r", "unreachable", votes=[kept_out(A, 25.5), kept_out(B, 26), yes(C)]),
+        (
+            "lease on 'r' is lost: no quorum of nodes confirmed it before its validity ended"
+            " (a:6379, b:6379: started 4 s ago, votes in 26 s); stop the protected work, then"
+            " acquire the lock again"
+        ),
+    ),
+    (
         NodeError("r", [no_acl(A), yes(B), no_acl(C)], 1, 0.002),
         (
-            "'r': 2 of 3 nodes cannot vote (a:6379: NOPERM no permissions to run 'set', c:6379:"
-            " NOPERM no permissions to run 'set'), after 1 attempt in 2 ms; fix these nodes or"
+            "'r': 2 of 3 nodes cannot vote (a:6379, c:6379: NOPERM no permissions to"
+            " run 'set'), after 1 attempt in 2 ms; fix these nodes or"
             " their configuration"
         ),
     ),
@@ -151,15 +216,15 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
     (
         LeaseLost("r", "taken", votes=[held(A), yes(B), held(C)]),
         (
-            "lease on 'r' is lost: another client holds it (a:6379: held by another, c:6379:"
-            " held by another); stop the protected work, then acquire the lock again"
+            "lease on 'r' is lost: another client holds it (a:6379, c:6379: held by another);"
+            " stop the protected work, then acquire the lock again"
         ),
     ),
     (
         LeaseLost("r", "unreachable", votes=[silent(A), silent(B), yes(C)]),
         (
             "lease on 'r' is lost: no quorum of nodes confirmed it before its validity ended"
-            " (a:6379: no answer in time, b:6379: no answer in time); stop the protected"
+            " (a:6379, b:6379: no answer in time); stop the protected"
             " work, then acquire the lock again"
         ),
     ),

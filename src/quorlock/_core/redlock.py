@@ -53,6 +53,10 @@ class AcquireRequest(NamedTuple):
 
 # Enough nodes replied about the lock: a later attempt may get it.
 _WORTH_RETRYING = (FailureReason.HELD, FailureReason.LATE, FailureReason.UNFENCED)
+# The nodes are there; a quarantine ends at a known time, or when an operator says that a node is
+# new.
+_NO_OUTAGE = (*_WORTH_RETRYING, FailureReason.QUARANTINED)
+_ERRORS = (FailureReason.FAULTY, FailureReason.FORBIDDEN)
 
 
 def acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired]:
@@ -60,7 +64,8 @@ def acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[A
 
     Raises:
         AcquireTimeout: the lock was held until the timeout.
-        QuorumUnreachable: no quorum replied for `outage_timeout`.
+        QuorumUnreachable: no quorum replied for `outage_timeout`, or too many nodes were in
+            quarantine until the timeout.
         NodeError: too many nodes reply with errors.
     """
     attempts = 0
@@ -70,7 +75,7 @@ def acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[A
         if isinstance(outcome, Acquired):
             return outcome
         attempts += 1
-        if outcome.reason in _WORTH_RETRYING:
+        if outcome.reason in _NO_OUTAGE:
             outage_since = None
         elif outage_since is None:
             # Connecting came before the first attempt began, and counts.
@@ -203,6 +208,8 @@ def _failure_reason(answers: tuple[Answer, ...], tally: Tally) -> FailureReason:
     if about_the_lock >= needed:
         unfenced = sum(answer.code is VoteCode.FENCE_MISMATCH for answer in answers)
         return FailureReason.UNFENCED if tally.granted + unfenced >= needed else FailureReason.HELD
+    if about_the_lock + sum(answer.quarantine is not None for answer in answers) >= needed:
+        return FailureReason.QUARANTINED
     if about_the_lock + sum(answer.is_fault for answer in answers) >= needed:
         return FailureReason.FAULTY
     return FailureReason.UNREACHABLE
@@ -246,7 +253,7 @@ def _raise_failure(
         holder_ttl = None if left is None else left / 1000
         holder = readable(_common_owner(last.answers, policy.quorum))
         raise AcquireTimeout(request.resource, votes, attempts, elapsed, holder_ttl, holder)
-    error = QuorumUnreachable if last.reason is FailureReason.UNREACHABLE else NodeError
+    error = NodeError if last.reason in _ERRORS else QuorumUnreachable
     raise error(request.resource, votes, attempts, elapsed)
 
 

@@ -9,9 +9,9 @@ it came up.  The handshake asks the node, and the drivers keep it out
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock._core.commands import ACQUIRES, Command, Extend, IssueFence
-from quorlock._core.time import FOR_EVER, NS_PER_MS, NS_PER_S, Duration, Instant, drift
+from quorlock._core.time import FOR_EVER, NS_PER_MS, NS_PER_S, Duration, Instant, drift, to_seconds
 from quorlock._core.votes import Answer, Vote
-from quorlock.errors import VoteCode
+from quorlock.errors import NodeQuarantine, VoteCode, quarantine_words
 
 if TYPE_CHECKING:
     from quorlock._core.config import Policy
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 UPTIME_RESOLUTION: Duration = NS_PER_S
 # Ten years: a server that reports more started with its clock in 1970, and has set it since.
 UPTIME_BELIEVED: Duration = 10 * 365 * 86_400 * NS_PER_S
+
+# Events, in words.
+UNKNOWN_START = "does not tell since when it is up"
+MARKED = "started, emptied or first used"
 
 # The number of former processes of an address that are remembered; each restart adds one.
 _FORMER_MAX = 16
@@ -39,12 +43,14 @@ class Quarantine(NamedTuple):
     until: the instant from which the node votes.
     what: the event.
     is_lasting: neither a restart nor another connection ends it.
+    is_endless: it may begin again at any time, until an operator changes the addresses.
     """
 
     since: Instant | None
     until: Instant
-    what: str = "restarted"
+    what: str = "started"
     is_lasting: bool = False
+    is_endless: bool = False
 
 
 class Guard:
@@ -101,6 +107,8 @@ class Guard:
         elif self._run_id and self._policy.restart_guard == "uptime":
             # Each reported uptime errs to the safe side by a different amount: the best one counts.
             found = _sooner(known, found)
+        if found is not None and found.what == "started" and self._former:
+            found = found._replace(what="restarted")
         self._was_replica = False
         self._run_id, self.quarantine = run_id, _later(lasting, found)
         return self.quarantine
@@ -127,12 +135,13 @@ class Guard:
 
     def _moved(self, run_id: str, told_at: Instant) -> Quarantine:
         what = f"its address leads to run_id {run_id[:8]}…, and led to {self._run_id[:8]}…"
-        return self._lasting(told_at, f"{what}, another living server")
+        kept = self._lasting(told_at, f"{what}, another living server")
+        return kept._replace(is_endless=True)
 
     def _lasting(self, told_at: Instant, what: str) -> Quarantine:
         policy = self._policy
         until = _until(0, told_at, policy.max_ttl, policy.drift_factor)
-        return Quarantine(told_at, until, what, is_lasting=True)
+        return Quarantine(None, until, what, is_lasting=True)
 
 
 def quarantine_by_uptime(
@@ -148,7 +157,9 @@ def quarantine_by_uptime(
     until = _until(surely_up, told_at, max_ttl, drift_factor)
     if until <= told_at:
         return None
-    return Quarantine(None if uptime is None else told_at - uptime, until)
+    if uptime is None:
+        return Quarantine(None, until, UNKNOWN_START)
+    return Quarantine(told_at - uptime, until)
 
 
 def _sooner(one: Quarantine | None, other: Quarantine | None) -> Quarantine | None:
@@ -182,7 +193,7 @@ def quarantine_by_marker(
     until = _until(marked, told_at, max_ttl, drift_factor)
     if until <= told_at:
         return None
-    return Quarantine(told_at - marked, until, "restarted, emptied or first used")
+    return Quarantine(told_at - marked, until, MARKED)
 
 
 def _until(known: Duration, told_at: Instant, max_ttl: Duration, drift_factor: float) -> Instant:
@@ -211,15 +222,16 @@ def quarantine_answer(kept: Quarantine, now: Instant) -> Answer | None:
     """Return the vote of a node in quarantine; None: the quarantine is over."""
     if now >= kept.until:
         return None
-    return Answer(Vote.UNKNOWN, VoteCode.QUARANTINED, _words(kept, now))
+    since = None if kept.since is None else to_seconds(max(0, now - kept.since))
+    found = kept_out(kept.what, since, to_seconds(kept.until - now))
+    if not kept.is_endless:
+        return found
+    fix = "list independent masters, each by its own address"
+    return found._replace(text=f"{found.text}; {fix}", quarantine=None)
 
 
-def _words(kept: Quarantine, now: Instant) -> str:
-    left = -((now - kept.until) // NS_PER_S)  # rounded up
-    since = "does not tell since when it is up"
-    if kept.since is not None:
-        since = f"{kept.what} {max(0, now - kept.since) // NS_PER_S} s ago"
-    fix = "restart_guard=None where nodes are born empty (tests, CI)"
-    if kept.is_lasting:
-        since, fix = kept.what, "list independent masters, each by its own address"
-    return f"{since}, votes again in {left} s; {fix}"
+def kept_out(event: str, since: float | None, votes_in: float) -> Answer:
+    """Return the vote of a node that votes in so many seconds."""
+    kept = NodeQuarantine(event, since, votes_in)
+    text = quarantine_words([kept])
+    return Answer(Vote.UNKNOWN, VoteCode.QUARANTINED, text, quarantine=kept)

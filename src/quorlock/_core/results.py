@@ -35,6 +35,7 @@ class FailureReason(Enum):
     HELD = "held"  # a quorum replied about the lock, and another client holds it
     LATE = "late"  # a quorum granted, but the validity was over by then
     UNFENCED = "unfenced"  # a quorum granted, but none issued the same fence
+    QUARANTINED = "quarantined"  # with the nodes that vote later, a quorum is there
     UNREACHABLE = "unreachable"  # fewer than a quorum replied
     FAULTY = "faulty"  # replies came, too many of them errors that may pass
     FORBIDDEN = "forbidden"  # too many nodes have a lasting fault

@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import NamedTuple
 
-from quorlock.errors import NodeVote, VoteCode
+from quorlock.errors import NodeQuarantine, NodeVote, VoteCode
 
 
 class Vote(Enum):
@@ -37,7 +37,7 @@ WORDS = {
     VoteCode.NOT_ADMITTED: "may not vote yet",
     VoteCode.BACKLOG: "owes too many answers",
     VoteCode.LOCAL_QUEUE_TIMEOUT: "not asked: too many calls of this process are under way",
-    VoteCode.QUARANTINED: "restarted",
+    VoteCode.QUARANTINED: "kept out by the restart guard",
 }
 _HELD = frozenset({VoteCode.HELD, VoteCode.HELD_WITHOUT_TTL})
 _LOCK_ANSWERS = _HELD | {VoteCode.GRANTED, VoteCode.KEY_MISSING, VoteCode.FENCE_MISMATCH}
@@ -52,6 +52,7 @@ class Answer(NamedTuple):
     reply); `holder` is the token found by an inspection, `owner` the encoded owner in it
     (b"": none, or not in the reply).  `fence` is the one issued (0: none),
     `clock_us` the node's clock at that time (microseconds since 1970; 0: not in the reply).
+    `quarantine`: how long the node casts no vote; None if it may vote, or if the end is not known.
     """
 
     vote: Vote
@@ -62,6 +63,7 @@ class Answer(NamedTuple):
     fence: int = 0
     clock_us: int = 0
     owner: bytes = b""
+    quarantine: NodeQuarantine | None = None
 
     @property
     def is_held(self) -> bool:
@@ -124,6 +126,7 @@ def node_votes(addresses: tuple[str, ...], answers: tuple[Answer, ...]) -> tuple
             cause=answer.reason,
             answered=answer.is_lock_answer or answer.is_fault,
             code=answer.code,
+            quarantine=answer.quarantine,
         )
         for address, answer in zip(addresses, answers, strict=True)
     )

@@ -18,6 +18,7 @@ from quorlock._core.commands import (
     ScriptedAcquire,
 )
 from quorlock._core.owner import owner_in
+from quorlock._core.restart_guard import MARKED, kept_out
 from quorlock._core.votes import ABSENT, GRANTED, HELD, Answer, Vote
 from quorlock._protocol.redaction import redacted
 from quorlock.errors import VoteCode
@@ -96,8 +97,7 @@ def _acquired_by_script(reply: Any) -> Answer:
     if what == 0:
         return _holds(number, clock_us)
     if what == -1 and number > 0:
-        text = f"restarted, emptied or first used; votes again in {-(-number // 1000)} s"
-        return Answer(Vote.UNKNOWN, VoteCode.QUARANTINED, text, clock_us=clock_us)
+        return kept_out(MARKED, None, number / 1000)._replace(clock_us=clock_us)
     return _COUNTER_OFF._replace(clock_us=clock_us) if (what, number) == (-2, 0) else NONSENSE
 
 

@@ -457,6 +457,20 @@ CORE = [
         ("tests/servers/api/test_hand_over_in_doubt.py", "-k", "no_key_is_restored"),
     ),
     Mutant(
+        "quarantine-is-an-outage",
+        "_core/redlock.py",
+        "        if outcome.reason in _NO_OUTAGE:\n",
+        "        if outcome.reason in _WORTH_RETRYING:\n",
+        ("tests/sim/test_workload.py", "-k", "just_started"),
+    ),
+    Mutant(
+        "quarantine-without-a-known-end-is-waited-for",
+        "_core/restart_guard.py",
+        "    if not kept.is_endless:\n",
+        "    if kept.until:\n",
+        ("tests/unit/core/test_guard.py", "-k", "older_process"),
+    ),
+    Mutant(
         "backlog-without-bound",
         "_core/routing.py",
         "return BACKLOG if type(command) in SPARED and connection.is_backlogged(at) else None",

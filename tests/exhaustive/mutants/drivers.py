@@ -229,4 +229,11 @@ DRIVERS = [
         "    generation += 0\n",
         ("tests/exhaustive/test_fork.py",),
     ),
+    Mutant(
+        "lost-connection-unnoticed-in-quarantine",
+        "_drivers/sync/connection_set.py",
+        "_MAY_CHANGE = (VoteCode.BACKLOG, VoteCode.PERMANENT_ERROR, VoteCode.QUARANTINED)",
+        "_MAY_CHANGE = (VoteCode.BACKLOG, VoteCode.PERMANENT_ERROR)",
+        ("tests/servers/api/test_first_start.py", "-k", "die"),
+    ),
 ]

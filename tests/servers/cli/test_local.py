@@ -136,7 +136,7 @@ def test_a_node_that_died_is_started_again_and_keeps_out(shell: Shell) -> None:
     after = pids()
     assert after["2.sock"] == before["2.sock"]
     assert len(after) == 3
-    assert "restarted" in shell.complaint(EX_UNAVAILABLE, "acquire", "x", "-w", "0")
+    assert "restart guard: started" in shell.complaint(EX_UNAVAILABLE, "acquire", "x", "-w", "0")
 
 
 def wait_until_ended(*numbers: int) -> None:
@@ -222,7 +222,7 @@ def test_by_force_it_ends_and_those_after_keep_out(shell: Shell) -> None:
     assert (done.returncode, done.stdout) == (0, "5 local nodes ended\n")
     assert "may be held still" in done.stderr
     assert (pids(), files()) == ({}, {"note.json"})
-    assert "restarted" in shell.complaint(EX_UNAVAILABLE, "acquire", "x", "-w", "0")
+    assert "restart guard: started" in shell.complaint(EX_UNAVAILABLE, "acquire", "x", "-w", "0")
 
 
 def test_nodes_that_cannot_be_asked_are_ended_too(shell: Shell) -> None:

@@ -104,7 +104,7 @@ def test_while_nodes_fail(shell: Shell, mortal_nodes: Servers) -> None:
         mortal_nodes[0].restart()
         mortal_nodes[1].cont()
         facts = until(process, lambda facts: states(facts) == ["kept out", *["up"] * 4])
-        assert "votes again in" in facts["nodes"][0]["why"]
+        assert "votes in" in facts["nodes"][0]["why"]
         # It answers, though it does not vote.
         facts = until(process, lambda facts: facts["nodes"][0]["latency_p50"] is not None)
         for node in mortal_nodes[2:]:
@@ -184,7 +184,7 @@ def test_the_picture_fits(
         terminal.until("3 up, quorum 3   30 held", " hung ", " down ", "and 20 more")
         mortal_nodes[0].restart()
         mortal_nodes[1].cont()
-        terminal.until("4 up, quorum 3", " kept out ", "votes again in")
+        terminal.until("4 up, quorum 3", " kept out ", "votes in")
         assert "Traceback" not in terminal.interrupt()
         assert [row for row in terminal.rows if len(row) > 80] == []
         assert ("\x1b[31m" in terminal.shown) is coloured
@@ -252,7 +252,7 @@ SAMPLE = NodeSample(latencies=(0.002, 0.001, 0.01), connections=2, keys=7, ops=9
         ("connection lost: closed by the server", VoteCode.NOT_CONNECTED, "", DOWN),
         ("no such file or directory", VoteCode.NOT_CONNECTED, "", DOWN),
         ("No route to host", VoteCode.NOT_CONNECTED, "No route to host", DOWN),
-        ("restarted 3 s ago, votes again; remedy", VoteCode.QUARANTINED, "", KEPT_OUT),
+        ("started 3 s ago, votes in 9 s; remedy", VoteCode.QUARANTINED, "", KEPT_OUT),
         ("is not a master (role slave)", VoteCode.PERMANENT_ERROR, "", KEPT_OUT),
         ("connection to too few of the others", VoteCode.NOT_ADMITTED, "", KEPT_OUT),
     ],

@@ -19,6 +19,7 @@ from quorlock._core.redlock import (
     time_until_free_ms,
     try_acquire,
 )
+from quorlock._core.restart_guard import kept_out
 from quorlock._core.results import Acquired, AttemptFailed, FailureReason
 from quorlock._core.rounds import NodeReply, SentRound, Target
 from quorlock._core.tally import quorum
@@ -51,6 +52,7 @@ from tests.harness.support.script import (
 T = TypeVar("T")
 
 BROKEN = says(VoteCode.CONNECTION_LOST, "connection lost: closed by the server")
+KEPT_OUT = Say(kept_out("started", 4.0, 26.0), 0)
 NONSENSE = says(VoteCode.PROTOCOL_ERROR)
 
 
@@ -404,6 +406,77 @@ def test_it_continues_when_the_nodes_come_back() -> None:
     policy = policy_of(3)
     granted = script.run(acquire(request_of(policy), policy, Dice()))
     assert granted.token == b"token-3"
+
+
+# --- quarantine --------------------------------------------------------------------------------
+
+WAITS = [
+    [KEPT_OUT] * 5,
+    [KEPT_OUT, KEPT_OUT, yes(1), DOWN, NEVER],
+    [KEPT_OUT, held(1), held(2), DOWN, LOADING],
+    [KEPT_OUT, KEPT_OUT, KEPT_OUT, LOADING, LOADING],
+    [KEPT_OUT, KEPT_OUT, KEPT_OUT, NO_ACL, NO_ACL],
+]
+
+
+@pytest.mark.parametrize("plan", WAITS, ids=range(len(WAITS)))
+@pytest.mark.parametrize("outage_timeout", [0.0, 1.0])
+def test_a_quarantine_is_no_outage(plan: Round, outage_timeout: float) -> None:
+    """The nodes will vote: the caller's timeout alone ends the wait, and the error says why."""
+    script = Script([plan])
+    error = failing(script, 8.0, Dice(1.0), outage_timeout=outage_timeout)
+    assert isinstance(error, QuorumUnreachable)
+    begun = script.sent(Acquire)
+    assert begun[-1] == START + ms(8_000), "the last attempt is made when the time is up"
+    assert error.attempts == len(begun)
+    assert "quorlock nodes fresh" in str(error)
+    votes = [vote for vote in error.votes if vote.code is VoteCode.QUARANTINED]
+    assert all(vote.quarantine and vote.quarantine.votes_in == 26.0 for vote in votes)
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_the_lock_is_granted_when_enough_nodes_vote(timeout: float | None) -> None:
+    """The next attempt finds it, long after outage_timeout."""
+    script = Script([*[[KEPT_OUT] * 3] * 200, [yes(1), yes(1), KEPT_OUT]])
+    policy = policy_of(3)
+    granted = script.run(acquire(request_of(policy, timeout), policy, Dice()))
+    assert granted.token == b"token-200"
+    assert script.now > START + 2 * policy.outage_timeout
+
+
+def test_a_quarantine_that_cannot_help_is_an_outage() -> None:
+    """Too few nodes would be there, or the quarantine has no known end."""
+    endless = says(VoteCode.QUARANTINED, "its address leads to another server", after=0)
+    for plan in ([KEPT_OUT, KEPT_OUT, DOWN, DOWN, NEVER], [endless] * 5):
+        script = Script([plan])
+        error = failing(script, None, Dice(), outage_timeout=2.0)
+        assert isinstance(error, QuorumUnreachable)
+        assert START + ms(1_850) <= script.now <= START + ms(2_000)
+        assert str(error).endswith("check these nodes")
+
+
+def test_a_quarantine_between_outages_restarts_the_clock() -> None:
+    """A quorum of nodes was there, as under contention."""
+    out, waits = [DOWN] * 3, [KEPT_OUT] * 3
+    script = Script([*[out] * 16, waits, out])
+    failing(script, None, Dice(), outage_timeout=1.0)
+    second_outage = script.sent(Acquire)[17]
+    assert second_outage > START + ms(800)
+    assert second_outage + ms(850) <= script.now <= second_outage + ms(1_000)
+
+
+def test_one_attempt_does_not_wait_for_a_quarantine() -> None:
+    """`try_acquire` and timeout=0 raise at once."""
+    for plan in WAITS:
+        policy = policy_of(5)
+        script = Script([plan])
+        with pytest.raises(QuorumUnreachable, match="quorlock nodes fresh"):
+            script.run(try_acquire(request_of(policy), policy, Dice()))
+        assert len(script.sent(Acquire)) == 1
+        assert script.at(Sleep) == []
+        script = Script([plan])
+        assert isinstance(failing(script, 0, Dice()), QuorumUnreachable)
+        assert len(script.sent(Acquire)) == 1
 
 
 # --- errors ------------------------------------------------------------------------------------

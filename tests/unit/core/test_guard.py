@@ -42,7 +42,8 @@ def test_a_node_of_unknown_uptime_may_have_started_just_now(uptime_s: int | None
     assert kept.since is None
     answer = quarantine_answer(kept, NOW)
     assert answer is not None
-    assert answer.text.startswith("does not tell since when it is up, votes again in 31 s; ")
+    assert answer.text == "does not tell since when it is up, votes in 31 s"
+    assert answer.quarantine == ("does not tell since when it is up", None, 30.302)
 
 
 def test_without_drift_the_resolution_of_expiry_remains() -> None:
@@ -78,15 +79,13 @@ def test_the_words() -> None:
     answer = quarantine_answer(kept, NOW)
     assert answer is not None
     assert (answer.vote, answer.code) == (Vote.UNKNOWN, VoteCode.QUARANTINED)
-    assert answer.reason == (
-        "restarted 3 s ago, votes again in 29 s;"
-        " restart_guard=None where nodes are born empty (tests, CI)"
-    )
+    assert answer.reason == "started 3 s ago, votes in 29 s"
+    assert answer.quarantine == ("started", 3.0, 28.302)
     kinds = (answer.is_lock_answer, answer.is_fault, answer.is_lasting, answer.is_done)
     assert kinds == (False,) * 4
     later = quarantine_answer(kept, NOW + 5 * NS_PER_S)
     assert later is not None
-    assert later.text.startswith("restarted 8 s ago, votes again in 24 s; ")
+    assert later.text == "started 8 s ago, votes in 24 s"
 
 
 def test_it_ends_at_the_instant() -> None:
@@ -95,7 +94,7 @@ def test_it_ends_at_the_instant() -> None:
     assert quarantine_answer(kept, NOW + 5) is None
     last = quarantine_answer(kept, NOW + 5 - NS_PER_MS)
     assert last is not None
-    assert "votes again in 1 s" in last.text
+    assert last.text.endswith("votes in 1 s")
 
 
 # --- the processes behind one address ----------------------------------------------------------
@@ -103,6 +102,18 @@ def test_it_ends_at_the_instant() -> None:
 
 def guard(restart_guard: RestartGuard = "uptime") -> Guard:
     return Guard(policy_of(1, restart_guard=restart_guard))
+
+
+def test_a_restart_is_called_so_only_if_this_client_saw_it() -> None:
+    """Also over later connections to the new process."""
+    known = guard()
+    first = known.on_connect("one", 3, NOW)
+    assert first is not None
+    assert first.what == "started"
+    for at in (NOW + 9 * NS_PER_S, NOW + 10 * NS_PER_S):
+        second = known.on_connect("two", 1, at)
+        assert second is not None
+        assert second.what == "restarted"
 
 
 LATER = NOW + 100 * NS_PER_S
@@ -122,6 +133,23 @@ def test_an_address_that_moves_to_an_older_process_keeps_out(restart_guard: Rest
     reported = quarantine_answer(kept, LATER)
     assert reported is not None
     assert "leads to run_id other…, and led to one…" in reported.reason
+    assert reported.reason.endswith("; list independent masters, each by its own address")
+    assert reported.quarantine is None, "it may begin again at any time"
+
+
+def test_a_replica_that_is_a_master_again_votes_at_a_known_time() -> None:
+    known = guard()
+    known.on_connect("one", 1_000, NOW)
+    known.on_demoted("one")
+    kept = known.on_connect("one", 1_000, LATER)
+    assert kept is not None
+    reported = quarantine_answer(kept, LATER)
+    assert reported is not None
+    assert reported.reason == (
+        "was a replica for a while: all its keys were replaced, votes in 31 s"
+    )
+    assert reported.quarantine is not None
+    assert reported.quarantine.votes_in == 30.302
 
 
 def test_a_process_that_began_after_the_last_reply_is_a_restart() -> None:

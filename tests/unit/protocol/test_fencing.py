@@ -47,7 +47,8 @@ def test_a_node_that_is_kept_out_says_for_how_long(left_ms: int, seconds: int) -
     """The node gave no vote, and no error either."""
     answer = interpret(ACQUIRE, [-1, US, left_ms])
     assert (answer.vote, answer.code) == (Vote.UNKNOWN, VoteCode.QUARANTINED)
-    assert answer.reason.endswith(f"votes again in {seconds} s")
+    assert answer.reason == f"started, emptied or first used, votes in {seconds} s"
+    assert answer.quarantine == ("started, emptied or first used", None, left_ms / 1000)
     assert not answer.is_fault
     assert not answer.is_lock_answer
 

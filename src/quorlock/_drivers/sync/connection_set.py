@@ -46,8 +46,8 @@ _STALE_AFTER = 1_000 * NS_PER_MS
 _FOREIGN_POLL = 1 * NS_PER_MS
 # The interval at which bytes that a full socket did not take are sent again.
 _FLUSH_EVERY_MS = 5
-# Refusals that unread bytes on the connection may change.
-_MAY_CHANGE = (VoteCode.BACKLOG, VoteCode.PERMANENT_ERROR)
+# Refusals that unread bytes on the connection, or its end, may change.
+_MAY_CHANGE = (VoteCode.BACKLOG, VoteCode.PERMANENT_ERROR, VoteCode.QUARANTINED)
 
 
 class _Poll:
