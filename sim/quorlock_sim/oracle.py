@@ -40,6 +40,8 @@ RULES = {
     "silence": "the loss of a renewed lease is reported before its end (assumes a steady clock)",
     "resurrection": "a lease that has ended is never valid again",
     "deadline": "every call ends within its deadlines (assumes a steady clock)",
+    "patience": "no acquire gives up before its timeout if the nodes that reply, and those that the"
+    " restart guard keeps from voting, are a majority",
     "exception": "no unexpected exception is raised",
     "endless": "no flow runs without end",
     "leftover": "no key of a finished attempt or lease is left on a running node (assumes, for"

@@ -15,6 +15,7 @@ from quorlock._core.redlock import AcquireRequest
 from quorlock._core.releases_in_doubt import counted_from
 from quorlock._core.results import Acquired, Extended, ExtendFailed, is_unreachable
 from quorlock._core.time import NS_PER_MS
+from quorlock.errors import QuorumUnreachable
 from quorlock_sim.client_renewal import facts_of
 
 if TYPE_CHECKING:
@@ -189,6 +190,9 @@ class SimWorker:
             allowed=rounds if job.once else job.timeout + rounds,
             cancel_after=job.cancel_after,
         )
+        if isinstance(won, QuorumUnreachable):
+            until = request.asked_at + (request.timeout or 0)
+            self.world.check_patience(process, won, until)
         if not isinstance(won, Acquired):
             return None
         assert self.turn is not None

@@ -18,6 +18,7 @@ from quorlock._core.results import Acquired, Extended, ExtendFailed, ReleaseResu
 from quorlock._core.tally import quorum
 from quorlock._core.time import EXPIRY_RESOLUTION, FOR_EVER, NS_PER_MS
 from quorlock._core.votes import Vote
+from quorlock.errors import VoteCode
 from quorlock.testing.fake_node import is_side_key
 from quorlock_sim import faults
 from quorlock_sim.client import Process, SimFlow
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from quorlock._core.pending_releases import PendingReleases
     from quorlock._core.votes import Answer
     from quorlock._protocol.pipeline import PendingRequest
+    from quorlock.errors import QuorumUnreachable
     from quorlock.testing.fake_node import Entry, Reply
     from quorlock_sim.network import Message
     from quorlock_sim.plan import Fault, Plan
@@ -293,6 +295,16 @@ class World:
                 f" nodes replied in that round, {nodes.bit_count()} had set the key"
             )
             self.violated("verdict", text, client=turn.process.index, token=granted.token)
+
+    def check_patience(self, process: Process, error: QuorumUnreachable, until: int) -> None:
+        """Check that an acquire gave up no quarantine before its timeout."""
+        there = sum(
+            vote.code is VoteCode.QUARANTINED or (vote.answered and not vote.code.is_error)
+            for vote in error.votes
+        )
+        if 2 * there > self.policy.n and process.now() < until:
+            text = f"c{process.index} gave up a quarantine before its timeout"
+            self.violated("patience", text, client=process.index)
 
     def check_extended(self, turn: SimFlow[Any], lease: LeaseRecord, began: int) -> None:
         """Check that a majority has extended since the call began, before the lease was over."""

@@ -35,7 +35,7 @@ from quorlock._core.rounds import NodeReply, SentRound, Target
 from quorlock._core.routing import Unsent
 from quorlock._core.tally import Tally, Verdict
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST, notice
-from quorlock._core.votes import TIMED_OUT, Answer, Vote
+from quorlock._core.votes import GRANTED, TIMED_OUT, Answer, Vote
 from quorlock._protocol.encoding import COUNTER
 from quorlock._protocol.peer import Peer
 from quorlock.testing.fake_node import Entry, FakeNode, Reply
@@ -508,6 +508,11 @@ def lets_all_vote(kept: guard.Quarantine, now: int) -> None:
     """Let every restarted node vote."""
 
 
+def counts_its_vote(kept: guard.Quarantine, now: int) -> Answer | None:
+    """Count a grant of a node that was not asked."""
+    return GRANTED if now < kept.until else None
+
+
 def half_as_long(uptime_s: int | None, told_at: int, max_ttl: int, factor: float) -> Any:
     """Wait until half of the leases are over."""
     return _quarantine(uptime_s, told_at, max_ttl // 2, factor)
@@ -675,6 +680,18 @@ MUTATIONS = (
         "uptime taken at its word",
         "overlap",
         ((guard, "UPTIME_RESOLUTION", 0),),
+        "restarts",
+    ),
+    Mutation(
+        "quarantine counted as an outage",
+        "patience",
+        ((redlock, "_NO_OUTAGE", redlock._WORTH_RETRYING),),
+        "restarts",
+    ),
+    Mutation(
+        "votes of nodes in quarantine counted",
+        "verdict",
+        ((routing, "quarantine_answer", counts_its_vote),),
         "restarts",
     ),
     # 20,000 random worlds did not need the 15 steps that this takes: they are written down there.

@@ -95,7 +95,7 @@ def test_all_have_a_seed_and_none_took_too_long() -> None:
 def test_what_the_guard_catches_excuses_nothing() -> None:
     """Nodes forgot in that world, and its assumptions held: the guard is there for that."""
     world, judgement = run(plan_of("restarts", SEEDS["quarantine shorter than the ttl"]))
-    assert {how for _, _, how in world.history.forgotten} == {"restart (saved)"}
+    assert {how for _, _, how in world.history.forgotten} == {"restart (lost)"}
     assert judgement.assumptions.intact
     assert judgement.excused == 0
 

@@ -283,3 +283,36 @@ def test_no_job_starts_when_all_is_healed() -> None:
     """A holder continues to its end, and no other job starts."""
     seen = see(plan([job(hold=150 * MS), job()], lasts=100 * MS))
     assert calls(seen) == [("acquire", "granted"), ("release", "released")]
+
+
+# --- nodes that have just started ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("started", [2, 3])
+def test_an_acquire_waits_for_nodes_that_have_just_started(started: int) -> None:
+    """Longer than outage_timeout, which is 500 ms here, and as long as its timeout allows."""
+    faults = [fault("crash_lost", node=node, lasts=MS) for node in range(started)]
+    patient, hasty = job(after=2 * MS, timeout=5_000 * MS), job(after=2 * MS, timeout=900 * MS)
+    seen = see(plan([patient], [hasty], faults=faults, lasts=6_000 * MS))
+    assert seen.rules == set()
+    calls = [one for one in seen.world.history.calls if one.what == "acquire"]
+    waited, gave_up = calls
+    assert (waited.outcome, gave_up.outcome) == ("granted", "QuorumUnreachable")
+    assert waited.ended is not None
+    assert gave_up.ended is not None
+    votes_at = 1_010 * MS  # max_ttl and the drift, after the start
+    assert votes_at < waited.ended - MS
+    assert 0 <= gave_up.ended - 902 * MS < 2 * 20 * MS
+
+
+def test_nodes_that_start_again_and_again_do_not_make_an_acquire_endless() -> None:
+    """Its own timeout ends it, with every rule kept."""
+    faults = [
+        fault("crash_lost", at * 400 * MS, node=node, lasts=100 * MS)
+        for at in range(8)
+        for node in (0, 1)
+    ]
+    seen = see(plan([job(after=MS, timeout=3_000 * MS)], faults=faults, lasts=4_000 * MS))
+    assert seen.rules == set()
+    (call,) = (one for one in seen.world.history.calls if one.what == "acquire")
+    assert call.outcome == "QuorumUnreachable"
