@@ -306,7 +306,7 @@ def test_an_acquire_waits_for_nodes_that_have_just_started(started: int) -> None
 
 
 def test_nodes_that_start_again_and_again_do_not_make_an_acquire_endless() -> None:
-    """Its own timeout ends it, with every rule kept."""
+    """The timeout of the acquire ends it, with every rule kept."""
     faults = [
         fault("crash_lost", at * 400 * MS, node=node, lasts=100 * MS)
         for at in range(8)

@@ -108,7 +108,7 @@ async def test_nodes_that_die_meanwhile_are_an_outage(fresh: Servers, face: Face
 
 
 async def test_one_node_that_votes_is_not_enough(fresh: Servers, face: Face) -> None:
-    """Its key is released in every failed attempt, and the lock is had when another votes."""
+    """A failed attempt releases the key there; when another node votes, the lock is granted."""
     fresh[0].born_empty()
     async with face.redlock(fresh.urls, **LONG) as redlock:
         error = await raises(QuorumUnreachable, redlock.lock("x", timeout=0.3).acquire())

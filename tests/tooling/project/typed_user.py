@@ -24,6 +24,7 @@ from quorlock import (
     LeaseLost,
     Node,
     NodeError,
+    NodeQuarantine,
     NodeStatus,
     NodeView,
     NodeVote,
@@ -209,6 +210,11 @@ def explain(error: QuorlockError) -> str:  # noqa: PLR0911
 def voted(votes: Sequence[NodeVote]) -> str:
     words: list[Literal["granted", "refused", "unknown"]] = [vote.vote for vote in votes]
     return ", ".join(words) if all(vote.code is VoteCode.HELD for vote in votes) else ""
+
+
+def votes_in(votes: Sequence[NodeVote]) -> float:
+    kept_out: list[NodeQuarantine] = [vote.quarantine for vote in votes if vote.quarantine]
+    return max((quarantine.votes_in for quarantine in kept_out), default=0.0)
 
 
 def misspell(error: LeaseLost, report: Inspection, vote: NodeVote) -> bool:
