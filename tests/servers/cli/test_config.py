@@ -115,7 +115,13 @@ def test_the_keys_are_the_arguments_of_a_redlock() -> None:
         Path("quorlock.toml"),
         *("ttl = 8", "max_ttl = 20.5", "node_timeout = 0.1", "connect_timeout = 2"),
         *("drift_factor = 0.02", "retry_delay = [0.1, 0.3]", "outage_timeout = 0"),
-        *('restart_guard = "none"', 'prefix = "app:"', 'username = "u"', 'password = "p"'),
+        *(
+            'restart_guard = "none"',
+            'prefix = "app:"',
+            'owner = "ci"',
+            'username = "u"',
+            'password = "p"',
+        ),
     )
     found = settings(NOTHING)
     assert set(found.arguments) | {"nodes", "username", "password"} == set(config._KEYS)
@@ -123,6 +129,7 @@ def test_the_keys_are_the_arguments_of_a_redlock() -> None:
         policy = redlock._session.policy
     assert (policy.ttl_ms, policy.max_ttl_ms, policy.restart_guard) == (8000, 20_500, None)
     assert policy.prefix == b"app:"
+    assert redlock._session.entropy.token().endswith(b"@ci")
 
 
 # --- slips -----------------------------------------------------------------------------------
