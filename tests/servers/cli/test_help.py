@@ -129,7 +129,7 @@ def test_timeout_is_another_name_of_wait(shell: Shell) -> None:
     token = shell.answer("acquire", "a", "--timeout", "5s")
     for words in (["acquire", "a"], ["run", "a", "--", "true"]):
         words[2:2] = ["--timeout", "0"]
-        assert "is held by another" in shell.complaint(75, *words)
+        assert "'a' is held by " in shell.complaint(75, *words)
     assert shell.answer("release", "a", "--token", token) == ""
 
 
@@ -137,4 +137,4 @@ def test_json_is_another_name_of_a_format(shell: Shell) -> None:
     """The later one is obeyed if both are given."""
     assert '"resource": "a"' in shell.answer("acquire", "a", "--json", "--ttl", "1s")
     assert "export QUORLOCK_TOKEN=" in shell.answer("acquire", "b", "--format", "shell")
-    assert len(shell.answer("acquire", "c")) == 32
+    assert re.match("[0-9a-f]{32}", shell.answer("acquire", "c"))
