@@ -19,7 +19,8 @@ TRACE ?=
 MINUTES ?= 10
 CHECKS = check-format check-lint check-layers check-mypy check-pyright check-docs
 
-.PHONY: help demo quick test test-all sim soak spec bench bench-guard recording check format lock \
+.PHONY: help demo quick test test-all sim soak spec bench bench-guard recording docs docs-serve check \
+    format lock \
     clean ready-demo ready-test ready-dev $(CHECKS)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -61,6 +62,14 @@ bench-guard: ready-test ## is it still as near to bare sockets as it was? (ARGS=
 recording: ready-demo ## the README's recording, docs/images/demo.svg (needs tmux)
 	@$(python) -m tools.record tools/recordings/demo.toml docs/images/demo.svg
 
+docs: ready-demo ## the documentation as a site in site/; fails on warnings and dead links
+	@tools/setup-docs $(python)
+	@$(python) -m tools.site
+
+docs-serve: ready-demo ## build the site, and serve it on http://127.0.0.1:8000/
+	@tools/setup-docs $(python)
+	@$(python) -m tools.site serve
+
 check: $(CHECKS) ## format, lint, layers, types, docs: the fast ones first
 	@echo "check: all is well"
 
@@ -76,6 +85,7 @@ lock: ready-dev ## renew tools/constraints.txt: the newest versions of what test
 clean: ## remove what the other targets made
 	@[ ! -f "$(VENV)/pyvenv.cfg" ] || rm -rf "$(VENV)"
 	@rm -rf bench/.venv bench/node/node_modules bench/results/quick
+	@rm -rf .venv-docs site
 	@rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find src sim tests tools spec -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -47,7 +47,7 @@ BLOCK_TIMEOUT = 60  # seconds
 TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 FENCE = re.compile(r"^(?P<indent> *)(?P<marks>```+)(?P<language>\w*)[^\n]*$")
-LINK = re.compile(r"\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")  # its text may begin on the line before
 ADDRESS = re.compile(r"redis://(?P<node>[a-e])(?::6379)?(?:/0)?(?![\w.:/])")
 
 

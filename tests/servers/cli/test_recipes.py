@@ -31,9 +31,11 @@ from tests.servers.cli.command import PATIENCE, SRC
 from tools.snippets import read_blocks
 
 PAGES = Path(__file__).parents[3] / "docs" / "how-to" / "recipes"
-FENCE = re.compile(r"^```(?P<title>\w+ \S+)\n(?P<source>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r'^```(?P<language>\w+) title="(?P<title>\S+)"\n(?P<source>.*?)^```$', re.MULTILINE | re.DOTALL
+)
 BLOCKS = {
-    found["title"]: found["source"]
+    f"{found['language']} {found['title']}": found["source"]
     for page in sorted(PAGES.glob("*.md"))
     for found in FENCE.finditer(page.read_text())
 }
