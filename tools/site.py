@@ -40,7 +40,7 @@ PAGES = {
     "bench/results/peers.svg": "explanation/peers.svg",
     "spec/README.md": "contributing/model.md",
 }
-# What a browser loads by itself: scripts, style sheets, pictures, frames, fonts.
+# What a browser loads with a page: scripts, style sheets, pictures, frames, fonts.
 LOADED = re.compile(
     r"<(?:script|img|iframe|source|video|audio|embed)\b[^>]*?\bsrc=[\"']?((?:https?:)?//[^\"'\s>]+)"
     r"|<link\b(?![^>]*\brel=[\"']?(?:canonical|prev|next)\b)[^>]*?\bhref=[\"']?((?:https?:)?//[^\"'\s>]+)"
