@@ -38,8 +38,8 @@ def commands() -> list[tuple[str, str]]:
     return [(place, step["run"]) for place, step in steps() if "run" in step]
 
 
-def test_there_are_workflows_for_tests_and_releases() -> None:
-    assert {"ci.yml", "release.yml"} <= set(WORKFLOWS)
+def test_there_are_workflows_for_tests_docs_and_releases() -> None:
+    assert {"ci.yml", "docs.yml", "release.yml"} <= set(WORKFLOWS)
 
 
 @pytest.mark.parametrize(("place", "command"), commands())
