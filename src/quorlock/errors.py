@@ -136,6 +136,20 @@ _LOOK = "check these nodes"
 _FRESH = "wait, or mark nodes that are new: quorlock nodes fresh"
 
 
+class ConfigLimit(NamedTuple):
+    """A bound that a duration is beyond.
+
+    Attributes:
+        argument: what sets the bound: `max_ttl`, `node_timeout`, `ttl` or `renew`.
+        seconds: the bound.
+        is_most: whether values up to the bound are valid; else those from it on.
+    """
+
+    argument: str
+    seconds: float
+    is_most: bool
+
+
 class ConfigError(QuorlockError, ValueError):
     """An argument or a set-up that cannot work, found before anything was sent.
 
@@ -144,9 +158,17 @@ class ConfigError(QuorlockError, ValueError):
         value: the given value, without passwords.  In another process a long value, or one that
             JSON does not know, is text.
         fix: what to do.
+        limit: the bound that the value is beyond; None if there is none.
     """
 
-    def __init__(self, argument: str, value: object, fix: str, shown: str | None = None) -> None:
+    def __init__(
+        self,
+        argument: str,
+        value: object,
+        fix: str,
+        shown: str | None = None,
+        limit: ConfigLimit | Sequence[Any] | None = None,
+    ) -> None:
         self.argument = argument
         self.value = value
         self.fix = fix
@@ -155,6 +177,10 @@ class ConfigError(QuorlockError, ValueError):
         plain = value if _is_plain(value) else shown
         told = (argument, plain, fix)
         self.args: tuple[Any, ...] = told if _shortened(plain) == shown else (*told, shown)
+        parts: Any = limit  # in another process a list
+        self.limit: ConfigLimit | None = None if parts is None else ConfigLimit(*parts)
+        if self.limit is not None:
+            self.args = (*told, shown, list(self.limit))
 
 
 class _Voted(QuorlockError):

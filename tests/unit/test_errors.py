@@ -19,6 +19,7 @@ from quorlock.errors import (
     AcquireError,
     AcquireTimeout,
     ConfigError,
+    ConfigLimit,
     LeaseLost,
     NodeError,
     NodeQuarantine,
@@ -249,6 +250,10 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
         f"resource={'x' * 80!r}… (81 long): shorter",
     ),
     (ConfigError("resource", "x" * 80, "shorter"), f"resource={'x' * 80!r}: shorter"),
+    (
+        ConfigError("ttl", 60, "give less", limit=ConfigLimit("max_ttl", 30.0, is_most=True)),
+        "ttl=60: give less",
+    ),
     (QuorlockError("this Redlock is closed"), "this Redlock is closed"),
 ]
 every = pytest.mark.parametrize(
@@ -287,6 +292,10 @@ def test_facts_are_attributes() -> None:
     assert (lost.resource, lost.reason, lost.lease, lost.votes) == ("r", "taken", lease, (held(A),))
     config = ConfigError("ttl", -1, "give more")
     assert (config.argument, config.value, config.fix) == ("ttl", -1, "give more")
+    assert config.limit is None
+    limit = ConfigLimit("max_ttl", 30.0, is_most=True)
+    config = ConfigError("ttl", b"60", "give less", limit=limit)
+    assert config.limit == ConfigError(*as_json(config.args)).limit == limit
 
 
 @pytest.mark.parametrize("code", VoteCode, ids=str)

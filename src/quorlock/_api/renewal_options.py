@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from quorlock._core.config import RENEWED_TTL_MS_MIN, Seconds, positive
 from quorlock._core.time import FOR_EVER, NS_PER_MS, Duration, from_seconds
-from quorlock.errors import ConfigError
+from quorlock.errors import ConfigError, ConfigLimit
 
 Warns: TypeAlias = Callable[[Any], object]
 
@@ -32,10 +32,12 @@ class RenewalOptions(NamedTuple):
             return self
         if ttl_ms < RENEWED_TTL_MS_MIN:
             fix = f"give at least {RENEWED_TTL_MS_MIN / 1000:g} s to a lease that is to be renewed"
-            raise ConfigError("ttl", ttl_ms / 1000, fix)
+            limit = ConfigLimit("renew", RENEWED_TTL_MS_MIN / 1000, is_most=False)
+            raise ConfigError("ttl", ttl_ms / 1000, fix, limit=limit)
         if self.max_hold < ttl_ms * NS_PER_MS:
             fix = f"give at least the ttl of {ttl_ms / 1000:g} s, or no renew=True"
-            raise ConfigError("max_hold", self.max_hold / 1e9, fix)
+            limit = ConfigLimit("ttl", ttl_ms / 1000, is_most=False)
+            raise ConfigError("max_hold", self.max_hold / 1e9, fix, limit=limit)
         return self
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 import click
 
-from quorlock._cli.exit_status import EX_UNAVAILABLE, EX_USAGE, Failed
+from quorlock._cli.exit_status import EX_TEMPFAIL, EX_UNAVAILABLE, Failed
 from quorlock._cli.nodes import Source, with_nodes
 
 
@@ -19,6 +21,9 @@ def command(source: Source, *, resource: str, yes: bool) -> int:
 
     Shows the holder first and releases only that one: a later holder keeps its lock. The process
     that held the lock continues until it checks the nodes again. Stop it first.
+
+    Exit status: 0 if no key is left, 75 if --yes is missing and there is one, 69 if too few nodes
+    answered.
     """
     from quorlock._cli.inspection_view import UNREACHABLE, as_text, digests
 
@@ -27,7 +32,8 @@ def command(source: Source, *, resource: str, yes: bool) -> int:
         click.echo(as_text(before), err=True)
         shown = digests(before)
         if shown and not yes:
-            raise Failed(EX_USAGE, "nothing is broken yet; say --yes to break it")
+            why = f"{resource!r} is not released"
+            raise Failed(EX_TEMPFAIL, why, f"to release it: quorlock break {quote(resource)} --yes")
         for holder in shown:
             redlock.break_lease(resource, holder)
         after = redlock.inspect(resource) if shown else before

@@ -27,15 +27,16 @@ R = TypeVar("R")
 
 FILE = "quorlock.toml"
 _STDERR = 2
+_MAX_TTL, _MAX_TTL_OPTION = "QUORLOCK_MAX_TTL", "--max-ttl"
 LOCAL = "local"  # in place of URLs: the user's own nodes on this machine
-# These may hold a password, so child processes do not inherit them.
-SECRET = ("QUORLOCK_NODES", "QUORLOCK_PASSWORD")
 
 # The names and defaults, read from the one place that defines them.
-_DEFAULTS: Mapping[str, Any] = cast("Any", Redlock.__init__).__kwdefaults__
+DEFAULTS: Mapping[str, Any] = cast("Any", Redlock.__init__).__kwdefaults__
 _GUARDS = {"uptime": "uptime", "marker": "marker", "none": None}  # TOML has no null
 _LOGIN = ("username", "password")
-_KEYS = ("nodes", *_DEFAULTS, *_LOGIN)
+_KEYS = ("nodes", *DEFAULTS, *_LOGIN)
+# Keys whose value may also be written as in a shell: `ttl = "10s"`.
+DURATIONS = ("ttl", "max_ttl", "node_timeout", "connect_timeout", "outage_timeout", "retry_delay")
 
 _NOWHERE = f"""\
 no nodes are named. Say which, in one of these ways:
@@ -47,24 +48,24 @@ no nodes are named. Say which, in one of these ways:
   --nodes local
       for nodes of your own on this machine, as `quorlock local up` starts them"""
 _WITHIN_RUN = """
-`quorlock run`, under which this runs, keeps QUORLOCK_NODES from its command, for it may hold
-passwords: name them in a file"""
+`quorlock run`, under which this runs, removes QUORLOCK_NODES from its command's environment if a
+URL in it has a password: name the nodes in a file"""
 
 
 class FileSettings(NamedTuple):
-    """The arguments of a `Redlock`, and their source."""
+    """The arguments of a `Redlock`, and the source of each: an option, a variable or a file."""
 
     nodes: tuple[Node, ...]
     arguments: dict[str, Any]
-    where: str
-    owner_from: str | None = None  # the source of the owner, if it is another one
+    origins: dict[str, str]
+    unread: str = ""  # a sentence about a file that was found and not read
 
     def argument(self, name: str) -> Any:
         """Return an argument of `Redlock`: the value that was given, or the default."""
-        return self.arguments.get(name, _DEFAULTS[name])
+        return self.arguments.get(name, DEFAULTS[name])
 
     def seconds(self, name: str) -> float:
-        """Return an argument that is a duration, in seconds: TOML has no other durations."""
+        """Return an argument that is a duration, in seconds."""
         return float(self.argument(name))
 
     def default_ttl(self) -> float:
@@ -83,8 +84,10 @@ class FileSettings(NamedTuple):
         """
         named = {"--owner": given, "QUORLOCK_OWNER": os.environ.get("QUORLOCK_OWNER")}
         source = next((name for name, owner in named.items() if owner is not None), None)
-        owner = named[source] if source else self.arguments.get("owner", default)
-        return self._replace(arguments=self.arguments | {"owner": owner}, owner_from=source)
+        if source is None:
+            return self._replace(arguments={"owner": default} | self.arguments)
+        arguments = self.arguments | {"owner": named[source]}
+        return self._replace(arguments=arguments, origins=self.origins | {"owner": source})
 
     def redlock(self) -> Redlock:
         """Return the blocking `Redlock`. Raise Failed if a value is invalid."""
@@ -95,9 +98,24 @@ class FileSettings(NamedTuple):
         try:
             return face(self.nodes, **self.arguments)
         except ConfigError as error:
-            why = str(error)
-            where = self.owner_from if error.argument == "owner" else None
-        raise Failed(EX_CONFIG, f"{where or self.where}: {why}")
+            failed = self._failed(error)
+        raise failed
+
+    def _failed(self, error: ConfigError) -> Failed:
+        from quorlock._cli.config_errors import value_of, words
+
+        why, hint = words(error, self.unread)
+        name, value = error.argument, value_of(error)
+        origin = self.origins.get(name.partition("[")[0], "default")
+        if name.startswith("nodes"):
+            label = origin if error.value == () else f"{origin}: {value}"
+        elif origin == "default":
+            label = f"{name} {value} (default)"
+        elif name == "max_ttl" and origin in (_MAX_TTL_OPTION, _MAX_TTL):
+            label = f"{origin} {value}"
+        else:
+            label = f"{origin}: {name} {value}"
+        return Failed(EX_CONFIG, f"{label}: {why}", hint)
 
 
 def settings(source: NodeOptions) -> FileSettings:
@@ -111,17 +129,37 @@ def settings(source: NodeOptions) -> FileSettings:
     given, where = _given(source)
     path = named or (found if given is None else None)
     arguments = _read(path) if path is not None else {}
+    origins = dict.fromkeys(arguments, str(path))
     if given is not None:
         # A name that is given but empty (`--nodes "$UNSET"`) is an error: no other source is tried.
         arguments["nodes"] = [url.strip() for url in given.split(",") if url.strip()]
-    elif "nodes" in arguments:
-        where = str(path)
-    else:
+        origins["nodes"] = where
+    elif "nodes" not in arguments:
         raise Failed(EX_CONFIG, f"{path}: it names no nodes" if path else _nowhere())
+    _set_max_ttl(source, arguments, origins)
     login = {name: arguments.pop(name, None) for name in _LOGIN}
-    login["password"] = _password(source) or login["password"]
-    nodes = _nodes(arguments.pop("nodes"), login, where)
-    return FileSettings(nodes, arguments, str(path or where))
+    if password := _password(source):
+        login["password"] = password
+        origins["password"] = "QUORLOCK_PASSWORD" if source.password_fd is None else "--password-fd"
+    nodes = _nodes(arguments.pop("nodes"), login, origins["nodes"])
+    return FileSettings(nodes, arguments, origins, unread(source))
+
+
+def unread(source: NodeOptions) -> str:
+    """Return a sentence about the file that is found and not read; "" if there is none."""
+    given, where = _given(source)
+    if given is None or _named_file(source) or (found := _found_file()) is None:
+        return ""
+    return f"{found} is not read, because {where} names the nodes (--config {found} reads it)"
+
+
+def _set_max_ttl(source: NodeOptions, arguments: dict[str, Any], origins: dict[str, str]) -> None:
+    longest, origin = source.max_ttl, _MAX_TTL_OPTION
+    if longest is None:
+        if not (text := os.environ.get(_MAX_TTL)):
+            return
+        longest, origin = _seconds(text, f"{_MAX_TTL} {text}"), _MAX_TTL
+    arguments["max_ttl"], origins["max_ttl"] = longest, origin
 
 
 def node_like(url: str, others: Sequence[Node]) -> Node:
@@ -129,6 +167,21 @@ def node_like(url: str, others: Sequence[Node]) -> Node:
     like = others[0] if others else None
     login = {"username": like.username, "password": like.password} if like else {}
     return _node(len(others), url, login, "URL")
+
+
+def secret_variables() -> list[str]:
+    """Return the environment variables that children do not inherit: those with a password."""
+    return ["QUORLOCK_PASSWORD", *["QUORLOCK_NODES"] * _has_password()]
+
+
+def _has_password() -> bool:
+    """Return whether a URL in QUORLOCK_NODES has a password, or cannot be read."""
+    text = os.environ.get("QUORLOCK_NODES", "").strip()
+    try:
+        urls = [] if text == LOCAL else [url.strip() for url in text.split(",") if url.strip()]
+        return any(Node.from_url(url).password is not None for url in urls)
+    except ConfigError:
+        return True
 
 
 def _nowhere() -> str:
@@ -167,7 +220,27 @@ def _read(path: Path) -> dict[str, Any]:
             fix = "give 'uptime', 'marker' or 'none'"
             raise Failed(EX_CONFIG, f"{path}: restart_guard={guard!r}: {fix}")
         values["restart_guard"] = _GUARDS[guard]
+    for key in values.keys() & set(DURATIONS):
+        values[key] = _plain_duration(values[key], f"{path}: {key}")
     return values
+
+
+def _plain_duration(value: Any, where: str) -> Any:
+    """Return the seconds of `"10s"`, also in a list; any other value as it is."""
+    if isinstance(value, list):
+        return [_plain_duration(one, where) for one in cast("list[object]", value)]
+    return _seconds(value, f"{where} = {value!r}") if isinstance(value, str) else value
+
+
+def _seconds(text: str, label: str) -> float:
+    from click import BadParameter
+
+    from quorlock._cli.durations import duration
+
+    with suppress(BadParameter):
+        return duration(text)
+    hint = "give a duration, such as 30s, 2h, 1m30s or 500ms, or a number of seconds"
+    raise Failed(EX_CONFIG, f"{label}: this is no duration", hint)
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -207,10 +280,21 @@ def _node(number: int, url: object, login: dict[str, Any], where: str) -> Node:
         if node.username is None and node.password is None and any(login.values()):
             node = replace(node, **login)
     except ConfigError as error:
-        why = str(error)
+        subject = error.value if error.argument == "url" else error.argument
+        why, hint = f"nodes[{number}] {subject}: {error.fix}", ""
+        if near := _with_scheme(url):
+            why, hint = f"{near.address} is no URL", f"did you mean redis://{near.address}?"
     else:
         return node
-    raise Failed(EX_CONFIG, f"{where}: nodes[{number}]: {why}")
+    raise Failed(EX_CONFIG, f"{where}: {why}", hint)
+
+
+def _with_scheme(url: object) -> Node | None:
+    """Return the node that `host:port` means, else None."""
+    if isinstance(url, str) and "://" not in url and not url.startswith(("/", "unix:")):
+        with suppress(ConfigError):
+            return Node.from_url(f"redis://{url}")
+    return None
 
 
 def _password(source: NodeOptions) -> str | None:

@@ -29,6 +29,15 @@ def duration(text: str | float) -> float:
     raise click.BadParameter(f"{text!r} is no duration: 30s, 2h, 1m30s, 500ms, or seconds.")
 
 
+def as_duration(seconds: float) -> str:
+    """Return seconds as a duration in a shell: `1m30s`, `500ms`."""
+    whole, parts = round(seconds * 1000), ""
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        count, whole = divmod(whole, size)
+        parts += f"{count}{unit}" if count else ""
+    return parts or "0s"
+
+
 class Seconds(click.FloatRange):
     """A float in a range. click's FloatRange accepts `nan`, which no comparison excludes."""
 

@@ -22,7 +22,8 @@ EXAMPLES: dict[str, Sequence[str]] = {
     "extend": ('quorlock extend deploy:web --token "$token" --ttl 20s',),
     "release": ('quorlock release deploy:web --token "$token"',),
     "status": (
-        "quorlock status deploy:web invoices",
+        "quorlock status",
+        "quorlock status deploy:web --exit-code",
         "quorlock status --match 'deploy:*' --watch",
     ),
     "break": ("quorlock break deploy:web", "quorlock break deploy:web --yes"),
@@ -33,6 +34,7 @@ EXAMPLES: dict[str, Sequence[str]] = {
         "quorlock doctor --wait 60s",
     ),
     "bench": ("quorlock bench", "quorlock bench --seconds 30 --tasks 1,8,64"),
+    "config": ("quorlock config", "quorlock config --nodes redis://a:6379 --json"),
     "nodes config": ("quorlock nodes config",),
     "nodes max-ttl": ("quorlock nodes max-ttl 2m",),
     "nodes guard": ("quorlock nodes guard uptime,marker",),

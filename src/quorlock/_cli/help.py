@@ -12,6 +12,7 @@ Environment variables of quorlock
 Read by every command that uses nodes; an option goes before its variable:
   QUORLOCK_NODES     the nodes, as URLs separated by commas, or 'local'
   QUORLOCK_CONFIG    a TOML file with nodes and settings
+  QUORLOCK_MAX_TTL   the longest lease of any client of these nodes (30s)
   QUORLOCK_PASSWORD  the password of the nodes whose URL has none
 
 Read by `extend` and `release`:

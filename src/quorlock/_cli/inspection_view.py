@@ -9,6 +9,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from quorlock import Inspection, NodeView
 
 # docs/reference/cli.md explains each verdict.
@@ -54,11 +56,19 @@ def as_facts(inspection: Inspection) -> dict[str, Any]:
     }
 
 
-def as_text(inspection: Inspection) -> str:
-    """Return the inspection as one line, and one more for each node."""
+def as_text(inspection: Inspection, paint: Callable[[str], str] = str) -> str:
+    """Return the inspection as one line, and one more for each node.
+
+    Args:
+        inspection: The resource.
+        paint: Returns the verdict in its colour.
+    """
     width = max(len(view.node) for view in inspection.nodes)
     lines = [f"  {view.node:{width}}  {_state(view)}" for view in inspection.nodes]
-    return "\n".join([f"{inspection.resource!r}: {_sentence(inspection)}", *lines])
+    found, sentence = verdict(inspection), _sentence(inspection)
+    # Each sentence begins with its verdict.
+    head = f"{inspection.resource!r}: {paint(found)}{sentence.removeprefix(found)}"
+    return "\n".join([head, *lines])
 
 
 def as_line(inspection: Inspection) -> str:

@@ -51,6 +51,7 @@ GROUPS = {
         "top": CommandEntry("top.command", "Show nodes and held locks, live."),
         "doctor": CommandEntry("doctor.command", "Check whether your nodes are ready for locks."),
         "bench": CommandEntry("bench.command", "Measure how fast locks are on your nodes."),
+        "config": CommandEntry("show_config", "Show the settings in force and their sources."),
         "nodes": CommandEntry("agreement", "Show and change the settings that all clients share."),
     },
     "Try it": {

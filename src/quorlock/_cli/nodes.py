@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorlock._cli.durations import duration
 from quorlock._cli.options import NodeOptions
+from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock import Redlock
     from quorlock._cli.config import FileSettings
+    from quorlock._cli.exit_status import Failed
 
 
 class Source(NodeOptions):
@@ -38,6 +41,13 @@ class Source(NodeOptions):
     def redlock(self) -> Redlock:
         """Return a `Redlock` over these nodes. Raise Failed."""
         return self.settings().redlock()
+
+    def failed(self, error: ConfigError) -> Failed:
+        """Return the error in the words of the command that is running."""
+        from quorlock._cli.config import unread
+        from quorlock._cli.config_errors import as_failed
+
+        return as_failed(error, click.get_current_context(), unread(self))
 
 
 with_owner = click.option(
@@ -69,10 +79,19 @@ def with_nodes(command: Callable[..., int]) -> Callable[..., int]:
         metavar="N",
         help="Read the nodes' password from file descriptor N.  [env: QUORLOCK_PASSWORD]",
     )
+    @click.option(
+        "--max-ttl",
+        type=duration,
+        help="Longest lease of any client of these nodes.  [env: QUORLOCK_MAX_TTL; default: max_ttl"
+        " of the TOML file, else 30s]",
+    )
     @functools.wraps(command)
-    def with_source(
-        *args: Any, nodes: str | None, config: str | None, password_fd: int | None, **options: Any
-    ) -> int:
-        return command(Source(nodes, config, password_fd), *args, **options)
+    def with_source(*args: Any, **options: Any) -> int:
+        source = Source(*(options.pop(name) for name in Source._fields))
+        try:
+            return command(source, *args, **options)
+        except ConfigError as error:
+            failed = source.failed(error)
+        raise failed
 
     return with_source

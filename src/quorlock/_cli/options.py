@@ -11,3 +11,4 @@ class NodeOptions(NamedTuple):
     nodes: str | None
     config: str | None
     password_fd: int | None
+    max_ttl: float | None = None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorlock._cli.durations import duration
-from quorlock._cli.exit_status import EX_NOPERM, EX_UNAVAILABLE
+from quorlock._cli.exit_status import EX_NOPERM, EX_TEMPFAIL, EX_UNAVAILABLE
 from quorlock._cli.nodes import Source, with_nodes
 from quorlock._cli.stdio import say
 from quorlock.errors import VoteCode
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 _INTERVAL = 1.0  # seconds
 INTERVAL_MIN = 0.1
 _LIMIT = 100
+_ALL = "*"
+# The colour of each verdict on a terminal.
+_COLOURS = {"free": "green", "held": "yellow", "leftover": "yellow"}
 
 
 @click.command("status")
-@click.argument("resources", metavar="RESOURCE...", nargs=-1)
+@click.argument("resources", metavar="[RESOURCE]...", nargs=-1)
 @click.option(
     "--match",
     metavar="PATTERN",
@@ -35,6 +38,9 @@ _LIMIT = 100
     type=click.IntRange(min=1),
     metavar="N",
     help=f"Show at most N locks.  [default: {_LIMIT}]",
+)
+@click.option(
+    "--exit-code", is_flag=True, help=f"Exit with {EX_TEMPFAIL} if a lock is held or split, else 0."
 )
 @click.option("--watch", "watched", is_flag=True, help="Refresh; when piped, print changes.")
 @click.option(
@@ -50,35 +56,42 @@ def command(
     resources: tuple[str, ...],
     match: str | None,
     limit: int | None,
+    exit_code: bool,
     watched: bool,
     interval: float | None,
     as_json: bool,
 ) -> int:
-    """Show whether each lock RESOURCE is held, and by whom, node by node.
+    """Show whether each lock RESOURCE is held, and by whom. Without RESOURCE: all held locks.
 
     held: one holder has a quorum of nodes. free: no node that answered has a key. leftover: free,
     but a minority of nodes still has a key. split: no holder has a quorum, and no quorum is free.
     unreachable: fewer than a quorum of nodes answered.
 
-    --match finds every held lock if a quorum of nodes lists its keys. Keys of other programs with
-    the same prefix are listed too.
+    Without RESOURCE, every held lock is found if a quorum of nodes lists its keys. Keys of other
+    programs with the same prefix are listed too.
 
     Tokens are secrets: a holder is shown by a digest. Exit status: 69 if a resource is unreachable,
     77 if authentication or permission failed.
     """
     _check(resources, match, limit, watched=watched, interval=interval)
+    if watched and exit_code:
+        raise click.UsageError("--exit-code excludes --watch")
     settings, most = source.settings(), limit or _LIMIT
+    pattern = match if match is not None or resources else _ALL
     if watched:
         from quorlock._cli.watch import WatchOptions, watch
 
         every = interval or _INTERVAL
-        return watch(settings, WatchOptions(resources, match, most), every, as_json=as_json)
+        return watch(settings, WatchOptions(resources, pattern, most), every, as_json=as_json)
+    from quorlock._cli.inspection_view import FREE, verdict
     from quorlock._cli.poll_loop import inspect_once
 
-    names, left = (resources, 0) if match is None else _listed(settings, match, most)
+    names, left = (resources, 0) if pattern is None else _listed(settings, pattern, most)
     inspections = inspect_once(settings, names) if names else []
+    if not resources and match is None:
+        inspections = [one for one in inspections if verdict(one) != FREE]  # released meanwhile
     _answer(inspections, left, as_json=as_json)
-    return _status(inspections)
+    return _status(inspections, exit_code=exit_code)
 
 
 def _check(
@@ -89,11 +102,9 @@ def _check(
     watched: bool,
     interval: float | None,
 ) -> None:
-    if not resources and match is None:
-        raise click.UsageError("Missing argument 'RESOURCE...': name some, or --match a pattern.")
     if resources and match is not None:
         raise click.UsageError("Name resources, or --match a pattern; not both.")
-    if limit is not None and match is None:
+    if limit is not None and resources:
         raise click.UsageError("--limit is for --match.")
     if interval is not None and not watched:
         raise click.UsageError("--interval is for --watch.")
@@ -116,7 +127,7 @@ def _listed(settings: FileSettings, pattern: str, limit: int) -> tuple[list[str]
     left = len(listing.names) - len(names)
     notes = [listing.trouble] if listing.trouble else []
     if not names:
-        notes.append(f"nothing matches {pattern!r}")
+        notes.append("nothing is held" if pattern == _ALL else f"nothing matches {pattern!r}")
     if left:
         notes.append(more(left, limit))
     for note in notes:
@@ -133,13 +144,23 @@ def _answer(inspections: Sequence[Inspection], left: int, *, as_json: bool) -> N
         rest = {"more": left} if left else {}
         click.echo(json.dumps({"resources": [as_facts(one) for one in inspections]} | rest))
     elif inspections:
-        click.echo("\n".join(as_text(one) for one in inspections))
+        from quorlock._cli.text_layout import colour
+
+        texts = (as_text(one, _painted) for one in inspections)
+        click.echo("\n".join(texts), color=colour())
 
 
-def _status(inspections: Sequence[Inspection]) -> int:
-    from quorlock._cli.inspection_view import UNREACHABLE
+def _painted(verdict: str) -> str:
+    return click.style(verdict, fg=_COLOURS.get(verdict, "red"))
+
+
+def _status(inspections: Sequence[Inspection], *, exit_code: bool) -> int:
+    from quorlock._cli.inspection_view import FREE, UNREACHABLE
 
     silent = [one for one in inspections if one.verdict == UNREACHABLE]
     if any(view.code is VoteCode.ACCESS_DENIED for one in silent for view in one.nodes):
         return EX_NOPERM
-    return EX_UNAVAILABLE if silent else 0
+    if silent:
+        return EX_UNAVAILABLE
+    # A leftover is free for the library: the lock can be acquired.
+    return EX_TEMPFAIL if exit_code and any(one.verdict != FREE for one in inspections) else 0

@@ -28,6 +28,12 @@ def screen() -> Screen | None:
     raise Failed(EX_UNAVAILABLE, why)
 
 
+def colour() -> bool | None:
+    """Return the `color` of click.echo: None, for a terminal alone, or False if it is unwanted."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return False if plain else None
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """Return the text's lines, none wider than this; continuation lines are indented further."""
     lines: list[str] = []

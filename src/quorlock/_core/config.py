@@ -15,7 +15,7 @@ from quorlock._core.time import (
     drift,
     from_seconds,
 )
-from quorlock.errors import ConfigError
+from quorlock.errors import ConfigError, ConfigLimit
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -195,10 +195,12 @@ def _ttl_ms(
             f"give at least {_in_seconds(floor_ms)} s: a lease must outlive several answers of"
             f" node_timeout={node_timeout / NS_PER_S:g} s, and the drift"
         )
-        raise ConfigError(argument, value, fix)
+        limit = ConfigLimit("node_timeout", floor_ms / 1000, is_most=False)
+        raise ConfigError(argument, value, fix, limit=limit)
     if max_ttl_ms is not None and ttl_ms > max_ttl_ms:
         fix = f"give at most max_ttl={_in_seconds(max_ttl_ms)} s, or raise it for all clients"
-        raise ConfigError(argument, value, fix)
+        limit = ConfigLimit("max_ttl", max_ttl_ms / 1000, is_most=True)
+        raise ConfigError(argument, value, fix, limit=limit)
     return ttl_ms
 
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from quorlock._cli import exit_status
+from quorlock._cli import config, exit_status
+from quorlock.testing.servers import Servers
 from tests.harness.support.pids import is_gone
 from tests.harness.support.wait import until
 from tests.servers.cli.command import COMMAND, PATIENCE
@@ -24,7 +25,6 @@ from tests.servers.cli.terminal import PROMPT, Terminal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from quorlock.testing.servers import Servers
     from tests.servers.cli.command import Shell
 
 QUORLOCK = " ".join(COMMAND)
@@ -355,16 +355,44 @@ def may(words: list[str]) -> bool:
     return False
 
 
-def test_a_run_in_a_run_learns_where_its_nodes_went(shell: Shell) -> None:
-    """QUORLOCK_NODES is not handed on; a file's name is."""
+def test_a_run_in_a_run_learns_where_its_nodes_went(shell: Shell, locked_nodes: Servers) -> None:
+    """QUORLOCK_NODES is handed on, unless a URL has a password; a file's name always is."""
     inner = [*COMMAND, "run", "y", "--", "echo", "inner"]
-    done = shell.run("run", "x", "--", *inner)
+    assert shell.answer("run", "x", "--", *inner) == "inner"
+    given = {"QUORLOCK_NODES": ",".join(locked_nodes.urls)}
+    done = shell.run("run", "x", "--", *inner, given=given)
     assert done.returncode == exit_status.EX_CONFIG
-    assert "keeps QUORLOCK_NODES from its command" in done.stderr
+    assert "removes QUORLOCK_NODES from its command's environment" in done.stderr
     urls = shell.variables["QUORLOCK_NODES"].split(",")
     (shell.home / "nodes.toml").write_text(f"nodes = {urls}")
     given = {"QUORLOCK_NODES": "", "QUORLOCK_CONFIG": "nodes.toml"}
     assert shell.answer("run", "x", "--", *inner, given=given) == "inner"
+
+
+@pytest.fixture
+def locked_nodes() -> Iterator[Servers]:
+    with Servers(1, password="canary-s3cret") as servers:
+        yield servers
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_kept"),
+    [
+        ("local", True),
+        ("redis://a,redis://b:7", True),
+        ("redis://user:@a", True),
+        ("redis://a,redis://:secret@b", False),
+        ("redis://a?password=secret", False),
+        ("redis://user@a", False),
+        ("no url, secret", False),
+        ("", True),
+    ],
+)
+def test_nodes_without_a_password_are_handed_on(
+    nodes: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORLOCK_NODES", nodes)
+    assert ("QUORLOCK_NODES" not in config.secret_variables()) == is_kept
 
 
 NAMES = {"no UTF-8": "a\udcff", "newline": "a\nb", "not ASCII": "é☃", "spaces": " "}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from quorlock._cli import config
 from quorlock._cli.config import FileSettings, settings
-from quorlock._cli.exit_status import EX_CONFIG, Failed
+from quorlock._cli.exit_status import EX_CONFIG, EX_USAGE, Failed
 from quorlock._cli.nodes import Source
+from tests.servers.cli import schema
+from tests.servers.cli.command import Shell
 
 NOTHING = Source(None, None, None)
 SECRET = "canary-s3cret"
@@ -19,7 +23,7 @@ SECRET = "canary-s3cret"
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home, from which nothing is named; the working directory is beside it."""
-    for name in ("NODES", "CONFIG", "PASSWORD"):
+    for name in ("NODES", "CONFIG", "PASSWORD", "MAX_TTL"):
         monkeypatch.delenv(f"QUORLOCK_{name}", raising=False)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     folder = tmp_path / "home"
@@ -143,14 +147,14 @@ def test_the_keys_are_the_arguments_of_a_redlock() -> None:
         ("Password = 'x'", "did you mean 'password'?"),
         ("colour = 3", "'colour' is unknown; known are nodes, ttl, "),
         ("[redlock]", "'redlock' is unknown"),
-        ("ttl = 'long'", "ttl='long': give seconds"),
-        ("ttl = 300", "ttl=300: give at most max_ttl=30 s"),
+        ("ttl = 'long'", "ttl = 'long': this is no duration\nhint: give a duration"),
+        ("ttl = 300", "ttl 5m: longer than max_ttl (30s)\nhint: give at most 30s"),
         ("restart_guard = 'yes'", "restart_guard='yes': give 'uptime'"),
         ("restart_guard = ['uptime']", "restart_guard=['uptime']: give 'uptime'"),
         (f"password = {SECRET}", "line 2"),
-        (f"password = ['{SECRET}']", "nodes[0]: password="),
-        ("password = 12345", "nodes[0]: password="),
-        ("username = 3", "nodes[0]: username="),
+        (f"password = ['{SECRET}']", "nodes[0] password: "),
+        ("password = 12345", "nodes[0] password: "),
+        ("username = 3", "nodes[0] username: "),
     ],
 )
 def test_an_error_in_the_file_is_reported_with_its_place(line: str, words: str) -> None:
@@ -165,11 +169,11 @@ def test_an_error_in_the_file_is_reported_with_its_place(line: str, words: str) 
     ("nodes", "words"),
     [
         ("nodes = 'redis://a'", "nodes: give a list"),
-        ("nodes = []", "nodes=(): give at least one node"),
-        ("nodes = ['redis://a', 3]", "nodes[1]: url"),
-        ("nodes = ['redis://a', 'memory://b']", "nodes[1]: url='memory://b': a node in memory"),
+        ("nodes = []", "quorlock.toml: give at least one node"),
+        ("nodes = ['redis://a', 3]", "nodes[1] "),
+        ("nodes = ['redis://a', 'memory://b']", "nodes[1] memory://b: a node in memory"),
         ("nodes = ['redis://a', 'redis://a/1']", "this is the same server as nodes[0]"),
-        (f"nodes = ['redis://:{SECRET}@a b']", "nodes[0]: url="),
+        (f"nodes = ['redis://:{SECRET}@a b']", "nodes[0] redis://"),
         ("", "it names no nodes"),
     ],
 )
@@ -240,3 +244,126 @@ def test_a_descriptor_that_gives_no_password(text: bytes | None) -> None:
     number = descriptor(text) if text else 987
     write(Path("quorlock.toml"))
     assert refusal(Source(None, None, number)).startswith(f"--password-fd {number}: ")
+
+
+# --- the words of the command line, and what is in force --------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "run a --ttl 1h -- true",
+            (
+                "quorlock run: --ttl 1h: longer than max_ttl (30s)\n"
+                "hint: give at most 30s, or raise max_ttl for all clients: --max-ttl 1h,"
+                " QUORLOCK_MAX_TTL=1h, or max_ttl in the TOML file\n"
+            ),
+        ),
+        (
+            "run a --max-hold 2s -- true",
+            "quorlock run: --max-hold 2s: shorter than the ttl (10s)\nhint: give --ttl 2s as",
+        ),
+        (
+            "extend a --token x --ttl 10ms",
+            "quorlock extend: --ttl 10ms: shorter",
+        ),
+        ("acquire quorlock:x", "quorlock acquire: RESOURCE quorlock:x: keys that begin"),
+        ("acquire a --wait 99999d", "quorlock acquire: --wait 99999d: "),
+        ("acquire a --timeout 99999d", "quorlock acquire: --wait 99999d: "),
+        (
+            "release a --token é",
+            "quorlock release: --token: this is no token\n",
+        ),
+    ],
+)
+def test_errors_are_in_the_words_of_the_command_line(words: str, said: str, shell: Shell) -> None:
+    """Never in those of the Python API."""
+    found = shell.complaint(EX_USAGE, *words.split())
+    assert found.startswith(said)
+    assert not re.search(r"ttl=|max_hold|renew=|timedelta|True|False", found)
+
+
+def test_json_of_run_has_the_same_words(shell: Shell) -> None:
+    said = json.loads(
+        shell.complaint(EX_USAGE, *["run", "a", "--json", "--ttl", "1h", "--", "true"])
+    )
+    assert said["message"].startswith("--ttl 1h: longer than max_ttl (30s)\nhint: ")
+
+
+def test_a_token_of_the_environment_is_named_by_its_variable(shell: Shell) -> None:
+    said = shell.complaint(EX_USAGE, "release", "a", given={"QUORLOCK_TOKEN": "é"})
+    assert said.startswith("quorlock release: QUORLOCK_TOKEN: this is no token\n")
+
+
+def test_an_address_without_a_scheme_is_answered_with_the_url() -> None:
+    source = Source(f"redis://a,user:{SECRET}@b:7", None, None)
+    assert refusal(source) == "--nodes: b:7 is no URL\nhint: did you mean redis://b:7?"
+
+
+def test_max_ttl_comes_from_the_option_the_environment_or_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shorter one than the default ttl also shortens the ttl."""
+    write(Path("quorlock.toml"), 'max_ttl = "2m"', "retry_delay = ['50ms', 0.3]")
+    assert settings(NOTHING).seconds("max_ttl") == 120
+    assert settings(NOTHING).argument("retry_delay") == [0.05, 0.3]
+    monkeypatch.setenv("QUORLOCK_MAX_TTL", "5m")
+    found = settings(NOTHING)
+    assert (found.seconds("max_ttl"), found.seconds("ttl")) == (300, 10)
+    found = settings(Source(None, None, None, 5.0))
+    assert (found.seconds("max_ttl"), found.seconds("ttl")) == (5, 5)
+    assert found.origins["max_ttl"] == found.origins["ttl"] == "--max-ttl"
+    assert refusal(Source(None, None, None, 0.01)).startswith("--max-ttl 10ms: shorter than ")
+    monkeypatch.setenv("QUORLOCK_MAX_TTL", "10ms")
+    assert refusal().startswith("QUORLOCK_MAX_TTL 10ms: shorter than ")
+    monkeypatch.setenv("QUORLOCK_MAX_TTL", "long")
+    assert refusal().startswith("QUORLOCK_MAX_TTL long: this is no duration\nhint: ")
+
+
+def test_a_longer_lease_needs_only_the_option(shell: Shell) -> None:
+    words = ["--ttl", "5m", "--max-ttl", "5m"]
+    facts = json.loads(shell.answer("acquire", "a", "--json", *words))
+    assert facts["ttl"] == 300
+
+
+def test_a_file_that_is_not_read_is_named_where_it_matters(shell: Shell) -> None:
+    (shell.home / "quorlock.toml").write_text('max_ttl = "1h"\n')
+    note = "quorlock.toml is not read, because QUORLOCK_NODES names the nodes"
+    assert note in shell.complaint(EX_USAGE, "acquire", "a", "--ttl", "1h")
+    done = shell.run("config")
+    assert (done.returncode, done.stderr.startswith(f"quorlock config: {note}")) == (0, True)
+    assert shell.answer("acquire", "a", "--ttl", "1h", "--config", "quorlock.toml")
+
+
+def test_config_shows_what_is_in_force_and_from_where(shell: Shell) -> None:
+    """As text and as JSON, and never a password."""
+    (shell.home / "q.toml").write_text(f'ttl = "15s"\nprefix = "app:"\npassword = "{SECRET}"\n')
+    given = {
+        "QUORLOCK_NODES": f"redis://:{SECRET}@a/3,rediss://b:7",
+        "QUORLOCK_CONFIG": "q.toml",
+        "QUORLOCK_PASSWORD": SECRET,
+        "QUORLOCK_MAX_TTL": "1h",
+    }
+    text = shell.answer("config", given=given)
+    assert SECRET not in text
+    rows = [tuple(line.split(maxsplit=1)) for line in text.splitlines()]
+    found = [(name, " ".join(rest.split())) for name, rest in rows]
+    for row in (
+        ("node", "redis://a:6379/3 QUORLOCK_NODES"),
+        ("node", "rediss://b:7 QUORLOCK_NODES"),
+        ("ttl", "15s q.toml"),
+        ("max_ttl", "1h QUORLOCK_MAX_TTL"),
+        ("node_timeout", "50ms default"),
+        ("retry_delay", "50ms to 200ms default"),
+        ("prefix", "app: q.toml"),
+        ("password", "*** QUORLOCK_PASSWORD"),
+    ):
+        assert row in found
+    facts = json.loads(shell.answer("config", "--json", given=given))
+    assert SECRET not in str(facts)
+    schema_text = Path(__file__).parents[3] / "docs/reference/cli.schema.json"
+    root = json.loads(schema_text.read_text())
+    assert schema.problems(facts, root["$defs"]["config"], root) == []
+    assert {"name": "ttl", "value": 15.0, "origin": "q.toml"} in facts["settings"]
+    shell.complaint(EX_CONFIG, "config", given={"QUORLOCK_NODES": "a"})

@@ -44,7 +44,7 @@ def _soon_done(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def examine(nodes: Sequence[str | Node], **arguments: Any) -> dict[str, list[Finding]]:
     """Return the doctor's findings, by level."""
     entries = tuple(n if isinstance(n, Node) else Node.from_url(n) for n in nodes)
-    found = findings(CHECKS, find_out(FileSettings(entries, PATIENT | arguments, "test")))
+    found = findings(CHECKS, find_out(FileSettings(entries, PATIENT | arguments, {})))
     by_level: dict[str, list[Finding]] = {"error": [], "warning": [], "unknown": [], "ok": []}
     for finding in found:
         assert finding.why

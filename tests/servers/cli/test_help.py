@@ -112,8 +112,8 @@ def test_topics_fit_a_screen(topic: str, bare_shell: Shell) -> None:
         ),
         ("--tea", "quorlock: no such option --tea\nhint: see 'quorlock --help'\n"),
         (
-            "acquire a --ttll 3s",
-            "quorlock acquire: no such option --ttll\nhint: did you mean --ttl?\n",
+            "acquire a --formt json",
+            "quorlock acquire: no such option --formt\nhint: did you mean --format?\n",
         ),
         ("acquire a --ttl", "quorlock acquire: option '--ttl' requires an argument\n"),
     ],

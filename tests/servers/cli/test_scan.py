@@ -25,7 +25,7 @@ from tests.servers.cli.test_status import SCHEMA
 
 def listed(urls: list[str], pattern: str = "*", **arguments: Any) -> list[str]:
     """The names that match."""
-    settings = FileSettings(tuple(map(Node.from_url, urls)), arguments, "test")
+    settings = FileSettings(tuple(map(Node.from_url, urls)), arguments, {})
     return scan.list_once(settings, pattern).names
 
 
@@ -158,7 +158,7 @@ def test_what_is_kept_of_a_node_has_an_end(nodes: Servers, monkeypatch: pytest.M
     """And it is said that there may be more."""
     fill(nodes[:1], 10_000)
     monkeypatch.setattr(scan, "_NAMES_MAX", 2_000)
-    settings = FileSettings((Node.from_url(nodes[0].url),), {}, "test")
+    settings = FileSettings((Node.from_url(nodes[0].url),), {}, {})
     found = scan.list_once(settings, "*")
     assert 2_000 <= len(found.names) < 10_000
     assert "narrow the pattern" in found.trouble
@@ -168,7 +168,7 @@ def test_what_is_kept_of_a_node_has_an_end(nodes: Servers, monkeypatch: pytest.M
 def test_a_node_rests_after_it_was_made_to_look_at_many(nodes: Servers) -> None:
     """A repeated request gets its last answer; a small node is asked again."""
     fill(nodes[:1], 30_000)
-    settings = FileSettings((Node.from_url(nodes[0].url),), {}, "test")
+    settings = FileSettings((Node.from_url(nodes[0].url),), {}, {})
     nodes[0].execute("CONFIG", "RESETSTAT")  # other tests have listed its keys
     began = time.monotonic()
     with scan.pollers_of(settings, "ours", 0.001) as pollers:
@@ -267,7 +267,7 @@ def test_it_asks_no_more_than_once_for_what_it_may_not(guarded: Servers) -> None
     urls = enter(guarded, "refused")
     for server in guarded:
         server.execute("ACL", "LOG", "RESET")
-    settings = FileSettings(tuple(map(Node.from_url, urls)), {}, "test")
+    settings = FileSettings(tuple(map(Node.from_url, urls)), {}, {})
     with scan.pollers_of(settings, "*", 0.001) as pollers:
         pollers.wait(5)
         time.sleep(0.1)  # a hundred looks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from quorlock.testing.servers import Servers
 from tests.servers.api.faces import steal
 from tests.servers.cli import schema
 from tests.servers.cli.command import Shell, at_last
+from tests.servers.cli.live import Terminal
 
 SCHEMA: dict[str, Any] = json.loads(
     (Path(__file__).parents[3] / "docs" / "reference" / "cli.schema.json").read_text()
@@ -112,8 +114,46 @@ def test_a_name_cannot_draw_on_the_screen(shell: Shell) -> None:
     assert r"'\udcff': free" in text
 
 
-def test_it_asks_for_a_name(shell: Shell) -> None:
-    assert "missing argument 'RESOURCE...'" in shell.complaint(EX_USAGE, "status")
+def test_without_a_name_it_lists_what_is_held(shell: Shell) -> None:
+    """Without keys there is a note on stderr; an empty pattern is no missing name."""
+    done = shell.run("status", "--exit-code")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "quorlock status: nothing is held\n"
+    for name in ("b", "a"):
+        shell.answer("acquire", name)
+    assert re.findall("^'(.)': held", shell.answer("status"), re.MULTILINE) == ["a", "b"]
+    facts = json.loads(shell.answer("status", "--json", "--limit", "2"))
+    assert [one["resource"] for one in facts["resources"]] == ["a", "b"]
+
+
+def test_the_exit_code_says_whether_it_is_held(shell: Shell, nodes: Servers) -> None:
+    """75 if one of several is held or split, 0 if all can be acquired."""
+    shell.answer("acquire", "a")
+    steal(nodes[:1], "left", "one")
+    steal(nodes[:2], "split", "one")
+    steal(nodes[2:4], "split", "two")
+    for words, status in (
+        (["a"], 75),
+        (["free"], 0),
+        (["free", "a"], 75),
+        (["left"], 0),
+        (["split"], 75),
+        ([], 75),
+        (["--match", "f*"], 0),
+    ):
+        assert shell.run("status", "--exit-code", *words).returncode == status, words
+        assert shell.run("status", *words).returncode == 0
+    said = shell.complaint(EX_USAGE, "status", "a", "--exit-code", "--watch")
+    assert "--exit-code excludes --watch" in said
+
+
+def test_a_verdict_has_a_colour_on_a_terminal_alone(shell: Shell) -> None:
+    """NO_COLOR is obeyed, and a pipe gets plain text."""
+    assert "\x1b" not in shell.answer("status", "a")
+    with Terminal(shell, "status", "a") as terminal:
+        assert "'a': \x1b[32mfree\x1b[0m\r\n" in terminal.until("free", "\r\n")
+    with Terminal(shell, "status", "a", NO_COLOR="1") as terminal:
+        assert "'a': free\r\n" in terminal.until("free", "\r\n")
 
 
 def test_what_is_acquired_keeps_to_the_schema(shell: Shell) -> None:
@@ -151,9 +191,10 @@ def test_the_schema_can_refuse(change: dict[str, Any], words: str) -> None:
 def test_it_shows_first_and_breaks_with_yes(shell: Shell, nodes: Servers) -> None:
     """The holder is shown and stays without --yes; with it the lock is free."""
     token = shell.answer("acquire", "a")
-    said = shell.complaint(EX_USAGE, "break", "a")
+    said = shell.complaint(75, "break", "a")
     assert said.startswith("'a': held by ")
-    assert said.endswith("quorlock break: nothing is broken yet; say --yes to break it\n")
+    end = "quorlock break: 'a' is not released\nhint: to release it: quorlock break a --yes\n"
+    assert said.endswith(end)
     assert at_last(nodes, "a", token)
     done = shell.run("break", "a", "--yes")
     assert done.returncode == 0

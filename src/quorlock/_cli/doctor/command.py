@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from quorlock._cli.durations import duration
 from quorlock._cli.nodes import Source, with_nodes
+from quorlock._cli.text_layout import colour
 
 
 @click.command("doctor")
@@ -45,6 +44,5 @@ def command(source: Source, *, as_json: bool, strict: bool, wait: float | None) 
 
         click.echo(json.dumps(as_facts(found, facts)))
     else:
-        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-        click.echo(as_text(found), color=False if plain else None)
+        click.echo(as_text(found), color=colour())
     return int(worst(found) in (("error", "warning") if strict else ("error",)))

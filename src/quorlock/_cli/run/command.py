@@ -12,7 +12,7 @@ from quorlock._cli.durations import duration
 from quorlock._cli.exit_status import EX_TEMPFAIL, Failed, status_of
 from quorlock._cli.nodes import Source, with_nodes, with_owner
 from quorlock._cli.run.parsing import RunCommand
-from quorlock.errors import QuorlockError
+from quorlock.errors import ConfigError, QuorlockError
 
 if TYPE_CHECKING:
     from quorlock import Lock, Redlock
@@ -103,9 +103,10 @@ def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> i
     try:
         settings = source.settings().owned(chosen["owner"], _owner(words))
         return _run(settings, resource, words, chosen, reporter)
-    except (Failed, QuorlockError) as error:
+    except (Failed, QuorlockError) as raised:
         if not as_json:
             raise
+        error = source.failed(raised) if isinstance(raised, ConfigError) else raised
         reporter.fail(str(error), status=status_of(error))
         return status_of(error)
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock import AcquireTimeout, LeaseLost, NodeError, now
-from quorlock._cli.config import SECRET
+from quorlock._cli.config import secret_variables
 from quorlock._cli.exit_status import EX_LOST
 from quorlock._cli.run.signals import means_an_end
 from quorlock._cli.run.waiting import WaitReports
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # How often per ttl the lease is checked for renewal or loss, and the longest time between checks.
 _LOOKS, _LONGEST_LOOK = 20, 0.25
 # An enclosing `run` may have set it: it would be mistaken for this lock's.
-_NOT_INHERITED = (*SECRET, "QUORLOCK_FENCE")
+_FENCE = "QUORLOCK_FENCE"
 
 
 class RunPlan(NamedTuple):
@@ -178,7 +178,8 @@ class RunSession:
 
 def _environment(lease: Lease) -> dict[str, str]:
     """Return the command's environment: the inherited one with the lease, without passwords."""
-    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    left_out = {_FENCE, *secret_variables()}
+    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     values = {
         "QUORLOCK_RESOURCE": lease.resource,
         "QUORLOCK_TOKEN": lease.token,
