@@ -89,7 +89,7 @@ def command(
     names, left = (resources, 0) if pattern is None else _listed(settings, pattern, most)
     inspections = inspect_once(settings, names) if names else []
     if not resources and match is None:
-        inspections = [one for one in inspections if verdict(one) != FREE]  # released meanwhile
+        inspections = [one for one in inspections if verdict(one) != FREE]  # others were released
     _answer(inspections, left, as_json=as_json)
     return _status(inspections, exit_code=exit_code)
 

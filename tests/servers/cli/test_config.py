@@ -337,7 +337,7 @@ def test_a_file_that_is_not_read_is_named_where_it_matters(shell: Shell) -> None
 
 
 def test_config_shows_what_is_in_force_and_from_where(shell: Shell) -> None:
-    """As text and as JSON, and never a password."""
+    """Show the settings as text and as JSON, and never a password."""
     (shell.home / "q.toml").write_text(f'ttl = "15s"\nprefix = "app:"\npassword = "{SECRET}"\n')
     given = {
         "QUORLOCK_NODES": f"redis://:{SECRET}@a/3,rediss://b:7",

@@ -115,7 +115,7 @@ def test_a_name_cannot_draw_on_the_screen(shell: Shell) -> None:
 
 
 def test_without_a_name_it_lists_what_is_held(shell: Shell) -> None:
-    """Without keys there is a note on stderr; an empty pattern is no missing name."""
+    """Without keys, a note on stderr replaces the list."""
     done = shell.run("status", "--exit-code")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "quorlock status: nothing is held\n"
@@ -127,7 +127,7 @@ def test_without_a_name_it_lists_what_is_held(shell: Shell) -> None:
 
 
 def test_the_exit_code_says_whether_it_is_held(shell: Shell, nodes: Servers) -> None:
-    """75 if one of several is held or split, 0 if all can be acquired."""
+    """The status is 75 if one of several is held or split, 0 if all can be acquired."""
     shell.answer("acquire", "a")
     steal(nodes[:1], "left", "one")
     steal(nodes[:2], "split", "one")
