@@ -115,7 +115,7 @@ def test_a_name_cannot_draw_on_the_screen(shell: Shell) -> None:
 
 
 def test_without_a_name_it_lists_what_is_held(shell: Shell) -> None:
-    """Without keys, a note on stderr replaces the list."""
+    """List every held lock; a note on stderr replaces an empty list."""
     done = shell.run("status", "--exit-code")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "quorlock status: nothing is held\n"
