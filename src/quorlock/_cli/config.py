@@ -111,7 +111,7 @@ class FileSettings(NamedTuple):
             label = origin if error.value == () else f"{origin}: {value}"
         elif origin == "default":
             label = f"{name} {value} (default)"
-        elif name == "max_ttl" and origin in (_MAX_TTL_OPTION, _MAX_TTL):
+        elif origin.startswith(("--", "QUORLOCK_")):
             label = f"{origin} {value}"
         else:
             label = f"{origin}: {name} {value}"

@@ -68,7 +68,7 @@ def value_of(error: ConfigError) -> str:
     value = error.value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
         return as_duration(value)
-    return str(value) if isinstance(value, str) else repr(value)
+    return value if isinstance(value, str) and value.isprintable() else repr(value)
 
 
 def _given(error: ConfigError, context: click.Context) -> str:

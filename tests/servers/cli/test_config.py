@@ -310,10 +310,10 @@ def test_max_ttl_comes_from_the_option_the_environment_or_the_file(
     assert settings(NOTHING).argument("retry_delay") == [0.05, 0.3]
     monkeypatch.setenv("QUORLOCK_MAX_TTL", "5m")
     found = settings(NOTHING)
-    assert (found.seconds("max_ttl"), found.seconds("ttl")) == (300, 10)
+    assert (found.seconds("max_ttl"), found.default_ttl()) == (300, 10)
     found = settings(Source(None, None, None, 5.0))
-    assert (found.seconds("max_ttl"), found.seconds("ttl")) == (5, 5)
-    assert found.origins["max_ttl"] == found.origins["ttl"] == "--max-ttl"
+    assert (found.seconds("max_ttl"), found.default_ttl()) == (5, 5)
+    assert found.origins["max_ttl"] == "--max-ttl"
     assert refusal(Source(None, None, None, 0.01)).startswith("--max-ttl 10ms: shorter than ")
     monkeypatch.setenv("QUORLOCK_MAX_TTL", "10ms")
     assert refusal().startswith("QUORLOCK_MAX_TTL 10ms: shorter than ")
