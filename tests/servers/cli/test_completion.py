@@ -81,8 +81,8 @@ def test_fish_says_what_each_command_is_for(installed: Shell) -> None:
 def test_fish_says_to_its_end_what_an_option_means(installed: Shell) -> None:
     """Commas and all."""
     (said,) = by_fish("run --on-l", installed)
-    assert said.startswith("--on-lost\tIf the lease is lost: TERM")
-    assert said.endswith(", or a warning only.")
+    assert said.startswith("--on-lost\tIf the lease is lost: send TERM")
+    assert said.endswith(", KILL at once, or only warn.  [default: term]")
 
 
 def by_fish(line: str, shell: Shell) -> list[str]:

@@ -86,6 +86,7 @@ def test_refused_rights_are_reported_without_the_password(run: Runner) -> None:
 
 
 def test_the_environment(run: Runner) -> None:
+    """The nodes are among it: no URL of theirs has a password."""
     # An empty password, for the nodes have none.
     run.environment |= {"QUORLOCK_PASSWORD": "", "QUORLOCK_FENCE": "of another", "MINE": "1"}
     reported = dict(
@@ -97,7 +98,7 @@ def test_the_environment(run: Runner) -> None:
     ours.pop("QUORLOCK_TEST_SESSION", None)  # tests/harness/guards.py
     assert ours.keys() == {
         *("QUORLOCK_RESOURCE", "QUORLOCK_TOKEN", "QUORLOCK_FENCE"),
-        *("QUORLOCK_TTL", "QUORLOCK_VALID_UNTIL", "QUORLOCK_VALID_FOR"),
+        *("QUORLOCK_TTL", "QUORLOCK_VALID_UNTIL", "QUORLOCK_VALID_FOR", "QUORLOCK_NODES"),
     }
     assert 0 < float(ours["QUORLOCK_VALID_FOR"]) < 5.0
     assert ours["QUORLOCK_RESOURCE"] == "x:y"
