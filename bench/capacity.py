@@ -80,7 +80,7 @@ class BothApis:
     """Both APIs of quorlock on the same nodes. A context manager; `ways` run cycles."""
 
     def __init__(self, nodes: Sequence[str | Node]) -> None:
-        settings: dict[str, Any] = {"ttl": TTL, "node_timeout": NODE_TIMEOUT}
+        settings: dict[str, Any] = {"ttl": TTL, "node_timeout": NODE_TIMEOUT, "owner": None}
         self.redlock = quorlock.Redlock(nodes, **settings)
         self._asyncio = aio.Redlock(nodes, **settings)
         self._loop = asyncio.new_event_loop()

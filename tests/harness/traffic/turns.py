@@ -18,7 +18,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from quorlock import AcquireError, AcquireTimeout, LeaseLost, NodeError, QuorlockError, Ticket
+from quorlock import (
+    AcquireError,
+    AcquireTimeout,
+    LeaseLost,
+    NodeError,
+    QuorlockError,
+    Ticket,
+    VoteCode,
+)
 from tests.harness.traffic import child
 from tests.harness.traffic.faces import Face, call, drive
 from tests.harness.traffic.records import Record, instant
@@ -441,6 +449,7 @@ def _facts_of(error: Exception) -> dict[str, Any]:
         "nodes": len(votes),
         "answered": sum(vote.answered for vote in votes),
         "unfit": sum(vote.code.is_error for vote in votes),
+        "quarantined": sum(vote.code is VoteCode.QUARANTINED for vote in votes),
         "granted": sum(vote.vote == "granted" for vote in votes),
         "text": str(error) if not isinstance(error, AcquireTimeout) else "",
     }

@@ -174,9 +174,12 @@ def _misnamed(calls: Iterable[Call]) -> Iterable[str]:
         if not votes.get("nodes") or call.verb in _BY_TOKEN:
             continue
         needed = votes["nodes"] // 2 + 1
+        # A quarantine ends: these nodes are waited for, whatever errors the others reply.
+        voted = votes["answered"] - votes["unfit"]
+        is_waiting = voted < needed <= voted + votes["quarantined"]
         wrong = {
             "AcquireTimeout": votes["answered"] < needed,
-            "QuorumUnreachable": votes["answered"] >= needed,
+            "QuorumUnreachable": votes["answered"] >= needed and not is_waiting,
             "NodeError": votes["unfit"] == 0,
         }
         if wrong.get(call.outcome):

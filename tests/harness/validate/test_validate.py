@@ -276,7 +276,17 @@ def test_a_long_run_forgets_calls_that_went_well(book: Book) -> None:
     """And keeps those that are late, that failed, or that have not ended."""
     book.call(1, 0, due=100, returned=5)
     book.call(2, 0, due=100, returned=SLACK + 500)
-    book.call(3, 0, due=100, returned=5, outcome="AcquireTimeout", nodes=5, answered=2, unfit=0)
+    book.call(
+        3,
+        0,
+        due=100,
+        returned=5,
+        outcome="AcquireTimeout",
+        nodes=5,
+        answered=2,
+        unfit=0,
+        quarantined=0,
+    )
     book.call(4, 0, due=100, returned=None)
     history = History(book.folder, keep_calls=False).follow()
     assert [number for _, number in history.calls] == [2, 3, 4]
@@ -379,21 +389,23 @@ def test_late_calls_are_reported_with_their_lateness(book: Book) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "answered", "unfit", "true"),
+    ("outcome", "answered", "unfit", "quarantined", "true"),
     [
-        ("AcquireTimeout", 3, 0, True),
-        ("AcquireTimeout", 2, 0, False),
-        ("QuorumUnreachable", 2, 0, True),
-        ("QuorumUnreachable", 3, 0, False),
-        ("NodeError", 3, 1, True),
-        ("NodeError", 5, 0, False),
+        ("AcquireTimeout", 3, 0, 0, True),
+        ("AcquireTimeout", 2, 0, 0, False),
+        ("QuorumUnreachable", 2, 0, 0, True),
+        ("QuorumUnreachable", 3, 0, 1, False),
+        ("QuorumUnreachable", 4, 2, 0, False),
+        ("QuorumUnreachable", 4, 2, 1, True),
+        ("NodeError", 3, 1, 0, True),
+        ("NodeError", 5, 0, 0, False),
     ],
 )
 def test_an_error_is_compared_with_its_votes(
-    book: Book, outcome: str, answered: int, unfit: int, true: bool
+    book: Book, outcome: str, answered: int, unfit: int, quarantined: int, true: bool
 ) -> None:
-    votes = {"nodes": 5, "answered": answered, "unfit": unfit, "granted": 0, "text": ""}
-    book.call(1, 0, due=None, returned=5, outcome=outcome, **votes)
+    votes = {"nodes": 5, "answered": answered, "unfit": unfit, "quarantined": quarantined}
+    book.call(1, 0, due=None, returned=5, outcome=outcome, granted=0, text="", **votes)
     assert (book.wrongs(over=False) == []) is true
 
 

@@ -215,7 +215,7 @@ def test_refused_rights_are_reported(bare_shell: Shell, guarded: Servers) -> Non
     ],
 )
 def test_wrong_usage(words: str, shell: Shell) -> None:
-    assert shell.complaint(EX_USAGE, "bench", *words.split()).startswith("Usage: quorlock bench")
+    assert shell.complaint(EX_USAGE, "bench", *words.split()).startswith("quorlock bench: ")
 
 
 def test_an_error_in_the_file_is_reported_before_anything_else(bare_shell: Shell) -> None:

@@ -212,7 +212,7 @@ def test_alone_it_prints_help(capfd: pytest.CaptureFixture[str]) -> None:
 def test_wrong_usage(arguments: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert command.main(arguments.split()) == EX_USAGE
     printed = capfd.readouterr()
-    assert printed.err.startswith("Usage: quorlock ")
+    assert printed.err.startswith(("quorlock demo: ", "quorlock: "))
     assert printed.out == ""
 
 
