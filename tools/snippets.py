@@ -14,6 +14,9 @@ A comment on the lines before a block changes this:
     <!-- continues -->                    the block continues the one before it
     <!-- no-run: why it cannot run -->    the block is only compiled
 
+A block with `title="examples/x.py"` is not run: it is that file or some of its lines, and a test
+in tests/tooling/examples/ runs the file.
+
 In ```console blocks `$ make x` must be a target, `$ python -m quorlock x --y` (or `$ quorlock x
 --y`) a command with that option, and `$ python path.py` a file. Relative links must lead to a file,
 and to a heading in it. `python -m tools.snippets FILE...` checks only those files.
@@ -46,7 +49,9 @@ ROOT = Path(__file__).parents[1]
 BLOCK_TIMEOUT = 60  # seconds
 TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
-FENCE = re.compile(r"^(?P<indent> *)(?P<marks>```+)(?P<language>\w*)[^\n]*$")
+FENCE = re.compile(
+    r'^(?P<indent> *)(?P<marks>```+)(?P<language>\w*)(?: title="(?P<title>[^"\n]+)")?[^\n]*$'
+)
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")  # its text may begin on the line before
 ADDRESS = re.compile(r"redis://(?P<node>[a-e])(?::6379)?(?:/0)?(?![\w.:/])")
 
@@ -62,6 +67,7 @@ class Block:
     given: str = ""
     no_run: str | None = None
     continues: bool = False
+    title: str = ""
 
     @property
     def where(self) -> str:
@@ -79,7 +85,12 @@ def problems(paths: Sequence[Path], servers: Servers, root: Path = ROOT) -> list
     found: list[str] = []
     for path in paths:
         blocks = list(read_blocks(path))
-        found += python_problems([b for b in blocks if b.language == "python"], servers)
+        excerpts = [b for b in blocks if b.title.startswith("examples/")]
+        found += python_problems(
+            [b for b in blocks if b.language == "python" and b not in excerpts], servers
+        )
+        for block in excerpts:
+            found += excerpt_problems(block, root)
         for block in blocks:
             if block.language == "console":
                 found += console_problems(block, root)
@@ -107,7 +118,8 @@ def read_blocks(path: Path) -> Iterator[Block]:
         # A block inside a list has the indentation of the list.
         body = [line.removeprefix(opening["indent"]) for line in lines[first:number]]
         before = "\n".join(lines[: first - 1])
-        yield Block(str(path), first + 1, opening["language"], "\n".join(body), **wishes(before))
+        options = {"title": opening["title"] or "", **wishes(before)}
+        yield Block(str(path), first + 1, opening["language"], "\n".join(body), **options)
         number += 1
 
 
@@ -219,6 +231,18 @@ async def run_awaiting(chain: Sequence[Block], urls: list[str]) -> None:
             begun = eval(compiled(block), namespace)
             if begun is not None:
                 await begun
+
+
+# --- examples --------------------------------------------------------------------------------
+
+
+def excerpt_problems(block: Block, root: Path) -> Iterator[str]:
+    """Yield the error of a block that is not the lines of the file in its title."""
+    file = root / block.title
+    if not file.is_file():
+        yield f"{block.where}: there is no {block.title}"
+    elif f"\n{block.source}\n" not in f"\n{file.read_text()}":
+        yield f"{block.where}: {block.title} has other lines"
 
 
 # --- console ---------------------------------------------------------------------------------

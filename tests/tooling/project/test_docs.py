@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 def check(folder: Path, page: str, nodes: Servers) -> list[str]:
     (folder / "Makefile").write_text("demo: ready\n\techo\n")
+    (folder / "examples").mkdir()
+    (folder / "examples" / "here.py").write_text("x = 1\n\n\nraise AssertionError\n")
     (folder / "other.md").write_text("# A Page: with `code`\n")
     path = folder / "page.md"
     path.write_text(dedent(page).strip() + "\n")
@@ -70,6 +72,18 @@ SOUND = {
         import nothing_of_this_name
         ```
         """,
+    "a file, and some of its lines": """
+        ```python title="examples/here.py"
+        x = 1
+
+
+        raise AssertionError
+        ```
+
+        ```python title="examples/here.py"
+        raise AssertionError
+        ```
+        """,
     "commands and links": """
         [page](other.md#a-page-with-code), [here](#above), [out](https://example.org/x)
         # Above
@@ -96,6 +110,21 @@ BROKEN = {
         "<!-- no-run: -->\n```python\nx = 1\n```",
         "page.md:3",
         "without a reason",
+    ),
+    "a file with other lines": (
+        '```python title="examples/here.py"\nx = 12\n```',
+        "page.md:2",
+        "examples/here.py has other lines",
+    ),
+    "half of a line of a file": (
+        '```python title="examples/here.py"\nraise Assertion\n```',
+        "page.md:2",
+        "examples/here.py has other lines",
+    ),
+    "a file that is not there": (
+        '```python title="examples/y.py"\nx = 1\n```',
+        "page.md:2",
+        "there is no examples/y.py",
     ),
     "a command that make does not know": (
         "```console\n$ make tea\n```",
