@@ -118,8 +118,9 @@ def read_blocks(path: Path) -> Iterator[Block]:
         # A block inside a list has the indentation of the list.
         body = [line.removeprefix(opening["indent"]) for line in lines[first:number]]
         before = "\n".join(lines[: first - 1])
-        options = {"title": opening["title"] or "", **wishes(before)}
-        yield Block(str(path), first + 1, opening["language"], "\n".join(body), **options)
+        language, title = opening["language"], opening["title"] or ""
+        source = "\n".join(body)
+        yield Block(str(path), first + 1, language, source, title=title, **wishes(before))
         number += 1
 
 
