@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -12,10 +10,9 @@ import quorlock
 from quorlock import QuorlockError
 from quorlock._drivers import change_agreement as change
 from quorlock.testing.servers import Server, Servers
-from tests.harness.support.wait import until
+from tests.servers.api.busy_clients import BRIEF, Clients
 
 CONFIG = "quorlock:config"
-BRIEF: dict[str, Any] = {"ttl": 0.4, "max_ttl": 0.4, "node_timeout": 0.1, "restart_guard": None}
 
 
 def nodes_of(servers: list[Server]) -> list[quorlock.Node]:
@@ -24,62 +21,6 @@ def nodes_of(servers: list[Server]) -> list[quorlock.Node]:
 
 def kept(servers: list[Server]) -> list[str]:
     return [(server.execute("GET", CONFIG) or b"").decode() for server in servers]
-
-
-class Clients:
-    """Threads that acquire and release one resource; who holds it notes so, outside of the lock."""
-
-    def __init__(self) -> None:
-        self.over = threading.Event()
-        self.inside = 0
-        self.overlaps = 0
-        self.leases = 0
-        self.refused: list[str] = []
-        self._lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
-
-    def start(self, urls: list[str], **settings: Any) -> None:
-        thread = threading.Thread(target=self._work, args=(urls, settings))
-        self._threads.append(thread)
-        thread.start()
-
-    def _work(self, urls: list[str], settings: dict[str, Any]) -> None:
-        with quorlock.Redlock(urls, **BRIEF | settings) as redlock:
-            while not self.over.is_set():
-                try:
-                    lease = redlock.lock("x").acquire(timeout=1.0)
-                    self._hold(lease)
-                    lease.release()  # may be refused, if an agreement was written in between
-                except QuorlockError as error:
-                    self.refused.append(str(error))
-                    self.over.wait(0.02)
-
-    def _hold(self, lease: quorlock.Lease) -> None:
-        with self._lock:
-            self.inside += 1
-            self.leases += 1
-            self.overlaps += self.inside > 1 and lease.held
-        self.over.wait(0.001)
-        with self._lock:
-            self.inside -= 1
-
-    def go_on(self, count: int = 20) -> None:
-        """Wait until so many more leases were had."""
-        goal = self.leases + count
-        enough = until(lambda: self.leases >= goal, 10)
-        assert enough, (self.leases, goal, self.refused[-3:])
-
-    def await_refusal(self, *texts: str) -> None:
-        """Wait until a client was refused with one of these texts."""
-        refused = until(lambda: any(t in said for said in list(self.refused) for t in texts), 10)
-        assert refused, self.refused[-3:]
-
-    def join(self) -> None:
-        self.over.set()
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-        self.over.clear()
 
 
 @pytest.fixture
