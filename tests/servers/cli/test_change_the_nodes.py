@@ -67,7 +67,8 @@ class Operator:
         what = self._placed(text.removeprefix("Deploy all clients with "))
         name, is_setting, value = what.partition("=")
         if is_setting:
-            return self.deploy(**{name: float(value) if name == "max_ttl" else value})
+            setting: Any = float(value) if name == "max_ttl" else value
+            return self.deploy(**{name: setting})
         return self.deploy(what.replace(", ", ""))
 
     def _placed(self, text: str) -> str:
