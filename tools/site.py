@@ -22,6 +22,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from quorlock_sim.replays import ReplayError
+from quorlock_sim.view.player import player
 from tools.snippets import FENCE, LINK
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +49,8 @@ LOADED = re.compile(
     r"|(?:@import\s*[\"']?|url\(\s*[\"']?)((?:https?:)?//[^\"')\s]+)",
     re.IGNORECASE,
 )
+# What the site replaces by the player of simulated runs; other readers of the page see it.
+WITHOUT_PLAYER = re.compile(r"<!-- player -->\n.*?<!-- /player -->", re.DOTALL)
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 REDIRECT = """\
 <!DOCTYPE html>
@@ -65,9 +69,11 @@ def build() -> Path:
     """Build the site of this version; return its folder.
 
     Raises:
-        BuildError: a warning, a dead link or a request to another host.
+        BuildError: a warning, a dead link, a request to another host, or a simulated run that
+            is not what its captions say.
     """
     stage(BUILD / "docs")
+    add_player(BUILD / "docs" / "README.md")
     run_zensical()
     if found := external_requests(BUILD / "site"):
         raise BuildError("\n".join(["the site loads from other hosts:", *found]))
@@ -97,6 +103,18 @@ def stage(folder: Path) -> None:
         name = page.relative_to(folder).as_posix()
         text = page.read_text(encoding="utf-8")
         page.write_text(relinked(text, sources.get(name, f"docs/{name}"), name), encoding="utf-8")
+
+
+def add_player(page: Path) -> None:
+    """Put the player of simulated runs into the first page."""
+    try:
+        runs = player()
+    except ReplayError as error:
+        raise BuildError(str(error)) from error
+    text, count = WITHOUT_PLAYER.subn(lambda _: runs, page.read_text(encoding="utf-8"))
+    if count != 1:
+        raise BuildError(f"{page.name} has {count} places for the player, not 1")
+    page.write_text(text, encoding="utf-8")
 
 
 def relinked(text: str, source: str, target: str) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from quorlock_sim.replays import ReplayError
+from quorlock_sim.view.player import player
 from tools import site
 
 VENV = site.ROOT / ".venv-docs" / "bin" / "zensical"
@@ -107,12 +109,41 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(listed) == sorted({*own, *others})
 
 
+def test_the_player_takes_the_place_of_its_description(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text((site.ROOT / "docs" / "README.md").read_text())
+    site.add_player(page)
+    text = page.read_text()
+    assert player() in text
+    assert "<!-- player" not in text
+    assert "docs-serve` plays" not in text
+
+
+@pytest.mark.parametrize("places", [0, 2])
+def test_a_first_page_has_one_place_for_the_player(tmp_path: Path, places: int) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("<!-- player -->\n<!-- /player -->\n" * places)
+    with pytest.raises(site.BuildError, match=f"README.md has {places} places"):
+        site.add_player(page)
+
+
+def test_a_run_that_differs_from_its_captions_ends_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> str:
+        raise ReplayError("paused: no write")
+
+    monkeypatch.setattr(site, "player", fail)
+    with pytest.raises(site.BuildError, match="paused: no write"):
+        site.add_player(tmp_path / "README.md")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not VENV.exists(), reason="no .venv-docs: make docs")
 def test_the_site_builds_without_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site, "SITE", tmp_path / "site")
     target = site.build()
-    assert (target / "index.html").exists()
+    assert player() in (target / "index.html").read_text()
     page = (target / "reference" / "api" / "quorlock" / "index.html").read_text()
     for name in ("Redlock", "Lock", "Lease", "Node", "now"):
         assert f'id="quorlock.{name}"' in page
