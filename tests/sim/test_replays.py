@@ -6,12 +6,17 @@ import json
 import re
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from quorlock.errors import StaleFence
+from quorlock.fencing import FencedFile
 from quorlock_sim import replays
 from quorlock_sim.replays import Caption, Lived, ReplayError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAMES = tuple(replay.__name__ for replay in replays.ALL)
 
@@ -118,6 +123,17 @@ def test_a_paused_holder_is_fenced_off() -> None:
     refusal = f"The storage has seen {second:,} and refuses {first:,}."
     assert run["captions"][-2][1].startswith(refusal)
     assert run["overlaps"] == []
+
+
+def test_the_storage_accepts_and_refuses_as_a_real_one_does(tmp_path: Path) -> None:
+    storage = FencedFile(tmp_path / "storage")
+    for _, _, _, words, ok in data("paused")["writes"]:
+        fence = int(words.replace(",", ""))
+        if ok:
+            storage.write(b"", fence)
+        else:
+            with pytest.raises(StaleFence):
+                storage.write(b"", fence)
 
 
 def test_a_node_that_forgets_gets_no_vote() -> None:
