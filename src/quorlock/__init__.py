@@ -34,6 +34,7 @@ from quorlock._sync.lock import Lock, LockDecorator
 from quorlock._sync.redlock import Redlock
 from quorlock.errors import (
     AcquireError,
+    AcquireStopped,
     AcquireTimeout,
     ConfigError,
     HoldLimitReached,
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AcquireError",
+    "AcquireStopped",
     "AcquireTimeout",
     "ConfigError",
     "Health",

@@ -3,6 +3,7 @@
     QuorlockError
     ├─ AcquireError          .resource .votes .attempts .elapsed
     │  ├─ AcquireTimeout     also TimeoutError: another client held the lock to the end
+    │  ├─ AcquireStopped     the event `stop` of the acquire was set
     │  └─ QuorumUnreachable  too few nodes replied; .votes has the nodes and reasons
     ├─ LeaseLost             .lease .reason (expired | taken | unreachable | evicted | …)
     ├─ HoldLimitReached      .resource .max_hold: the limit of extending a lease
@@ -255,6 +256,14 @@ class AcquireTimeout(AcquireError, TimeoutError):
         if any(vote.code is VoteCode.HELD_WITHOUT_TTL for vote in self.votes):
             return "; the key there has no ttl and is no lock of ours: delete it if nobody needs it"
         return ""
+
+
+class AcquireStopped(AcquireError):
+    """The event `stop` of the acquire was set before the lock was granted."""
+
+    def __str__(self) -> str:
+        when = self._effort() if self.attempts else "before the first attempt"
+        return f"acquire of {self.resource!r} was stopped by its event {when}"
 
 
 class QuorumUnreachable(AcquireError):

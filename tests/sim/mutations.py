@@ -148,16 +148,25 @@ def _attempt(
         raise
 
 
-def elapsed_not_subtracted(request: AcquireRequest, policy: Policy, entropy: Any) -> Any:
+def elapsed_not_subtracted(
+    request: AcquireRequest, policy: Policy, entropy: Any, _stop: object = None
+) -> Any:
     return _attempt(request, policy, entropy, lambda _sent_round, decided_at: decided_at)
 
 
-def started_after_sending(request: AcquireRequest, policy: Policy, entropy: Any) -> Any:
+def started_after_sending(
+    request: AcquireRequest, policy: Policy, entropy: Any, _stop: object = None
+) -> Any:
     return _attempt(request, policy, entropy, lambda sent_round, _decided_at: sent_round.sent_at)
 
 
 def give_back_to_granters(
-    key: bytes, token: bytes, tally: Tally, sent_round: SentRound, policy: Policy
+    key: bytes,
+    token: bytes,
+    tally: Tally,
+    sent_round: SentRound,
+    policy: Policy,
+    _stop: object = None,
 ) -> Flow[AttemptFailed]:
     """Only those that said yes are asked to release."""
     granted = sum(

@@ -17,6 +17,7 @@ from quorlock import HoldLimitReached, NodeVote, Ticket
 from quorlock._core.votes import WORDS
 from quorlock.errors import (
     AcquireError,
+    AcquireStopped,
     AcquireTimeout,
     ConfigError,
     ConfigLimit,
@@ -116,6 +117,14 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
             '"a\'b\\n" is held by another: 2 of 3 nodes refused (a:6379, b:6379)'
             " after 1 attempt in 1.0 s"
         ),
+    ),
+    (
+        AcquireStopped("r", [held(A), held(B), held(C)], 7, 1.25),
+        "acquire of 'r' was stopped by its event after 7 attempts in 1.2 s",
+    ),
+    (
+        AcquireStopped("r", [], 0, 0.0),
+        "acquire of 'r' was stopped by its event before the first attempt",
     ),
     (
         QuorumUnreachable("r", [down(A), silent(B), yes(C), down(D), held(E)], 12, 5.04),
@@ -302,7 +311,7 @@ def test_facts_are_attributes() -> None:
 def test_codes_have_words_and_the_words_decide_nothing(code: VoteCode) -> None:
     """However a cause is worded, an error with that code says the same about the rest."""
     assert WORDS[code]
-    for kind in (AcquireTimeout, QuorumUnreachable, NodeError):
+    for kind in (AcquireTimeout, AcquireStopped, QuorumUnreachable, NodeError):
         said_so, reworded = (
             str(kind("r", [said(A, "unknown", cause, code, answered=False)], 1, 1.0))
             for cause in ("in these words", "in other words")
@@ -348,6 +357,7 @@ def test_the_tree() -> None:
     parents: dict[type[Exception], tuple[type[Exception], ...]] = {
         QuorlockError: (Exception,),
         AcquireError: (QuorlockError,),
+        AcquireStopped: (AcquireError,),
         AcquireTimeout: (AcquireError, TimeoutError, OSError),
         QuorumUnreachable: (AcquireError,),
         LeaseLost: (QuorlockError,),

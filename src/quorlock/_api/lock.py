@@ -16,9 +16,11 @@ from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._api.session import Session, name_of
 from quorlock._core.config import Seconds, timeout_of
+from quorlock._core.effects import StopEvent
 from quorlock._core.redlock import AcquireRequest
 from quorlock._core.results import Acquired
 from quorlock._drivers.clock import now
+from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorlock._api.renewal import RenewalManager
@@ -39,6 +41,7 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
         "_options",
         "_resource",
         "_session",
+        "_stop",
         "_timeout",
         "_ttl_ms",
         "_wait",
@@ -58,8 +61,9 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
         timeout: Seconds | None,
         fencing: bool,  # noqa: FBT001 (not public: `Redlock.lock` takes it by name)
         terms: RenewalOptions,
+        stop: StopEvent | None,
     ) -> None:
-        self._fencing = session.policy.checked_fencing(fencing)
+        self._fencing = fencing is not False and session.policy.checked_fencing(fencing)
         self._wait = timeout_of(timeout)
         self._session = session
         self._key = session.policy.key(resource)
@@ -67,6 +71,7 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
         self._ttl_ms = session.policy.checked_ttl_ms(ttl)
         self._options = terms.checked(self._ttl_ms)
         self._timeout = timeout
+        self._stop = stop if stop is None else checked_stop(stop)
         self._entered: ContextStack[L] = ContextStack()
 
     @property
@@ -124,3 +129,12 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
     def __reduce__(self) -> NoReturn:
         message = "a lock cannot be copied or pickled: make one in each process"
         raise TypeError(message)
+
+
+def checked_stop(stop: StopEvent) -> StopEvent:
+    """Return the event. Raises ConfigError."""
+    # A class of events is the likeliest mistake: its `is_set` is a function, and needs an object.
+    if isinstance(stop, type) or not callable(getattr(stop, "is_set", None)):
+        fix = "give an event with is_set(): a threading.Event or an asyncio.Event"
+        raise ConfigError("stop", stop, fix)
+    return stop

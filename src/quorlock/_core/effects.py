@@ -23,6 +23,14 @@ from quorlock._core.time import FOR_EVER, Duration, Instant
 T = TypeVar("T")
 
 
+class StopEvent(Protocol):
+    """An event that ends an acquire: a `threading.Event`, an `asyncio.Event`, or similar."""
+
+    def is_set(self) -> bool:
+        """Return whether the acquire is to end."""
+        ...
+
+
 class Send(NamedTuple):
     """Send a command to all nodes at once; a round begins. The result is a SentRound.
 
@@ -35,6 +43,7 @@ class Send(NamedTuple):
     those that are open then.  Connecting has its own limit.
     in_doubt: server processes that a release of this token by another process may still reach:
     commands that rely on the key are not sent to them (`PendingReleases.forbid`).
+    stop: ends the waits before sending, as their deadlines would; the flow decides what follows.
     """
 
     command: Command
@@ -42,6 +51,7 @@ class Send(NamedTuple):
     queue_until: Instant = FOR_EVER
     connect_until: Instant = FOR_EVER
     in_doubt: InDoubt | None = None
+    stop: StopEvent | None = None
 
 
 class SendBatch(NamedTuple):
@@ -73,9 +83,13 @@ class Receive(NamedTuple):
 
 
 class Sleep(NamedTuple):
-    """Wait until the instant; the result is the instant at which the flow continued."""
+    """Wait until the instant, or until soon after `stop` is set.
+
+    The result is the instant at which the flow continued.
+    """
 
     until: Instant
+    stop: StopEvent | None = None
 
 
 class Commit(NamedTuple):

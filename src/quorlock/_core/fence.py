@@ -48,9 +48,10 @@ def acquire_command(
     key: bytes, token: bytes, ttl_ms: int, policy: Policy, *, fenced: bool = False
 ) -> AnyAcquire:
     """Return the command of an acquire: a plain SET if possible, the cheapest and compatible."""
-    marker_ms = policy.max_ttl_ms if policy.restart_guard == "marker" else 0
-    if not marker_ms and not fenced:
+    has_marker = policy.restart_guard == "marker"
+    if not fenced and not has_marker:
         return Acquire(key, token, ttl_ms)
+    marker_ms = policy.max_ttl_ms if has_marker else 0
     return ScriptedAcquire(key, token, ttl_ms, grid_ms(policy) if fenced else 0, marker_ms)
 
 

@@ -137,7 +137,7 @@ class PendingReleases:
         An extension or a restored key relies on our key, which a release may still delete: a
         release of this process, or of an earlier holder of the lease.
         """
-        command, _, _, _, in_doubt = send
+        command, _, _, _, in_doubt, _ = send
         if not relies_on_key(send):
             return False
         if in_doubt is not None and in_doubt.get(run_id, PAST) > at:
@@ -206,7 +206,7 @@ class PendingReleases:
 
 def relies_on_key(send: Send) -> bool:
     """Return whether the command extends a key, or restores one behind the round that set it."""
-    command, behind, _, _, _ = send
+    command, behind, _, _, _, _ = send
     return type(command) is Extend or (behind is not None and type(command) in ACQUIRES)
 
 

@@ -28,11 +28,17 @@ from quorlock._core.results import (
 from quorlock._core.tally import LOST, PENDING, WON, Tally
 from quorlock._core.time import FOR_EVER, PAST, to_seconds
 from quorlock._core.votes import Answer, node_votes
-from quorlock.errors import AcquireTimeout, NodeError, QuorumUnreachable, VoteCode
+from quorlock.errors import (
+    AcquireStopped,
+    AcquireTimeout,
+    NodeError,
+    QuorumUnreachable,
+    VoteCode,
+)
 
 if TYPE_CHECKING:
     from quorlock._core.config import Policy
-    from quorlock._core.effects import Entropy, Flow
+    from quorlock._core.effects import Entropy, Flow, StopEvent
     from quorlock._core.releases_in_doubt import InDoubt
     from quorlock._core.rounds import NodeReply, SentRound, Target
     from quorlock._core.time import Duration, Instant
@@ -59,10 +65,15 @@ _NO_OUTAGE = (*_WORTH_RETRYING, FailureReason.QUARANTINED)
 _ERRORS = (FailureReason.FAULTY, FailureReason.FORBIDDEN)
 
 
-def acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired]:
-    """Attempt until granted, or until waiting longer makes no sense.
+def acquire(
+    request: AcquireRequest, policy: Policy, entropy: Entropy, stop: StopEvent | None = None
+) -> Flow[Acquired]:
+    """Attempt until granted, until `stop` is set, or until waiting longer makes no sense.
+
+    An attempt that has begun is completed: its lease is returned if it wins.
 
     Raises:
+        AcquireStopped: `stop` was set before the lock was granted.
         AcquireTimeout: the lock was held until the timeout.
         QuorumUnreachable: no quorum replied for `outage_timeout`, or too many nodes were in
             quarantine until the timeout.
@@ -70,10 +81,12 @@ def acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[A
     """
     attempts = 0
     outage_since: Instant | None = None
-    while True:
-        outcome = yield from attempt(request, policy, entropy)
+    last: AttemptFailed | None = None
+    while stop is None or not stop.is_set():
+        outcome = yield from attempt(request, policy, entropy, stop)
         if isinstance(outcome, Acquired):
             return outcome
+        last = outcome
         attempts += 1
         if outcome.reason in _NO_OUTAGE:
             outage_since = None
@@ -81,9 +94,13 @@ def acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[A
             # Connecting came before the first attempt began, and counts.
             outage_since = request.asked_at if attempts == 1 else outcome.started
         wake = _next_attempt_at(outcome, request, policy, entropy, outage_since)
-        if wake is None:
+        if wake is not None:
+            yield Sleep(wake, stop)
+        elif stop is None or not stop.is_set():
             _raise_failure(outcome, request, policy, attempts)
-        yield Sleep(wake)
+    votes = node_votes(policy.addresses, last.answers) if last else ()
+    elapsed = to_seconds(last.ended - request.asked_at) if last else 0.0
+    raise AcquireStopped(request.resource, votes, attempts, elapsed)
 
 
 def try_acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired | None]:
@@ -97,7 +114,7 @@ def try_acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Fl
 
 
 def attempt(
-    request: AcquireRequest, policy: Policy, entropy: Entropy
+    request: AcquireRequest, policy: Policy, entropy: Entropy, stop: StopEvent | None = None
 ) -> Flow[Acquired | AttemptFailed]:
     """Run one acquire round and, if it did not win, its release on all nodes."""
     # A fresh token for every attempt: a late release of an older attempt must not be able to delete
@@ -105,11 +122,14 @@ def attempt(
     token = entropy.token()
     sent: SentRound | None = None
     try:
+        # Queue in this process for the caller's own time, or for connect_timeout if that is longer.
+        wait, asked_at = request.timeout, request.asked_at
+        by = FOR_EVER if wait is None else asked_at + max(wait, policy.connect_timeout)
         # Steps 1 and 2: read the time, then ask all nodes at once; each has little time to reply.
         acquire = fencing.acquire_command(
             request.key, token, request.ttl_ms, policy, fenced=request.fencing
         )
-        sent_round: SentRound = yield Send(acquire, None, _queue_deadline(request, policy))
+        sent_round: SentRound = yield Send(acquire, None, by, FOR_EVER, None, stop)
         sent = sent_round
         tally = Tally(policy.n, sent_round.round)
         decided_at = yield from _collect_until_decided(
@@ -131,7 +151,9 @@ def attempt(
                 yield Commit(won)
                 return won
         # Step 5: unlock all nodes, also those that refused or did not reply (rule 5).
-        return (yield from _release_failed_attempt(request.key, token, tally, sent_round, policy))
+        return (
+            yield from _release_failed_attempt(request.key, token, tally, sent_round, policy, stop)
+        )
     except GeneratorExit:
         raise
     except BaseException:
@@ -145,23 +167,21 @@ def max_rounds(request: AcquireRequest) -> int:
     return 3 if request.fencing else 2
 
 
-def _queue_deadline(request: AcquireRequest, policy: Policy) -> Instant:
-    """Return the queue's deadline: the caller's own, or connect_timeout if that is later."""
-    if request.timeout is None:
-        return FOR_EVER
-    return request.asked_at + max(request.timeout, policy.connect_timeout)
-
-
 def release_without_waiting(key: bytes, token: bytes, target: Target | None) -> Flow[None]:
     """Release on all nodes without waiting: for a lost lock, or one whose caller is gone."""
     yield Send(Release(key, token), target, connect_until=PAST)
 
 
 def _release_failed_attempt(
-    key: bytes, token: bytes, tally: Tally, sent_round: SentRound, policy: Policy
+    key: bytes,
+    token: bytes,
+    tally: Tally,
+    sent_round: SentRound,
+    policy: Policy,
+    stop: StopEvent | None = None,
 ) -> Flow[AttemptFailed]:
     """Release on all nodes; collect enough replies to classify the failure."""
-    back = yield Send(Release(key, token), sent_round.target)
+    back = yield Send(Release(key, token), sent_round.target, stop=stop)
     backs = Tally(policy.n, back.round)
     until = back.sent_at + policy.node_timeout
     ended = back.sent_at

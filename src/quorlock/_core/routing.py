@@ -98,7 +98,7 @@ class Paths(Protocol):
 
 def route(send: "Send", index: int, path: object, at: "Instant", paths: Paths) -> Route:
     """Decide how the command of a caller with this path gets to one node."""
-    command, behind, _, _, _ = send
+    command, behind, _, _, _, _ = send
     node = paths.node(index)
     if is_forbidden(send, node, at):
         return RELEASING

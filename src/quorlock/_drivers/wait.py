@@ -26,12 +26,29 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+from quorlock._core.time import NS_PER_MS
 from quorlock._drivers.clock import now, sleep_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from quorlock._core.effects import StopEvent
     from quorlock._core.time import Instant
+
+
+# How often a wait looks at its `stop`.  It cannot call `stop.wait()`, which takes a lock: a signal
+# handler that sets the event in the same thread would wait for that lock for ever (rule 1).
+_STOP_CHECK = 50 * NS_PER_MS
+
+
+def is_stopped(stop: StopEvent | None) -> bool:
+    """Return whether a wait that `stop` may end is to end."""
+    return stop is not None and stop.is_set()
+
+
+def next_look(until: Instant, stop: StopEvent | None) -> Instant:
+    """Return when to look at `stop` again in a wait that ends at `until`."""
+    return until if stop is None else min(until, now() + _STOP_CHECK)
 
 
 class WaitQueue:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from quorlock._api.context_stack import block_of_caller
 from quorlock._api.decorators import ResourceOfCall, check_decorated
 from quorlock._api.lease_state import LeaseState
-from quorlock._api.lock import LockBase
+from quorlock._api.lock import LockBase, checked_stop
 from quorlock._api.misuse import BlockingObject
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._core import redlock as flows
+from quorlock._core.effects import StopEvent
 from quorlock._sync.lease import Lease, drop, enter_block, exit_block
 
 if TYPE_CHECKING:
@@ -34,19 +35,22 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
 
     __slots__ = ()
 
-    def acquire(self, timeout: Timeout = OWN_TIMEOUT) -> Lease:
+    def acquire(self, timeout: Timeout = OWN_TIMEOUT, stop: StopEvent | None = None) -> Lease:
         """Wait for the lock and return a new Lease.
 
         Args:
             timeout: seconds, None without limit, 0 for one attempt; default: the lock's own.
+            stop: an event that ends the wait when it is set; default: the lock's own.
 
         Raises:
+            AcquireStopped: `stop` was set before the lock was granted.
             AcquireTimeout: the lock was held until the timeout.
             QuorumUnreachable: too few nodes replied for the Redlock's outage_timeout.
             NodeError: too many nodes reply with errors.
         """
         session = self._session
-        flow = flows.acquire(self._request(timeout), session.policy, session.entropy)
+        stop = self._stop if stop is None else checked_stop(stop)
+        flow = flows.acquire(self._request(timeout), session.policy, session.entropy, stop)
         return session.driver.run_and_claim(flow, self._lease)
 
     def try_acquire(self) -> Lease | None:

@@ -23,6 +23,7 @@ from quorlock._api.session import Closable, Session, token_bytes
 from quorlock._api.ticket import Ticket
 from quorlock._core import redlock as flows
 from quorlock._core.config import Policy, Seconds
+from quorlock._core.effects import StopEvent
 from quorlock._core.redlock import AcquireRequest
 from quorlock._core.results import Extended, ExtendFailed, is_unreachable
 from quorlock._nodes.node import Node
@@ -61,6 +62,7 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         max_hold: Seconds = ...,
         fencing: bool = ...,
         on_warning: Callable[[Lease], object] | None = ...,
+        stop: StopEvent | None = ...,
     ) -> Lock: ...
 
     @overload
@@ -74,6 +76,7 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         max_hold: Seconds = ...,
         fencing: bool = ...,
         on_warning: Callable[[Lease], object] | None = ...,
+        stop: StopEvent | None = ...,
     ) -> LockDecorator: ...
 
     def lock(
@@ -86,6 +89,7 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         max_hold: Seconds = MAX_HOLD,
         fencing: bool = False,
         on_warning: Callable[[Lease], object] | None = None,
+        stop: StopEvent | None = None,
     ) -> Lock | LockDecorator:
         """Return a lock on the resource; no node is asked yet.
 
@@ -102,6 +106,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
             fencing: give every lease a `fence`, a number that only rises.
             on_warning: a plain function that is called with the lease when renewal fails and less
                 than half of the ttl is left.  All renewal waits until it returns.
+            stop: an event (threading.Event, asyncio.Event): if it is set while an acquire waits,
+                the acquire raises AcquireStopped within about 0.1 s.
 
         Raises:
             ConfigError: an argument cannot work.
@@ -109,7 +115,7 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         terms = renewal_options(renew, max_hold, on_warning)
 
         def make(name: str | bytes) -> Lock:
-            return Lock(self._session, name, ttl, timeout, fencing, terms)
+            return Lock(self._session, name, ttl, timeout, fencing, terms, stop)
 
         return LockDecorator(make, resource) if callable(resource) else make(resource)
 

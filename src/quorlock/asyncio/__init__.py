@@ -17,6 +17,7 @@ from quorlock.asyncio.lock import Lock, LockDecorator
 from quorlock.asyncio.redlock import Redlock
 from quorlock.errors import (
     AcquireError,
+    AcquireStopped,
     AcquireTimeout,
     ConfigError,
     HoldLimitReached,
@@ -32,6 +33,7 @@ from quorlock.errors import (
 
 __all__ = [
     "AcquireError",
+    "AcquireStopped",
     "AcquireTimeout",
     "ConfigError",
     "Health",

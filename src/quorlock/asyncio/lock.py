@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from quorlock._api.context_stack import block_of_caller
 from quorlock._api.decorators import ResourceOfCall, check_decorated
 from quorlock._api.lease_state import LeaseState
-from quorlock._api.lock import LockBase
+from quorlock._api.lock import LockBase, checked_stop
 from quorlock._api.misuse import AsyncioObject
 from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._api.session import Session
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
+from quorlock._core.effects import StopEvent
 from quorlock._drivers.aio.driver import Driver
 from quorlock.asyncio.lease import Lease, drop, enter_block, exit_block
 from quorlock.asyncio.loss_watcher import OnLost, checked_on_lost
@@ -47,24 +48,32 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         timeout: Seconds | None,
         fencing: bool,  # noqa: FBT001 (see LockBase)
         terms: RenewalOptions,
+        stop: StopEvent | None,
         on_lost: OnLost,
     ) -> None:
-        super().__init__(session, resource, ttl, timeout, fencing, terms)
+        super().__init__(session, resource, ttl, timeout, fencing, terms, stop)
         self._on_lost: OnLost = checked_on_lost(on_lost)
 
-    async def acquire(self, timeout: Timeout = OWN_TIMEOUT) -> Lease:  # noqa: ASYNC109
+    async def acquire(
+        self,
+        timeout: Timeout = OWN_TIMEOUT,  # noqa: ASYNC109
+        stop: StopEvent | None = None,
+    ) -> Lease:
         """Wait for the lock and return a new Lease.
 
         Args:
             timeout: seconds, None without limit, 0 for one attempt; default: the lock's own.
+            stop: an event that ends the wait when it is set; default: the lock's own.
 
         Raises:
+            AcquireStopped: `stop` was set before the lock was granted.
             AcquireTimeout: the lock was held until the timeout.
             QuorumUnreachable: too few nodes replied for the Redlock's outage_timeout.
             NodeError: too many nodes reply with errors.
         """
         session = self._session
-        flow = flows.acquire(self._request(timeout), session.policy, session.entropy)
+        stop = self._stop if stop is None else checked_stop(stop)
+        flow = flows.acquire(self._request(timeout), session.policy, session.entropy, stop)
         return await session.driver.run_and_claim(flow, self._lease)
 
     async def try_acquire(self) -> Lease | None:

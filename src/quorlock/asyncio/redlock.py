@@ -19,6 +19,7 @@ from quorlock._api.session import Session, token_bytes
 from quorlock._api.ticket import Ticket
 from quorlock._core import redlock as flows
 from quorlock._core.config import Policy, Seconds
+from quorlock._core.effects import StopEvent
 from quorlock._core.redlock import AcquireRequest
 from quorlock._core.results import Extended, ExtendFailed, is_unreachable
 from quorlock._drivers.aio.driver import Driver
@@ -66,6 +67,7 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         max_hold: Seconds = ...,
         fencing: bool = ...,
         on_warning: Callable[[Lease], object] | None = ...,
+        stop: StopEvent | None = ...,
         on_lost: OnLost = ...,
     ) -> Lock: ...
 
@@ -80,6 +82,7 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         max_hold: Seconds = ...,
         fencing: bool = ...,
         on_warning: Callable[[Lease], object] | None = ...,
+        stop: StopEvent | None = ...,
         on_lost: OnLost = ...,
     ) -> LockDecorator: ...
 
@@ -93,6 +96,7 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         max_hold: Seconds = MAX_HOLD,
         fencing: bool = False,
         on_warning: Callable[[Lease], object] | None = None,
+        stop: StopEvent | None = None,
         on_lost: OnLost = "cancel",
     ) -> Lock | LockDecorator:
         """Return a lock on the resource; no node is asked yet.
@@ -110,6 +114,8 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
             fencing: give every lease a `fence`, a number that only rises.
             on_warning: a plain function that is called with the lease when renewal fails and less
                 than half of the ttl is left.  All renewal waits until it returns.
+            stop: an event (threading.Event, asyncio.Event): if it is set while an acquire waits,
+                the acquire raises AcquireStopped within about 0.1 s.
             on_lost: "cancel" the body of `async with` when the lease is lost, so that LeaseLost
                 leaves the block; or only "flag" it (`lease.lost`).
 
@@ -119,7 +125,7 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         terms = renewal_options(renew, max_hold, on_warning)
 
         def make(name: str | bytes) -> Lock:
-            return Lock(self._session, name, ttl, timeout, fencing, terms, on_lost)
+            return Lock(self._session, name, ttl, timeout, fencing, terms, stop, on_lost)
 
         return LockDecorator(make, resource) if callable(resource) else make(resource)
 

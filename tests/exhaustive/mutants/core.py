@@ -59,16 +59,25 @@ CORE = [
     Mutant(
         "token-once-for-all-attempts",
         "_core/redlock.py",
-        "        outcome = yield from attempt(request, policy, entropy)\n"
+        "        outcome = yield from attempt(request, policy, entropy, stop)\n"
         "        if isinstance(outcome, Acquired):\n"
         "            return outcome\n"
+        "        last = outcome\n"
         "        attempts += 1\n",
         "        token_of = entropy.token() if not attempts else token_of\n"
         "        entropy.token = lambda: token_of  # type: ignore[method-assign]\n"
-        "        outcome = yield from attempt(request, policy, entropy)\n"
+        "        outcome = yield from attempt(request, policy, entropy, stop)\n"
         "        if isinstance(outcome, Acquired):\n"
         "            return outcome\n"
+        "        last = outcome\n"
         "        attempts += 1\n",
+        ("tests/unit/core/test_acquire.py",),
+    ),
+    Mutant(
+        "the-timeout-hides-the-event",
+        "_core/redlock.py",
+        "        elif stop is None or not stop.is_set():\n",
+        "        else:\n",
         ("tests/unit/core/test_acquire.py",),
     ),
     Mutant(

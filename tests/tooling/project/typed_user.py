@@ -16,6 +16,7 @@ import quorlock.asyncio as aio
 import quorlock.asyncio.fencing as aio_fencing
 from quorlock import (
     AcquireError,
+    AcquireStopped,
     AcquireTimeout,
     ConfigError,
     Health,
@@ -64,7 +65,15 @@ def warn(lease: quorlock.Lease) -> None:
 def use_blocking() -> None:
     nodes = [Node("a", 6379, tls=Tls(verify="none")), Node.from_url("redis://b")]
     with quorlock.Redlock(nodes, ttl=timedelta(seconds=10), restart_guard=None) as redlock:
-        lock = redlock.lock("a", ttl=5, timeout=None, renew=True, fencing=True, on_warning=warn)
+        lock = redlock.lock(
+            "a",
+            ttl=5,
+            timeout=None,
+            renew=True,
+            fencing=True,
+            on_warning=warn,
+            stop=threading.Event(),
+        )
         assert_type(lock, quorlock.Lock)
         with lock as lease:
             assert_type(lease, quorlock.Lease)
@@ -79,7 +88,7 @@ def use_blocking() -> None:
             with found as entered:
                 assert_type(entered, quorlock.Lease)
             assert_type(found.release(), bool)
-        ticket = lock.acquire(timeout=0).hand_over()
+        ticket = lock.acquire(timeout=0, stop=None).hand_over()
         assert_type(ticket, Ticket)
         assert_type(redlock.adopt(Ticket.from_json(ticket.to_json())), quorlock.Lease)
         report = redlock.inspect("a")
@@ -190,7 +199,7 @@ def explain(error: QuorlockError) -> str:  # noqa: PLR0911
     match error:
         case AcquireTimeout():
             return f"retry after {error.holder_ttl}"
-        case QuorumUnreachable() | NodeError():
+        case QuorumUnreachable() | AcquireStopped() | NodeError():
             return voted(error.votes)
         case AcquireError():
             return error.resource

@@ -25,7 +25,13 @@ from quorlock._core.rounds import NodeReply, SentRound, Target
 from quorlock._core.tally import quorum
 from quorlock._core.time import NS_PER_S, PAST, to_seconds
 from quorlock._core.votes import HELD, Vote
-from quorlock.errors import AcquireTimeout, NodeError, QuorumUnreachable, VoteCode
+from quorlock.errors import (
+    AcquireStopped,
+    AcquireTimeout,
+    NodeError,
+    QuorumUnreachable,
+    VoteCode,
+)
 from tests.harness.support.script import (
     DOWN,
     LOADING,
@@ -289,6 +295,58 @@ def test_the_last_sleep_is_clamped_for_one_attempt_at_the_end() -> None:
     assert [at - START for at in script.sent(Acquire)] == [0, ms(202), ms(300)]
     assert isinstance(error, AcquireTimeout)
     assert (error.attempts, error.elapsed) == (3, to_seconds(ms(302)))
+
+
+class At:
+    """An event that is set from an instant on."""
+
+    def __init__(self, script: Script, instant: int) -> None:
+        self._script = script
+        self._instant = instant
+
+    def is_set(self) -> bool:
+        return self._script.now >= self._instant
+
+
+def stopped(script: Script, at: int, timeout: float | None = None) -> AcquireStopped:
+    """Run an acquire with an event that is set so many ms after its start."""
+    policy = policy_of(script.n)
+    flow = acquire(request_of(policy, timeout), policy, Dice(), At(script, START + ms(at)))
+    with pytest.raises(AcquireStopped) as caught:
+        script.run(flow)
+    return caught.value
+
+
+def test_an_event_that_is_set_begins_no_attempt() -> None:
+    """Nothing is sent."""
+    script = Script([[yes(1)] * 3])
+    error = stopped(script, 0)
+    assert (error.attempts, error.votes, error.elapsed, script.effects) == (0, (), 0.0, [])
+
+
+def test_an_event_ends_the_attempts_and_each_is_released() -> None:
+    """No attempt begins once it is set; the waits may end by it."""
+    script = Script([[held(1)] * 3])
+    error = stopped(script, 300)
+    begun = script.sent(Acquire)
+    assert begun[-1] < START + ms(300)
+    assert error.attempts == len(begun) == len(script.sent(Release)) > 1
+    assert error.elapsed == to_seconds(begun[-1] + ms(2) - START)
+    waits = [one for _, one in script.effects if isinstance(one, Sleep)]
+    waits += [send for send in script.sends if isinstance(send.command, Acquire)]  # type: ignore[misc]
+    assert all(wait.stop is not None for wait in waits)
+
+
+def test_the_event_and_the_timeout_in_one_attempt() -> None:
+    """The event is the reason where both are over."""
+    assert stopped(Script([[held(5)] * 3]), 3, timeout=0).attempts == 1
+
+
+def test_an_attempt_that_wins_is_not_thrown_away() -> None:
+    """The event was set while the nodes replied: the caller has the lease."""
+    script, policy = Script([[yes(5)] * 3]), policy_of(3)
+    flow = acquire(request_of(policy), policy, Dice(), At(script, START + ms(1)))
+    assert isinstance(script.run(flow), Acquired)
 
 
 @settings(deadline=None)

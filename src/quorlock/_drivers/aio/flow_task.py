@@ -28,12 +28,13 @@ from quorlock._drivers.aio.flow_state import (
 from quorlock._drivers.aio.loop_driver import LoopDriver, is_passed_on
 from quorlock._drivers.clock import now, sleep_seconds
 from quorlock._drivers.node_state import CLOSED, CLOSED_MEANWHILE, CROWDED
+from quorlock._drivers.wait import is_stopped, next_look
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
     import asyncio
 
-    from quorlock._core.effects import Effect, Flow
+    from quorlock._core.effects import Effect, Flow, StopEvent
     from quorlock._core.rounds import NodeReply, SentRound
     from quorlock._core.time import Instant
 
@@ -48,6 +49,7 @@ class FlowTask(Generic[T]):
         "_has_caller_waiting",
         "_has_slot",
         "_loop_driver",
+        "_stop",
         "_tally",
         "_timer",
         "_timer_until",
@@ -60,6 +62,8 @@ class FlowTask(Generic[T]):
         "shared_number",
         "state",
     )
+
+    _stop: StopEvent | None  # ends the wait of the timer; not set before the first timer
 
     def __init__(self, loop_driver: LoopDriver, flow: Flow[T]) -> None:
         self.state = RUNNING
@@ -181,7 +185,7 @@ class FlowTask(Generic[T]):
         if isinstance(effect, Sleep):
             self._leave_slot()
             self.state = SLEEPING
-            self.set_timer(effect.until)
+            self.set_timer(*effect)
         elif isinstance(effect, Commit):
             self._succeed(effect.granted)
 
@@ -196,10 +200,10 @@ class FlowTask(Generic[T]):
                 self._has_slot = loop_driver.admission.try_enter()
                 if not self._has_slot:
                     loop_driver.admission.queue.append(self)
-                    self._hold(QUEUED, effect, effect.queue_until)
+                    self._hold(QUEUED, effect, effect.queue_until, effect.stop)
                     return None
         if not loop_driver.readiness.is_ready():
-            self._connect(effect, effect.connect_until)
+            self._connect(effect, effect.connect_until, effect.stop)
             return None
         if kind is not Release:
             loop_driver.node_states.raise_config_errors()
@@ -215,16 +219,24 @@ class FlowTask(Generic[T]):
         self._connect(effect, min([send.connect_until for send in effect.sends]))
         return None
 
-    def _hold(self, state: FlowState, effect: Send | SendBatch, until: Instant) -> None:
+    def _hold(
+        self,
+        state: FlowState,
+        effect: Send | SendBatch,
+        until: Instant,
+        stop: StopEvent | None = None,
+    ) -> None:
         """Wait with a send, at most until this instant."""
         self._stop_timer()
         self.state, self._unsent = state, effect
-        if until < FOR_EVER:
-            self.set_timer(until)
+        if until < FOR_EVER or stop is not None:
+            self.set_timer(until, stop)
 
-    def _connect(self, effect: Send | SendBatch, until: Instant) -> None:
+    def _connect(
+        self, effect: Send | SendBatch, until: Instant, stop: StopEvent | None = None
+    ) -> None:
         """Send once: when connections are ready, none is expected, or at `until`."""
-        self._hold(CONNECTING, effect, until)
+        self._hold(CONNECTING, effect, until, stop)
         self._loop_driver.readiness.when_ready(partial(self._connected, effect))
 
     def _connected(self, effect: Send | SendBatch) -> None:
@@ -256,7 +268,7 @@ class FlowTask(Generic[T]):
         if self._loop_driver.readiness.is_ready():
             self._send(effect)
         else:
-            self._connect(effect, FOR_EVER)
+            self._connect(effect, FOR_EVER, effect.stop)
         return True
 
     def _leave_slot(self) -> None:
@@ -297,13 +309,13 @@ class FlowTask(Generic[T]):
             self.state = RUNNING
             self._run(Timeout(now()))
 
-    def set_timer(self, until: Instant) -> None:
-        """Continue at `until`, by a timer for this flow alone."""
+    def set_timer(self, until: Instant, stop: StopEvent | None = None) -> None:
+        """Continue at `until`, or soon after `stop` is set, by a timer for this flow alone."""
         self._stop_timer()
-        self._timer_until = until
+        self._timer_until, self._stop = until, stop
         loop_driver = self._loop_driver
         self._timer = loop_driver.loop.call_later(
-            sleep_seconds(until), loop_driver.guarded, self._on_timer
+            sleep_seconds(next_look(until, stop)), loop_driver.guarded, self._on_timer
         )
 
     def _stop_timer(self) -> None:
@@ -314,8 +326,9 @@ class FlowTask(Generic[T]):
     def _on_timer(self) -> None:
         self._timer = None
         at = now()
-        if at < self._timer_until:  # the loop's clock differs from ours, see `clock`
-            self.set_timer(self._timer_until)
+        if at < self._timer_until and not is_stopped(self._stop):
+            # To look at `stop` again, or because the loop's clock differs from ours, see `clock`.
+            self.set_timer(self._timer_until, self._stop)
         elif self.state is RECEIVING:
             self.reply_deadline = self._timer_until
             self._loop_driver.deadlines.final_read_then_timeout([self], at)

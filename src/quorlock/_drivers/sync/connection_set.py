@@ -24,6 +24,7 @@ from quorlock._core.tally import PENDING
 from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._core.votes import Answer
 from quorlock._drivers.clock import SLEEP_MAX, now, sleep_ms
+from quorlock._drivers.wait import is_stopped, next_look
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import PENDING_MAX, PendingRequest
 from quorlock.errors import VoteCode
@@ -31,7 +32,7 @@ from quorlock.errors import VoteCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.effects import Receive, Send, SendBatch
+    from quorlock._core.effects import Receive, Send, SendBatch, StopEvent
     from quorlock._core.rounds import NodeReply
     from quorlock._core.routing import Route
     from quorlock._core.time import Instant
@@ -117,7 +118,7 @@ class ConnectionSet:
             self._close_arrivals()
         self._connectors.changed.wake_all()
 
-    def prepare(self, by: Instant = FOR_EVER) -> None:
+    def prepare(self, by: Instant = FOR_EVER, stop: StopEvent | None = None) -> None:
         """Adopt new connections, drop lost ones, and wait for those that may still come."""
         self.is_busy = True
         at = now()
@@ -132,7 +133,7 @@ class ConnectionSet:
         if self._arrivals or self.is_incomplete:
             self._adopt_arrivals()
             if self.is_incomplete:
-                self._await_quorum(at, by)
+                self._await_quorum(at, by, stop)
                 self._is_fresh = False
         self.is_busy = False
 
@@ -163,7 +164,7 @@ class ConnectionSet:
             connection.close()
             self.connections[index] = None
 
-    def _await_quorum(self, began: Instant, by: Instant) -> None:
+    def _await_quorum(self, began: Instant, by: Instant, stop: StopEvent | None) -> None:
         """Wait for a quorum while one may connect; for the remaining nodes once, a short while."""
         connectors, policy = self._connectors, self._connectors.policy
         # A little longer than the connect timeout, so that the reason of a failure is known.
@@ -174,10 +175,11 @@ class ConnectionSet:
                 if not self._is_fresh:
                     return
                 has_quorum, until = True, min(until, now() + policy.node_timeout)
-            if now() >= until:
+            if now() >= until or is_stopped(stop):
                 return
             connectors.changed.wait(
-                lambda: self._arrivals or not connectors.may_connect(self.connections), until
+                lambda: self._arrivals or not connectors.may_connect(self.connections),
+                next_look(until, stop),
             )
             self._adopt_arrivals()
 

@@ -31,14 +31,14 @@ from quorlock._drivers.sync.drainer import IdleDrainer
 from quorlock._drivers.sync.pool import Borrower, ConnectionPool
 from quorlock._drivers.sync.tracking import TrackedConnections
 from quorlock._drivers.threads import BackgroundThread
-from quorlock._drivers.wait import OneShotEvent
+from quorlock._drivers.wait import OneShotEvent, is_stopped, next_look
 from quorlock.errors import ConfigError, QuorlockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._core.config import Policy
-    from quorlock._core.effects import Effect, Flow
+    from quorlock._core.effects import Effect, Flow, StopEvent
     from quorlock._core.results import NodeStatus
     from quorlock._core.time import Instant
     from quorlock._core.votes import Answer
@@ -199,6 +199,7 @@ class _FlowRunner(Inbox, Borrower):
         "_sent_round",
         "has_won",
         "is_urgent",
+        "stop",
         "thread",
     )
 
@@ -218,6 +219,7 @@ class _FlowRunner(Inbox, Borrower):
         self.thread = threading.get_ident()
         self.has_won = False
         self.is_urgent = False
+        self.stop = None
         self.inbox = deque()  # as `Inbox` begins, without another call
         self.deliver = self.inbox.append
         self.over = False
@@ -240,7 +242,7 @@ class _FlowRunner(Inbox, Borrower):
                 elif isinstance(effect, Send):
                     value = self._send(effect)
                 elif isinstance(effect, Sleep):
-                    value = self._sleep(effect.until)
+                    value = self._sleep(*effect)
                 elif isinstance(effect, SendBatch):
                     value = self._send_all(effect)
                 else:
@@ -289,7 +291,7 @@ class _FlowRunner(Inbox, Borrower):
         connection_set = self._connection_set or self._borrow(effect)
         if connection_set is None:
             return self._skip_round(NOT_SET if effect.behind else CROWDED)
-        connection_set.prepare(effect.connect_until)
+        connection_set.prepare(effect.connect_until, effect.stop)
         if connection_set.is_incomplete and type(effect.command) is not Release:
             self._node_states.raise_config_errors()
         self._sent_round = sent_round = connection_set.send(effect, self)
@@ -313,6 +315,7 @@ class _FlowRunner(Inbox, Borrower):
                 return None
             path = behind.path
         self.is_urgent = type(effect.command) not in ACQUIRES
+        self.stop = effect.stop
         self._connection_set = self._pool.borrow(self, effect.queue_until, path)
         if self._closed.up and not self.is_urgent:
             raise QuorlockError(CLOSED_MEANWHILE)  # closed while it queued
@@ -331,10 +334,10 @@ class _FlowRunner(Inbox, Borrower):
         if connection_set is not None:
             self._pool.give_back(connection_set, self._sent_round)
 
-    def _sleep(self, until: Instant) -> Instant:
+    def _sleep(self, until: Instant, stop: StopEvent | None) -> Instant:
         self.return_connections()
-        while now() < until:
-            if self._closed.wait(until):
+        while now() < until and not is_stopped(stop):
+            if self._closed.wait(next_look(until, stop)):
                 raise QuorlockError(CLOSED_MEANWHILE)
         return now()
 

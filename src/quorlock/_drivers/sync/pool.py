@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING
 
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
 from quorlock._drivers.clock import now
-from quorlock._drivers.wait import WaitQueue
+from quorlock._drivers.wait import WaitQueue, is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from quorlock._core.effects import StopEvent
     from quorlock._core.rounds import SentRound
     from quorlock._core.time import Instant
     from quorlock._drivers.sync.connection_set import ConnectionSet
@@ -57,6 +58,7 @@ class Borrower:
 
     is_urgent: It needs no slot. over: It needs no set any more.
     thread: The thread whose call borrows; 0 if an interrupt cannot end that call.
+    stop: Ends its wait for a set.
     """
 
     __slots__ = ()
@@ -64,6 +66,7 @@ class Borrower:
     is_urgent: bool
     over = False
     thread = 0
+    stop: StopEvent | None = None
 
     def recover(self, pool: ConnectionPool) -> None:
         """End the call after an interrupt has cut its own cleanup short."""
@@ -217,7 +220,7 @@ class ConnectionPool:
             while True:
                 if is_first and (connection_set := look(owner)) is not None:
                     return connection_set
-                if (left := by - now()) <= 0:
+                if (left := by - now()) <= 0 or is_stopped(owner.stop):
                     return None
                 called = waiter.called.acquire(timeout=min(left / 1e9, _LOOK_AGAIN))
                 is_first = not called or _first(queue) is waiter
