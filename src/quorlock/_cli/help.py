@@ -15,6 +15,9 @@ Read by every command that uses nodes; an option goes before its variable:
   QUORLOCK_MAX_TTL   the longest lease of any client of these nodes (30s)
   QUORLOCK_PASSWORD  the password of the nodes whose URL has none
 
+Read by `run` and `acquire`:
+  QUORLOCK_OWNER     who holds the lock, for others to see
+
 Read by `extend` and `release`:
   QUORLOCK_TOKEN     the token that `acquire` printed
 
@@ -22,7 +25,8 @@ Set by `run` for its command:
   QUORLOCK_RESOURCE     the name of the lock
   QUORLOCK_TOKEN        the token of the lease
   QUORLOCK_TTL          the lease time, in seconds
-  QUORLOCK_VALID_UNTIL  the end of the lease at the start of the command
+  QUORLOCK_VALID_FOR    how long the lease was valid at the start of the command, in seconds
+  QUORLOCK_VALID_UNTIL  the end of that time, an instant of quorlock.now()
   QUORLOCK_FENCE        the fence, with --fencing
 
 Also obeyed: NO_COLOR and TERM (colours), XDG_CONFIG_HOME (the TOML file), XDG_STATE_HOME (the
