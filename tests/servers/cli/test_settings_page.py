@@ -30,7 +30,7 @@ ONLY_IN_FILES = {"username", "password"}
 
 
 class Setting(NamedTuple):
-    """What the line below a heading says of it."""
+    """The facts in the line below a heading."""
 
     default: str
     calls: set[tuple[str, str]]
