@@ -274,9 +274,9 @@ def test_the_documentations_tests_pass(tmp_path: Path) -> None:
     """docs/how-to/testing.md shows tests: here pytest runs them (tools/snippets.py does not)."""
     blocks = read_blocks(ROOT / "docs" / "how-to" / "testing.md")
     shown = [block.source for block in blocks if "def test_" in block.source]
-    assert len(shown) == 2
+    assert len(shown) == 4
     count = sum(source.count("def test_") for source in shown)
-    assert count == 5
+    assert count == 9
     passes(tmp_path, "\n\n".join(shown), count)
 
 
