@@ -1,4 +1,7 @@
-"""docs/tutorial/three-nodes.md: its servers, started as compose starts them, and its commands."""
+"""Three nodes as the tutorial and the README start and use them.
+
+The servers of docs/tutorial/three-nodes.md are started with the options of its compose file.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import yaml
 
 from quorlock import Node
 from quorlock.testing.servers import Servers
-from tests.harness.support.pages import titled
+from tests.harness.support.pages import DOCS, titled
 
 if TYPE_CHECKING:
     from tests.servers.cli.command import Shell
@@ -42,3 +45,17 @@ def test_the_first_lock_is_granted_at_once(bare_shell: Shell) -> None:
         assert marked.count(": marked: it votes at once") == 3
         assert report.endswith("\nfit for locks")
         assert locked == "locked"
+
+
+def test_the_commands_of_the_readme(bare_shell: Shell, nodes: Servers) -> None:
+    """All succeed, on nodes that are marked as new already: without a terminal it cannot ask."""
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("## Run it on three nodes\n")[2]
+    export, *lines = section.partition("```text\n")[2].partition("```")[0].splitlines()
+    name, named = export.removeprefix("export ").split("=")
+    assert len(named.split(",")) == 3
+    bare_shell.variables[name] = ",".join(nodes.urls[:3])
+    assert len(lines) == 4
+    for line in lines:
+        command = line.partition("#")[0].replace("./backup --all", "true")
+        bare_shell.answer(*shlex.split(command)[1:])
