@@ -1,0 +1,46 @@
+"""A service of which one process leads. Start it on every host."""
+
+import math
+import os
+import signal
+import threading
+import time
+
+from quorlock import AcquireStopped, Lease, LeaseLost, NodeError, QuorumUnreachable, Redlock
+
+stop = threading.Event()
+
+
+def say(text: str) -> None:
+    print(f"{os.getpid()}: {text}", flush=True)
+
+
+def lead(lease: Lease) -> None:
+    while not stop.is_set():
+        lease.ensure(margin=0.5)  # LeaseLost unless it leads for half a second more
+        say("works")  # stands for one short step of your work
+        lease.lost.wait(0.2)  # a pause that a loss ends
+
+
+def main() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with Redlock(os.environ["QUORLOCK_NODES"].split(",")) as redlock:
+        lock = redlock.lock("leader", ttl=3.0, renew=True, max_hold=math.inf, stop=stop)
+        while not stop.is_set():
+            try:
+                with lock as lease:  # waits as long as another process leads
+                    say("leads")
+                    lead(lease)
+            except LeaseLost as error:
+                say(f"leads no longer: {error}")
+            except AcquireStopped:
+                pass
+            except (QuorumUnreachable, NodeError) as error:
+                say(f"cannot lead: {error}")
+                time.sleep(0.5)
+    say("ends")
+
+
+if __name__ == "__main__":
+    main()
