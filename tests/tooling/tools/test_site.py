@@ -147,3 +147,6 @@ def test_the_site_builds_without_a_warning(tmp_path: Path, monkeypatch: pytest.M
     page = (target / "reference" / "api" / "quorlock" / "index.html").read_text()
     for name in ("Redlock", "Lock", "Lease", "Node", "now"):
         assert f'id="quorlock.{name}"' in page
+    for api in ("quorlock", "asyncio"):  # a class that takes its docstring from another
+        page = (target / "reference" / "api" / api / "index.html").read_text()
+        assert "<p>Distributed locks over N independent Redis or Valkey masters.</p>" in page
