@@ -1,4 +1,4 @@
-"""For mkdocstrings: docstrings that a class takes from another by `__doc__ = Other.__doc__`.
+"""Docstrings that a class takes from another (`__doc__ = Other.__doc__`), for mkdocstrings.
 
 griffe reads the source without running it, so it finds none there.
 """
@@ -14,7 +14,7 @@ import griffe
 
 
 class TakenDocstrings(griffe.Extension):  # type: ignore[misc] # of a library without types
-    """Copies the docstring that a class names."""
+    """A step of griffe that copies the docstring that a class names."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Complete all classes of a package, when it is loaded."""

@@ -42,7 +42,7 @@
     button("Back", () => step(-1)), button("Next", () => step(1)), speed, clock);
   lists.forEach((list) => { list.querySelector("summary").textContent = "All steps of this run"; });
   const legend = make("p", { class: "ql-legend" },
-    "? asks for the lock   ✓ votes for it   ✗ refuses   − releases");
+    "?\u00a0asks for the lock   ✓\u00a0votes for it   ✗\u00a0refuses   −\u00a0releases");
   root.querySelector("style").after(picks, picture, legend, scrub, controls, caption);
 
   // --- time ----------------------------------------------------------------------------------

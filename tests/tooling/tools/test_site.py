@@ -10,6 +10,7 @@ import pytest
 
 from quorlock_sim.replays import ReplayError
 from quorlock_sim.view.player import player
+from tests.sim.chromium import Chromium
 from tools import site
 
 VENV = site.ROOT / ".venv-docs" / "bin" / "zensical"
@@ -138,9 +139,21 @@ def test_a_run_that_differs_from_its_captions_ends_the_build(
         site.add_player(tmp_path / "README.md")
 
 
+PAGES = (
+    "",
+    "tutorial/three-nodes",
+    "reference/api/quorlock",
+    "reference/cli",
+    "explanation/guarantees",
+    "explanation/benchmark-results",
+    "migration",
+)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not VENV.exists(), reason="no .venv-docs: make docs")
 def test_the_site_builds_without_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And has the player, all docstrings, and no page that is wider than a phone."""
     monkeypatch.setattr(site, "SITE", tmp_path / "site")
     target = site.build()
     assert player() in (target / "index.html").read_text()
@@ -150,3 +163,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path, monkeypatch: pytest.M
     for api in ("quorlock", "asyncio"):  # a class that takes its docstring from another
         page = (target / "reference" / "api" / api / "index.html").read_text()
         assert "<p>Distributed locks over N independent Redis or Valkey masters.</p>" in page
+    with Chromium() as browser:  # last: without Chromium, the test is skipped here
+        for name in PAGES:
+            tab = browser.open(target / name / "index.html")
+            tab.size(390, 900)
+            assert tab.run("document.documentElement.scrollWidth") <= 390, name
+            tab.close()
