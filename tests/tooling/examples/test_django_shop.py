@@ -44,8 +44,9 @@ class Project:
         shutil.copytree(EXAMPLES / "django_shop", folder)
         (folder / "stopping.py").write_text(STOPPING)
         settings = folder / "shop" / "settings.py"
-        # A lease that ends soon after its holder was stopped.
-        settings.write_text(settings.read_text().replace('"ttl": 10.0', '"ttl": 2.0'))
+        # A lease that ends soon after its holder was stopped, and patience on a busy machine.
+        changed = '"ttl": 2.0, "node_timeout": 0.5'
+        settings.write_text(settings.read_text().replace('"ttl": 10.0', changed))
         (folder / "stopping_settings.py").write_text(STOPPING_SETTINGS)
         self.run("migrate", "--verbosity=0")
 
