@@ -239,6 +239,21 @@ def test_the_storage_shows_what_it_refused(tab: Tab) -> None:
     assert {"refused: 500,000", "fence 2,500,000"} <= set(texts)
 
 
+@pytest.mark.parametrize("width", [390, 1_280])
+def test_words_stay_within_their_boxes(tab: Tab, width: int) -> None:
+    tab.size(width, 900)
+    wider = """[...document.querySelectorAll('.ql-player .box')].flatMap((box) => {
+        const edge = box.getBBox(), words = [box.nextSibling, box.nextSibling.nextSibling];
+        return words.filter((text) => text.getBBox().width > edge.width - 4)
+            .map((text) => text.textContent);
+    })"""
+    for index, run in enumerate(runs()):
+        choose(tab, index)
+        for at in range(0, run["end"], 250):
+            tab.run(f"{SCRUB}.value = {at}; {SCRUB}.dispatchEvent(new Event('input'))")
+            assert tab.run(wider) == []
+
+
 @pytest.mark.parametrize("width", [320, 390, 1_280])
 def test_the_player_fits_the_window(tab: Tab, width: int) -> None:
     tab.size(width, 900)

@@ -131,7 +131,7 @@
   const state = (place) => (run.states.find(([p, , ...span]) => p === place && during(span)) || [])[1];
   const clientX = (index) => (run.writes.length ? [75, 205] : [130, 290])[index];
   const nodeX = (index) => (WIDTH * (index + 0.5)) / run.nodes;
-  const STORE_X = 345;
+  const STORE_X = 352;
   const write = (x, y, text, look = "") => make("text", { x, y, class: look }, text);
   const box = (x, y, width, look) => make("rect",
     { x: x - width / 2, y: y - 24, width, height: 48, rx: 6, class: `box ${look}` });
@@ -179,7 +179,7 @@
     const done = run.writes.filter(([, , at]) => at <= now);
     const latest = done.at(-1), seen = done.filter((one) => one[4]).at(-1);
     const refused = latest && !latest[4];
-    yield box(STORE_X, CLIENT_Y, 110, refused ? "refuses" : "");
+    yield box(STORE_X, CLIENT_Y, 126, refused ? "refuses" : "");
     yield write(STORE_X, CLIENT_Y - 4, "storage", "name");
     yield write(STORE_X, CLIENT_Y + 14, seen ? `fence ${seen[3]}` : "no fence yet", "small");
     if (refused) yield write(STORE_X, 15, `refused: ${latest[3]}`, "alarm");
@@ -204,7 +204,7 @@
         command === "release" ? "·" : SIGN[vote]);
     }
     for (const [client, sent, at, fence] of run.writes)
-      yield* dot([clientX(client) + 52, CLIENT_Y], [STORE_X - 55, CLIENT_Y], sent, at, `c${client}`, "w");
+      yield* dot([clientX(client) + 52, CLIENT_Y], [STORE_X - 63, CLIENT_Y], sent, at, `c${client}`, "w");
   }
 
   function* strip() {
