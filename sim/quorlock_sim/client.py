@@ -85,7 +85,6 @@ class NodeRecord:
         self.guard = Guard(policy)
         self.run_id = ""
         self.latency: int | None = None
-        self.max_silence = 2 * policy.node_timeout
         self.back_off = BACK_OFF_MIN
         self.send_at: int | None = None
         self._process = process

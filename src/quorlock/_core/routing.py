@@ -59,7 +59,7 @@ class RoutedConnection(Protocol):
         ...
 
     def is_backlogged(self, at: "Instant") -> bool:
-        """Return whether many requests are pending and no reply came for a while."""
+        """Return whether a new acquire could be cut off from its release."""
         ...
 
 

@@ -33,11 +33,6 @@ class PeerNode(Protocol):
     is_healthy: bool
     latency: Duration | None
 
-    @property
-    def max_silence(self) -> Duration:
-        """The time for which the node may keep silent with requests pending."""
-        ...
-
     def on_answer(self, request: PendingRequest, answer: Answer, at: Instant) -> None:
         """Record a reply."""
         ...
@@ -72,13 +67,15 @@ class Peer:
         ttl_ms_max: The longest lease for requests over it; 0: only the client's limit.
     """
 
-    def __init__(self, node_state: PeerNode, secret: str | None, run_id: str) -> None:
+    def __init__(
+        self, node_state: PeerNode, secret: str | None, run_id: str, max_silence: Duration = 0
+    ) -> None:
         self.node_state = node_state
         self.run_id = run_id
         self.lost = False
         self.quarantine: Quarantine | None = None
         self.ttl_ms_max = 0
-        self.pipeline = RequestPipeline(secret, node_state.max_silence)
+        self.pipeline = RequestPipeline(secret, max_silence)
 
     @property
     def replied_at(self) -> Instant:
@@ -90,7 +87,7 @@ class Peer:
         return self.pipeline.has_pending_acquire(token)
 
     def is_backlogged(self, at: Instant) -> bool:
-        """Return whether many requests are pending and no reply came for a while."""
+        """Return whether a new acquire could be cut off from its release."""
         return self.pipeline.is_backlogged(at)
 
     def parse(self, data: bytes, at: Instant) -> None:

@@ -23,7 +23,7 @@ from quorlock._core.commands import (
     ScriptedAcquire,
 )
 from quorlock._core.owner import secret_of
-from quorlock._protocol.encoding import encode_command, encode_eval
+from quorlock._protocol.encoding import encode, encode_command, encode_eval
 from quorlock._protocol.reader import (
     NEED_DATA,
     PARSER_ERRORS,
@@ -38,15 +38,18 @@ from quorlock._protocol.replies import NONSENSE, READERS, WHOLE, error_answer
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from quorlock._core.rounds import NodeReply
     from quorlock._core.time import Duration, Instant
     from quorlock._core.votes import Answer
 
-# A node with so many pending requests, and no reply for a while, gets no new acquires: the queue is
-# bounded then.  Releases of acquires that were sent always go out.
-PENDING_MAX = 64
+# A server that hung reads 16 KiB, executes them, finds that its client has closed the connection,
+# and drops the rest: the release of an acquire must be among what it reads.  So a node with this
+# many unread bytes gets no new acquires. The releases of those that were sent fit into the rest.
+UNREAD_MAX = 6 * 1024
+# This many of the longest acquires, and their releases, are less than 16 KiB.
+FEW = 7
 # The first of each on a connection is sent in full: NOSCRIPT would cost another round trip.
 _FENCING = (ScriptedAcquire, IssueFence)
 # An acquire may have been granted; a release may not have been carried out.
@@ -123,6 +126,7 @@ class RequestPipeline:
     """The queue of pending requests on one connection, and the reader of its replies."""
 
     __slots__ = (
+        "_full_since",
         "_is_tracking",
         "_on_invalidation",
         "_reader",
@@ -139,12 +143,14 @@ class RequestPipeline:
         "shared",
     )
 
-    def __init__(self, secret: str | None, patience: Duration) -> None:
+    def __init__(self, secret: str | None, max_silence: Duration = 0) -> None:
         self._secret = secret  # taken out of whatever words the server sends
         self.pending: deque[PendingRequest] = deque()
         self.shared: SharedQueue | None = None
-        self.max_silence: Duration = patience  # how long a node may keep silent with a full queue
+        # How long a node may keep silent with UNREAD_MAX; more than 0 where many callers share it.
+        self.max_silence: Duration = max_silence
         self.replied_at: Instant = 0  # when something came last
+        self._full_since: Instant = -1  # `replied_at` when UNREAD_MAX was found exceeded
         self.has_release_script: bool = False  # the node has been sent the script
         self.has_extend_script: bool = False
         self.scripts_sent: set[str] = set()  # and those of these kinds of commands
@@ -179,10 +185,16 @@ class RequestPipeline:
         return data
 
     def is_backlogged(self, at: Instant) -> bool:
-        """Return True if many requests are pending and no reply came for a while."""
-        if len(self.pending) < PENDING_MAX:
+        """Return True if a new acquire could be cut off from its release; see UNREAD_MAX."""
+        if len(self.pending) < FEW or not self._is_silent(at):
             return False
-        return at - max(self.replied_at, self.oldest_asked_at(at)) > self.max_silence
+        # Until the next reply, it can only become more.
+        if self._full_since != self.replied_at and size_of(tuple(self.pending)) > UNREAD_MAX:
+            self._full_since = self.replied_at
+        return self._full_since == self.replied_at
+
+    def _is_silent(self, at: Instant) -> bool:
+        return at - max(self.replied_at, self.oldest_asked_at(at)) >= self.max_silence
 
     def oldest_asked_at(self, at: Instant) -> Instant:
         """Return when the oldest pending request was made; `at` if there is none."""
@@ -316,6 +328,11 @@ class RequestPipeline:
         self.outgoing += encode_eval(command)
         self.pending.append(request._replace(in_full=True))
         return True
+
+
+def size_of(requests: Iterable[PendingRequest]) -> int:
+    """Return the bytes of these requests; scripts count by their names."""
+    return sum(len(encode(q.command)) for q in requests if q.command is not _TRACKS)
 
 
 def _is_over(request: PendingRequest) -> bool:

@@ -92,7 +92,7 @@ def parsed(pipeline: RequestPipeline, reply: bytes) -> list[Answer]:
 @pytest.mark.parametrize("command", [ACQUIRE, RAISE])
 def test_the_first_on_a_connection_goes_in_full(command: Command) -> None:
     """The full text saves a second round trip if the script is not loaded yet."""
-    pipeline = RequestPipeline(None, 1)
+    pipeline = RequestPipeline(None)
     assert asked(pipeline, command, Asker()) == encode_eval(command)
     assert asked(pipeline, command, Asker()) == encode(command)
     assert asked(pipeline, Release(b"k", b"t"), Asker()).count(scripts.RELEASE.text) == 1
@@ -104,7 +104,7 @@ NOSCRIPT = b"-NOSCRIPT No matching script.\r\n"
 @pytest.mark.parametrize("command", [ACQUIRE, RAISE])
 def test_a_forgotten_script_is_sent_again_while_its_round_is_on(command: Command) -> None:
     """Once; the release of its token, which comes later, goes behind it."""
-    pipeline = RequestPipeline(None, 1)
+    pipeline = RequestPipeline(None)
     asked(pipeline, command, Asker())
     assert len(parsed(pipeline, b"*3\r\n:1\r\n:5\r\n:7\r\n")) == 1
     asked(pipeline, command, Asker())
@@ -121,7 +121,7 @@ def test_a_forgotten_script_is_sent_again_while_its_round_is_on(command: Command
 )
 def test_it_is_not_sent_again_when_the_round_is_over(command: Command, receiver: Asker) -> None:
     """The key would never be released (rule 3); but the next one goes in full."""
-    pipeline = RequestPipeline(None, 1)
+    pipeline = RequestPipeline(None)
     asked(pipeline, command, Asker())
     parsed(pipeline, b"*3\r\n:1\r\n:5\r\n:7\r\n")
     asked(pipeline, command, receiver)
@@ -133,7 +133,7 @@ def test_it_is_not_sent_again_when_the_round_is_over(command: Command, receiver:
 
 
 def test_one_that_was_never_answered_leaves_a_pending_release() -> None:
-    pipeline = RequestPipeline(None, 1)
+    pipeline = RequestPipeline(None)
     asked(pipeline, ACQUIRE, Asker())
     asked(pipeline, RAISE, Asker())
     assert list(pipeline.keys_in_doubt()) == [ACQUIRE]

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
+from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release, ScriptedAcquire
+from quorlock._core.config import KEY_BYTES_MAX
+from quorlock._core.owner import OWNER_BYTES_MAX
 from quorlock._core.rounds import NodeReply
 from quorlock._core.votes import ABSENT, GRANTED, HELD, Answer, Vote
 from quorlock._drivers.aio.batching import SharedPipeline
@@ -19,7 +21,7 @@ from quorlock._drivers.node_state import NodeState
 from quorlock._nodes.node import Node
 from quorlock._protocol.encoding import encode, encode_command, encode_eval
 from quorlock._protocol.pipeline import (
-    PENDING_MAX,
+    UNREAD_MAX,
     PendingRequest,
     RequestPipeline,
 )
@@ -601,27 +603,57 @@ def test_unanswered_acquires_and_releases_leave_pending_releases() -> None:
     assert not talk.pipeline.has_pending_acquire(b"k")
 
 
-def test_a_backlog_needs_many_pending_requests_and_silence() -> None:
-    """64 unanswered questions and a silence longer than its patience; one word ends it."""
-    talk = Talk()
-    for i in range(PENDING_MAX):
+def fill(talk: Talk, at: int = 0) -> None:
+    """Leave as many bytes unread as a node may have, and one request more."""
+    size = 0
+    while size <= UNREAD_MAX:
         assert not talk.pipeline.is_backlogged(10**9)
-        talk.ask(acquire(), at=1_000 + i)
-    assert not talk.pipeline.is_backlogged(1_000 + PATIENCE)
-    assert talk.pipeline.is_backlogged(1_001 + PATIENCE), "counted from the first question"
-    talk.pipeline.replied_at = 2_000
-    assert not talk.pipeline.is_backlogged(2_000 + PATIENCE)
-    assert talk.pipeline.is_backlogged(2_001 + PATIENCE)
-    talk.deliver(b"$-1\r\n")
-    assert not talk.pipeline.is_backlogged(10**9), "63 are no backlog"
+        size += len(encode(acquire()))
+        talk.ask(acquire(), at=at)
 
 
-def test_silence_counts_from_the_first_request_after_a_pause() -> None:
-    """A connection that had nothing to answer was not silent."""
+def test_a_backlog_is_counted_in_bytes() -> None:
+    """One reply makes room; while there is none, the first count holds."""
+    talk = Talk(RequestPipeline(None))
+    fill(talk)
+    assert talk.pipeline.is_backlogged(0)
+    talk.ask(acquire())  # a release, say: those always go out
+    assert talk.pipeline.is_backlogged(0)
+    for replied_at in (1, 2):
+        assert talk.pipeline.is_backlogged(replied_at)
+        talk.pipeline.replied_at = replied_at
+        talk.deliver(b"$-1\r\n")
+    assert not talk.pipeline.is_backlogged(2)
+
+
+def test_a_shared_connection_has_a_backlog_only_if_it_is_silent() -> None:
+    """Silence counts from the last reply, or from the first request after a pause."""
     talk = Talk()
     talk.ask(acquire(), at=0)
     talk.deliver(b"$-1\r\n")
-    for _ in range(PENDING_MAX):
-        talk.ask(acquire(), at=10_000)
-    assert not talk.pipeline.is_backlogged(10_000 + PATIENCE)
-    assert talk.pipeline.is_backlogged(10_001 + PATIENCE)
+    fill(talk, at=10_000)
+    assert not talk.pipeline.is_backlogged(9_999 + PATIENCE)
+    assert talk.pipeline.is_backlogged(10_000 + PATIENCE)
+    talk.pipeline.replied_at = 20_000
+    assert not talk.pipeline.is_backlogged(19_999 + PATIENCE)
+    assert talk.pipeline.is_backlogged(20_000 + PATIENCE)
+
+
+@pytest.mark.parametrize("longest", [False, True])
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_server_reads_every_acquire_with_its_release_at_once(longest: bool, fenced: bool) -> None:
+    """The acquires that a node may have unread, and their releases, are less than 16 KiB."""
+    key = b"k" * (KEY_BYTES_MAX if longest else 1)
+    token = b"0" * 32 + (b"@" + b"o" * OWNER_BYTES_MAX if longest else b"")
+    kind = ScriptedAcquire if fenced else Acquire
+    pipeline, size = RequestPipeline(None), 0
+
+    def send(command: Command) -> int:
+        return len(pipeline.append(PendingRequest(command, Asker(), 1, 0), encode(command)))
+
+    send(kind(key, token, 1_000_000))  # in full, as the first one is; it was read
+    pipeline.pending.clear()
+    while not pipeline.is_backlogged(0):
+        size += send(kind(key, token, 1_000_000))
+    size += sum(send(Release(key, token)) for _ in tuple(pipeline.pending))
+    assert UNREAD_MAX < size <= 16_384

@@ -26,7 +26,7 @@ class SharedConnection(Protocol):
     node_state: PeerNode
     pipeline: RequestPipeline
     shared_index: int  # in the shared pipeline; -1: not in it
-    is_private: bool  # too many of its replies are pending to be in it
+    is_private: bool  # backlogged, until all its replies have come
 
     def write(self, data: bytes) -> None: ...
 

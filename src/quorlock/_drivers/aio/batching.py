@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from quorlock._core.commands import ACQUIRES, Acquire, Command, Release
 from quorlock._core.rounds import replied
 from quorlock._core.votes import GRANTED
-from quorlock._protocol.pipeline import PENDING_MAX
+from quorlock._protocol.pipeline import FEW, UNREAD_MAX, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _EXPECTED: dict[type[Command], bytes] = {Acquire: b"+OK\r\n", Release: b":-3\r\n"}
 _SIZE = 5
 _NONE = b"\0" * _SIZE  # no server sends that
+# The rounds of 32 tasks in one tick: with their releases, about what a server reads at once.  More
+# tasks exceed that whenever they send, so a slow node is then given more time to catch up.
+_BURST = 64
 _TRIM = 256  # completed rounds that are kept at most while a later one is pending
 
 
@@ -68,17 +71,30 @@ class SharedPipeline:
         self.outgoing.append(data)
 
     def send(self, at: Instant) -> bool:
-        """Send the appended rounds; return whether some node is `is_backlogged`."""
-        data, asked, backlogged = b"".join(self.outgoing), len(self._rounds), False
+        """Send the appended rounds; return whether some node is backlogged."""
+        data = b"".join(self.outgoing)
         self.outgoing.clear()
-        for connection, mark in zip(self.connections, self._marks, strict=True):
+        for connection in self.connections:
             connection.write(data)
-            if asked - mark >= PENDING_MAX:
-                pipeline = connection.pipeline
-                silent_since = max(pipeline.replied_at, connection.oldest_asked_at(at))
-                if at - silent_since > pipeline.max_silence:
-                    connection.is_private = backlogged = True
-        return backlogged
+        if not self._marks or len(self._rounds) - min(self._marks) < FEW:
+            return False
+        marked = zip(self.connections, self._marks, strict=True)
+        return sum([self._is_backlogged(connection, mark, at) for connection, mark in marked]) > 0
+
+    def _is_backlogged(self, connection: SharedConnection, mark: int, at: Instant) -> bool:
+        """Exclude a node whose unread bytes exceed UNREAD_MAX, and return True.
+
+        Many tasks may send as much at once.  So it counts only if the node is silent, or a multiple
+        of a quorum's open rounds behind.
+        """
+        pipeline, rounds = connection.pipeline, self._rounds
+        behind, usual = len(rounds) - mark, len(rounds) - sorted(self._marks)[-self._quorum :][0]
+        tolerated = max(FEW, usual * (2 if usual <= _BURST else 4))
+        silent_since = max(pipeline.replied_at, connection.oldest_asked_at(at))
+        if behind < tolerated and at - silent_since <= pipeline.max_silence:
+            return False
+        connection.is_private = size_of(rounds[mark:]) > UNREAD_MAX
+        return connection.is_private
 
     # --- receiving ---------------------------------------------------------------------------
 

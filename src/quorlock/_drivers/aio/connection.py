@@ -117,10 +117,11 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         owner: ConnectionOwner,
         shared_pipeline: SharedPipeline,
     ) -> None:
-        super().__init__(node_state, secret, run_id="")  # the handshake reads it
+        # The handshake reads the run_id. Many tasks may ask at once: silence is what counts.
+        super().__init__(node_state, secret, run_id="", max_silence=node_state.max_silence)
         self.admitted = False  # its server may vote
         self.shared_index = -1  # in the shared pipeline; -1: not in it
-        self.is_private = False  # too many of its replies are pending to be in it
+        self.is_private = False  # backlogged, until all its replies have come
         self.pipeline.shared = self
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._handshake = handshake
@@ -161,6 +162,10 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
             if self.shared_index >= 0 and self._shared_pipeline.has_pending_acquire(self, token):
                 return True
         return super().has_pending_acquire(token)
+
+    def is_backlogged(self, at: Instant) -> bool:
+        """Return whether a new acquire could be cut off from its release."""
+        return (self.is_private and bool(self.pipeline.pending)) or super().is_backlogged(at)
 
     def send(self, data: bytes, request: PendingRequest) -> bool:
         """Queue a request and send its bytes; return false if the connection is already lost."""
