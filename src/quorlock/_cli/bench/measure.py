@@ -60,8 +60,7 @@ class Bench:
         stop: threading.Event,
         on_part: Callable[[str], None],
     ) -> None:
-        # Without an owner, as the tokens of other libraries are: their figures are comparable.
-        self._settings = settings._replace(arguments=settings.arguments | {"owner": None})
+        self._settings = settings
         self._plan = plan
         self._stop = stop
         self._on_part = on_part
