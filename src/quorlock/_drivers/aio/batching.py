@@ -76,25 +76,26 @@ class SharedPipeline:
         self.outgoing.clear()
         for connection in self.connections:
             connection.write(data)
-        if not self._marks or len(self._rounds) - min(self._marks) < FEW:
-            return False
-        marked = zip(self.connections, self._marks, strict=True)
-        return sum([self._is_backlogged(connection, mark, at) for connection, mark in marked]) > 0
+        return len(self._rounds) >= FEW and self._exclude_backlogged(at)
 
-    def _is_backlogged(self, connection: SharedConnection, mark: int, at: Instant) -> bool:
-        """Exclude a node whose unread bytes exceed UNREAD_MAX, and return True.
+    def _exclude_backlogged(self, at: Instant) -> bool:
+        """Exclude nodes whose unread bytes exceed UNREAD_MAX; return whether there is one.
 
-        Many tasks may send as much at once.  So it counts only if the node is silent, or a multiple
+        Many tasks may send as much at once.  So it counts only if a node is silent, or a multiple
         of a quorum's open rounds behind.
         """
-        pipeline, rounds = connection.pipeline, self._rounds
-        behind, usual = len(rounds) - mark, len(rounds) - sorted(self._marks)[-self._quorum :][0]
-        tolerated = max(FEW, usual * (2 if usual <= _BURST else 4))
-        silent_since = max(pipeline.replied_at, connection.oldest_asked_at(at))
-        if behind < tolerated and at - silent_since <= pipeline.max_silence:
-            return False
-        connection.is_private = size_of(rounds[mark:]) > UNREAD_MAX
-        return connection.is_private
+        rounds, found = self._rounds, False
+        usual = len(rounds) - sorted(self._marks)[-self._quorum :][0]
+        tolerated = usual * (2 if usual <= _BURST else 4)
+        for connection, mark in zip(self.connections, self._marks, strict=True):
+            behind, pipeline = len(rounds) - mark, connection.pipeline
+            if behind < FEW:
+                continue
+            silent_since = max(pipeline.replied_at, connection.oldest_asked_at(at))
+            is_late = behind >= tolerated or at - silent_since > pipeline.max_silence
+            if is_late and size_of(rounds[mark:]) > UNREAD_MAX:
+                connection.is_private = found = True
+        return found
 
     # --- receiving ---------------------------------------------------------------------------
 
