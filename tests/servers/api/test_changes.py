@@ -10,6 +10,7 @@ import quorlock
 from quorlock import QuorlockError
 from quorlock._drivers import change_agreement as change
 from quorlock.testing.servers import Server, Servers
+from tests.harness.support.wait import until
 from tests.servers.api.busy_clients import BRIEF, Clients
 
 CONFIG = "quorlock:config"
@@ -21,6 +22,11 @@ def nodes_of(servers: list[Server]) -> list[quorlock.Node]:
 
 def kept(servers: list[Server]) -> list[str]:
     return [(server.execute("GET", CONFIG) or b"").decode() for server in servers]
+
+
+def await_name(servers: list[Server]) -> None:
+    """Wait until all have the name of their set: the last node gets it after the first locks."""
+    assert until(lambda: all(" set=" in text for text in kept(servers)), 10), kept(servers)
 
 
 @pytest.fixture
@@ -39,6 +45,7 @@ def test_max_ttl_is_raised_while_clients_run(nodes: Servers, clients: Clients) -
     clients.go_on()
     clients.start(urls, max_ttl=2.0)
     clients.go_on()
+    await_name(three)
     with quorlock.Redlock(urls, **BRIEF | {"max_ttl": 2.0, "ttl": 1.0}) as longer:
         with pytest.raises(QuorlockError, match=r"agreed on max_ttl=0\.4"):
             longer.lock("long").acquire(timeout=0)
@@ -56,6 +63,7 @@ def test_max_ttl_is_lowered_while_clients_run(nodes: Servers, clients: Clients) 
     urls = [server.url for server in three]
     clients.start(urls, max_ttl=0.6)
     clients.go_on()
+    await_name(three)
     change.change_max_ttl(nodes_of(three), 400, lines.append)
     assert any("waiting 0.7 s" in line for line in lines)
     clients.start(urls)
@@ -70,6 +78,7 @@ def test_the_guard_is_changed_while_clients_run(nodes: Servers, clients: Clients
     urls = [server.url for server in three]
     clients.start(urls)
     clients.go_on()
+    await_name(three)
     change.change_guards(nodes_of(three), ("None", "uptime"), lambda _: None)
     clients.start(urls, restart_guard="uptime")
     clients.go_on(40)
@@ -88,6 +97,7 @@ def test_a_dead_node_is_replaced_while_clients_run(nodes: Servers, clients: Clie
     one, two, dead, fresh = nodes[:4]
     clients.start([one.url, two.url, dead.url])
     clients.go_on()
+    await_name([one, two, dead])
     dead.kill()
     clients.go_on()
     names = nodes_of([one, two])

@@ -38,6 +38,12 @@ class Shell:
         self.home = home
         self.variables = {"QUORLOCK_NODES": ",".join(urls)} if urls else {}
 
+    def be_patient(self) -> None:
+        """Let its commands wait longer for nodes: a busy test machine is slower than a network."""
+        file = self.home / "patient.toml"
+        file.write_text("node_timeout = 1.0\nconnect_timeout = 10.0\n")
+        self.variables["QUORLOCK_CONFIG"] = str(file)
+
     def run(
         self, *words: str, given: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.CompletedProcess[str]:

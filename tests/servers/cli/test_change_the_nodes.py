@@ -12,6 +12,7 @@ import pytest
 from quorlock import ConfigError, QuorlockError, Redlock
 from quorlock._cli.exit_status import EX_TEMPFAIL
 from tests.harness.support.pages import titled
+from tests.harness.support.wait import until
 from tests.servers.api.busy_clients import BRIEF, Clients
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from quorlock.testing.servers import Server, Servers
     from tests.servers.cli.command import Shell
 
+CONFIG = "quorlock:config"
 SCRIPTS = titled("how-to/change-the-nodes.md")
 # The durations of the page are too long for a test.
 SHORTER = {"60s": "800ms", "30s": "400ms", "max_ttl=60": "max_ttl=0.8", "max_ttl=30": "max_ttl=0.4"}
@@ -41,10 +43,15 @@ class Operator:
         return [self._servers[name] for name in names]
 
     def deploy(self, names: str = "", **settings: Any) -> None:
-        """Deploy all clients, with other nodes or settings than before. All must lock."""
+        """Deploy all clients, with other nodes or settings than before. All must lock.
+
+        A change needs nodes that all have the name of their set.
+        """
         self._urls = [server.url for server in self.at(names)] or self._urls
         self._settings |= settings
         self.clients.deploy(self._urls, **self._settings)
+        listed = [it for it in self._servers.values() if it.url in self._urls and it.alive]
+        assert until(lambda: all(b" set=" in it.execute("GET", CONFIG) for it in listed), 10)
 
     def follow(self, title: str) -> str:
         """Carry out a script of the page line by line; return the output of its last command."""
@@ -88,7 +95,7 @@ def operator(bare_shell: Shell, mortal_nodes: Servers) -> Iterator[Operator]:
 
 def texts(servers: Sequence[Server]) -> set[str]:
     """Return the different settings that these servers store, without the name of the set."""
-    stored = [(server.execute("GET", "quorlock:config") or b"").decode() for server in servers]
+    stored = [(server.execute("GET", CONFIG) or b"").decode() for server in servers]
     return {re.sub(r" (version|set)=\S+", "", text) for text in stored}
 
 

@@ -22,6 +22,7 @@ FILES = titled("tutorial/three-nodes.md")
 
 
 def test_the_first_lock_is_granted_at_once(bare_shell: Shell) -> None:
+    bare_shell.be_patient()
     services = yaml.safe_load(FILES["compose.yaml"])["services"].values()
     commands = [shlex.split(service["command"]) for service in services]
     ports = [command[command.index("--port") + 1] for command in commands]
@@ -49,6 +50,7 @@ def test_the_first_lock_is_granted_at_once(bare_shell: Shell) -> None:
 
 def test_the_commands_of_the_readme(bare_shell: Shell, nodes: Servers) -> None:
     """All succeed, on nodes that are marked as new already: without a terminal it cannot ask."""
+    bare_shell.be_patient()
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     section = readme.partition("## Run it on three nodes\n")[2]
     export, *lines = section.partition("```text\n")[2].partition("```")[0].splitlines()
