@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypedDict, TypeVar, Unpack, cast
 
 from quorlock._api.health import is_ready
 from quorlock._api.session import Session
@@ -17,6 +17,21 @@ from quorlock._nodes.node import Node
 from quorlock._nodes.resolve import as_nodes
 
 D = TypeVar("D", bound="AnyDriver")
+
+
+class RedlockSettings(TypedDict, total=False):
+    """The keyword arguments of a Redlock."""
+
+    ttl: Seconds | None
+    max_ttl: Seconds
+    node_timeout: Seconds
+    connect_timeout: Seconds
+    drift_factor: float
+    retry_delay: tuple[Seconds, Seconds]
+    outage_timeout: Seconds
+    restart_guard: RestartGuard
+    prefix: str | bytes
+    owner: str | None
 
 
 class RedlockBase(ABC, Generic[D]):
@@ -79,6 +94,27 @@ class RedlockBase(ABC, Generic[D]):
         entropy = SystemEntropy(owner)
         self._session: Session[D] = Session(checked, self._driver(node_states, checked), entropy)
         self._begin(self._session)
+
+    @classmethod
+    def from_env(cls, **settings: Unpack[RedlockSettings]) -> Self:
+        """Return a Redlock with the nodes and settings that the command line would use.
+
+        They come from QUORLOCK_NODES, QUORLOCK_MAX_TTL, QUORLOCK_OWNER and QUORLOCK_PASSWORD, and
+        from a TOML file: that of QUORLOCK_CONFIG, else ./quorlock.toml or
+        ~/.config/quorlock/quorlock.toml.  A file that is only found is not read if QUORLOCK_NODES
+        names the nodes.  "local" stands for the nodes that `quorlock local up` starts.
+
+        Args:
+            settings: keyword arguments of Redlock, which replace those of the environment.
+
+        Raises:
+            ConfigError: no nodes are named, a file or variable has a mistake, or an argument cannot
+                work; nothing has been sent.
+        """
+        from quorlock._settings.environment import made  # here: most programs name the nodes
+
+        names = cast("Any", cls.__init__).__kwdefaults__
+        return made(cls, names, settings)
 
     @abstractmethod
     def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> D:

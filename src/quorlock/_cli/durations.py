@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING
 
 import click
 
+from quorlock._settings.durations import seconds_of
+
 if TYPE_CHECKING:
     from typing import Any
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_NUMBER = r"\d+(?:\.\d+)?"
-_PART = rf"({_NUMBER})(ms|s|m|h|d)"
 
 
 def duration(text: str | float) -> float:
@@ -22,11 +19,10 @@ def duration(text: str | float) -> float:
     Callers check whether the duration is too short or too long.
     """
     text = str(text).strip()
-    if re.fullmatch(_NUMBER, text):
-        return float(text)
-    if re.fullmatch(f"(?:{_PART})+", text):
-        return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(_PART, text))
-    raise click.BadParameter(f"{text!r} is no duration: 30s, 2h, 1m30s, 500ms, or seconds.")
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise click.BadParameter(f"{text!r} is no duration: 30s, 2h, 1m30s, 500ms, or seconds.")
+    return seconds
 
 
 def as_duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quorlock._cli.durations import duration
-from quorlock._cli.options import NodeOptions
+from quorlock._settings.options import NodeOptions
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -87,8 +87,8 @@ def _url(node: Node) -> str:
 
 
 def _text(setting: Setting) -> str:
-    from quorlock._cli.config import DURATIONS
     from quorlock._cli.durations import as_duration
+    from quorlock._settings.reader import DURATIONS
 
     if setting.name in DURATIONS:
         values = setting.value if setting.name == _PAIR else [setting.value]

@@ -69,7 +69,7 @@ def prose(text: str | None) -> str:
 
 def function_of(found: Any) -> Callable[..., Any]:
     """Return the function behind a property or a method."""
-    function = found.fget if isinstance(found, property) else found
+    function = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
     assert callable(function)
     return function
 

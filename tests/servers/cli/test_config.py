@@ -23,7 +23,7 @@ SECRET = "canary-s3cret"
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home, from which nothing is named; the working directory is beside it."""
-    for name in ("NODES", "CONFIG", "PASSWORD", "MAX_TTL"):
+    for name in ("NODES", "CONFIG", "PASSWORD", "MAX_TTL", "OWNER"):
         monkeypatch.delenv(f"QUORLOCK_{name}", raising=False)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     folder = tmp_path / "home"
@@ -128,7 +128,7 @@ def test_the_keys_are_the_arguments_of_a_redlock() -> None:
         ),
     )
     found = settings(NOTHING)
-    assert set(found.arguments) | {"nodes", "username", "password"} == set(config._KEYS)
+    assert set(found.arguments) == set(config.DEFAULTS)
     with found.redlock() as redlock:
         policy = redlock._session.policy
     assert (policy.ttl_ms, policy.max_ttl_ms, policy.restart_guard) == (8000, 20_500, None)

@@ -12,8 +12,7 @@ import pytest
 
 import quorlock.asyncio
 from quorlock import Redlock
-from quorlock._cli import config
-from quorlock._cli.config import settings
+from quorlock._cli.config import DEFAULTS, settings
 from quorlock._cli.help import TOPICS
 from quorlock._cli.main import commands
 from quorlock._cli.nodes import Source
@@ -27,6 +26,7 @@ PAGE = "reference/settings.md"
 TEXT = (DOCS / PAGE).read_text(encoding="utf-8")
 # The nodes' login is part of a URL in Python. `resource` is not a setting.
 ONLY_IN_FILES = {"username", "password"}
+KEYS = {"nodes", *DEFAULTS} | ONLY_IN_FILES
 
 
 class Setting(NamedTuple):
@@ -92,9 +92,9 @@ def test_the_default_ttl() -> None:
 
 
 def test_the_keys_of_the_file_are_those_of_the_code() -> None:
-    assert {key for it in PARSED.values() for key in it.keys} == set(config._KEYS)
+    assert {key for it in PARSED.values() for key in it.keys} == KEYS
     assert all(it.keys <= {name} | ONLY_IN_FILES for name, it in PARSED.items())
-    assert tomllib.loads(titled(PAGE)["quorlock.toml"]).keys() <= set(config._KEYS)
+    assert tomllib.loads(titled(PAGE)["quorlock.toml"]).keys() <= KEYS
 
 
 def test_the_file_of_the_page_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,9 +22,11 @@ DIRECTIONS: dict[str, set[str]] = {
     "_core": {"errors"},
     # How nodes are named: URLs, settings, other libraries' clients.
     "_nodes": {"_core", "errors"},
+    # What names the nodes and settings of a process: the environment and a TOML file.
+    "_settings": {"_nodes", "errors"},
     "_protocol": {"_nodes", "_core", "scripts", "errors"},
     "_drivers": {"_protocol", "_nodes", "_core", "scripts", "errors"},
-    "_api": {"_drivers", "_protocol", "_nodes", "_core", "errors"},
+    "_api": {"_settings", "_drivers", "_protocol", "_nodes", "_core", "errors"},
     "_sync": {"_api", "_drivers", "_protocol", "_nodes", "_core", "errors"},
     # From `quorlock` asyncio takes the names that are the same in both faces.
     "asyncio": {
@@ -41,7 +43,7 @@ DIRECTIONS: dict[str, set[str]] = {
     # Memory nodes read commands as nodes do, and answer what the scripts would.
     "testing": {"quorlock", "asyncio", "_protocol", "_core", "scripts", "errors"},
     "_demo": {"quorlock", "testing", "errors"},
-    "_cli": {"quorlock", "asyncio", "_demo", "testing", "errors"},
+    "_cli": {"quorlock", "asyncio", "_demo", "testing", "_settings", "errors"},
     "__main__": {"_cli"},
 }
 
@@ -56,9 +58,12 @@ SIM_MAY_NOT_USE = ("asyncio", "select", "selectors", "socket", "ssl")
 # What is imported for annotations alone (`if TYPE_CHECKING:`) may look up, here only:
 TYPES_ONLY: dict[str, set[str]] = {"errors": {"_core"}}
 
-# The one named exception: `memory://` addresses are resolved by a lazy import,
-# so inside a function of this file, and of nothing else.
-LAZY: dict[str, str] = {"quorlock/_drivers/sync/connect.py": "quorlock.testing.memory"}
+# The named exceptions, each inside a function of this file, and of nothing else: `memory://`
+# addresses, and the nodes of `quorlock local`.
+LAZY: dict[str, str] = {
+    "quorlock/_drivers/sync/connect.py": "quorlock.testing.memory",
+    "quorlock/_settings/environment.py": "quorlock._cli.local.nodes",
+}
 
 # Doors: what `quorlock doctor`, `status --match` and `top` ask a node has no place in the public
 # API (decision 0020).

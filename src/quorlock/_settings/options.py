@@ -8,7 +8,7 @@ from typing import NamedTuple
 class NodeOptions(NamedTuple):
     """The options as they were given; None: not given."""
 
-    nodes: str | None
-    config: str | None
-    password_fd: int | None
+    nodes: str | None = None
+    config: str | None = None
+    password_fd: int | None = None
     max_ttl: float | None = None
