@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECRET = "canary-s3cret"
-REDLOCKS = {"blocking": quorlock.Redlock, "asyncio": aio.Redlock}
+REDLOCKS: dict[str, Any] = {"blocking": quorlock.Redlock, "asyncio": aio.Redlock}
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(params=REDLOCKS)
 def from_env(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Return the class method, blocking and asyncio."""
-    return REDLOCKS[request.param].from_env
+    made: Callable[..., Any] = REDLOCKS[request.param].from_env
+    return made
 
 
 def settings(redlock: Any) -> Any:
