@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from quorlock import Inspection
     from quorlock._cli.config import FileSettings
+    from quorlock._cli.full_screen import FullScreen
 
 T = TypeVar("T")
 Show: TypeAlias = "Callable[[], None]"
@@ -53,15 +54,17 @@ def poll(
     interval: float,
     turn: Callable[[Redlock], Awaitable[Show]],
     times: int = 0,
+    display: FullScreen | None = None,
 ) -> None:
     """Call `turn` at every interval, in seconds, and show what it returns.
 
         times: how often; 0: until interrupted.
+        display: whose user may end it too.
 
     Raise Failed, or BrokenPipeError as soon as stdout has no reader.
     """
     run = _Run()
-    run.run(_poll(run, settings, interval, turn, range(times) if times else count()))
+    run.run(_poll(run, settings, interval, turn, range(times) if times else count(), display))
 
 
 async def _poll(
@@ -70,16 +73,21 @@ async def _poll(
     interval: float,
     turn: Callable[[Redlock], Awaitable[Show]],
     numbers: Iterable[int],
+    display: FullScreen | None,
 ) -> None:
-    loop = asyncio.get_running_loop()
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
     began = loop.time()
     async with settings.made(Redlock) as redlock:
-        with _unread() as unread:
+        with display.listening(over.set, run.at_once) if display else _unread(over):
             for number in numbers:
                 if number:
                     # In step with the clock: if a turn takes too long, the next ones are skipped.
-                    await _pause(interval - (loop.time() - began) % interval, unread)
-                show = await turn(redlock)
+                    await _pause(interval - (loop.time() - began) % interval, over)
+                show = None if over.is_set() else await turn(redlock)
+                if over.is_set() and display:
+                    return
+                if show is None:
+                    raise BrokenPipeError
                 with run.at_once():
                     show()
 
@@ -140,26 +148,25 @@ class _Run:
             signal.signal(number, handler)
 
 
-async def _pause(seconds: float, unread: asyncio.Event) -> None:
+async def _pause(seconds: float, over: asyncio.Event) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(unread.wait(), seconds)
-        raise BrokenPipeError
+        await asyncio.wait_for(over.wait(), seconds)
 
 
 @contextmanager
-def _unread() -> Generator[asyncio.Event]:
-    """Yield an event that is set when stdout is a pipe without a reader.
+def _unread(event: asyncio.Event) -> Generator[None]:
+    """Set the event when stdout is a pipe without a reader.
 
     There may be no output for a long time, so no write would fail. The writing end of a pipe never
     has data to read. If it becomes readable, its reader is gone.
     """
-    event, descriptor = asyncio.Event(), sys.stdout.fileno()
+    descriptor = sys.stdout.fileno()
     if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        yield event
+        yield
         return
     loop = asyncio.get_running_loop()
     loop.add_reader(descriptor, event.set)
     try:
-        yield event
+        yield
     finally:
         loop.remove_reader(descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from quorlock._cli.exit_status import EX_UNAVAILABLE, Failed
@@ -17,15 +18,20 @@ if TYPE_CHECKING:
 
 def screen() -> Screen | None:
     """Return a screen if stdout is a terminal that can be drawn on. Raise Failed without rich."""
-    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
+    if not is_drawable():
         return None
-    try:
-        from quorlock._cli.screen import Screen
-    except ModuleNotFoundError:
-        why = "rich is not installed; run: pip install 'quorlock[cli]'"
-    else:
-        return Screen()
-    raise Failed(EX_UNAVAILABLE, why)
+    from quorlock._cli.screen import Screen
+
+    return Screen()
+
+
+def is_drawable() -> bool:
+    """Return whether stdout is a terminal that can be drawn on. Raise Failed without rich."""
+    if not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
+        return False
+    if find_spec("rich") is None:
+        raise Failed(EX_UNAVAILABLE, "rich is not installed; run: pip install 'quorlock[cli]'")
+    return True
 
 
 def colour() -> bool | None:

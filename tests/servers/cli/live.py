@@ -11,10 +11,11 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tests.servers.cli.command import COMMAND, Shell
+from tests.servers.cli.terminal import control
 
 _PATIENCE = 20.0
 
@@ -45,21 +46,35 @@ def lines(process: subprocess.Popen[str], wanted: Callable[[str], bool]) -> list
 
 
 class Terminal:
-    """A command on a terminal of 80 columns and so many lines; its other end is here."""
+    """A command on a terminal of this size, whose other end is here.
 
-    def __init__(self, shell: Shell, *words: str, rows: int = 24, **given: str) -> None:
+    keyboard: The terminal is also its stdin, and controls it: `type` sends keys.
+    """
+
+    def __init__(
+        self,
+        shell: Shell,
+        *words: str,
+        rows: int = 24,
+        columns: int = 80,
+        keyboard: bool = False,
+        program: Sequence[str] = COMMAND,
+        **given: str,
+    ) -> None:
         self.end, other = os.openpty()
-        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
+        self.resize(columns, rows)
+        self.attributes = termios.tcgetattr(self.end)  # as they were before
         environment = shell.environment({"TERM": "xterm", **given})
         for name in ("COLUMNS", "LINES"):  # on a terminal the echo has the input
             environment.pop(name, None)
         self.process = subprocess.Popen(
-            [*COMMAND, *words],
+            [*program, *words],
             env=environment,
             cwd=shell.home,
-            stdin=subprocess.DEVNULL,
+            stdin=other if keyboard else subprocess.DEVNULL,
             stdout=other,
             stderr=other,
+            preexec_fn=(lambda: control(other)) if keyboard else None,  # noqa: PLW1509
         )
         os.close(other)
         self.shown = ""
@@ -80,14 +95,26 @@ class Terminal:
             shown += self._read(deadline - time.monotonic())
         return shown
 
+    def resize(self, columns: int, rows: int = 24) -> None:
+        """Give the terminal another size."""
+        fcntl.ioctl(self.end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, keys: str) -> None:
+        """Press these keys."""
+        os.write(self.end, keys.encode())
+
     def interrupt(self) -> str:
         """Ctrl-C; what it shows until it has ended, with status 130."""
         self.process.send_signal(signal.SIGINT)
+        return self.ended(130)
+
+    def ended(self, status: int) -> str:
+        """Return what it shows until it has ended, with this status."""
         shown, deadline = "", time.monotonic() + _PATIENCE
         while self.process.poll() is None:  # a terminal that is not read blocks writers
             assert time.monotonic() < deadline, shown
             shown += self._read(0.02)
-        assert self.process.returncode == 130, (self.process.returncode, shown)
+        assert self.process.returncode == status, (self.process.returncode, shown)
         return shown + self._read(0)
 
     def _read(self, seconds: float) -> str:
@@ -103,5 +130,5 @@ class Terminal:
     @property
     def rows(self) -> list[str]:
         """All lines that were ever drawn, without colours and movements."""
-        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown)
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.shown.replace("\x1b[H", "\n"))
         return re.split(r"[\r\n]+", plain)

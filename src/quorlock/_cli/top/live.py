@@ -20,7 +20,7 @@ from quorlock._cli.inspection_view import FREE, verdict
 from quorlock._cli.node_pollers import NodePollers, PollReport
 from quorlock._cli.poll_loop import inspect_all, poll
 from quorlock._cli.scan import Names, WatchedNames, merged
-from quorlock._cli.text_layout import screen
+from quorlock._cli.text_layout import is_drawable
 from quorlock._cli.top.facts import DOWN, HUNG, KEPT_OUT, UP, NodeColumns, TopNodeFacts
 from quorlock._cli.top.lock_history import LockHistory
 from quorlock._cli.top.monitor import AttemptMonitor
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from quorlock import Node, NodeStatus
     from quorlock._cli.config import FileSettings
+    from quorlock._cli.full_screen import FullScreen
     from quorlock._cli.node_pollers import DiagnosticConnection
     from quorlock._cli.poll_loop import Show
-    from quorlock._cli.screen import Screen
     from quorlock._cli.top.facts import LockFacts
     from quorlock._cli.top.monitor import Sample as Tried
     from quorlock.asyncio import Redlock
@@ -58,7 +58,7 @@ class TopOptions(NamedTuple):
 
 def watch(settings: FileSettings, options: TopOptions) -> int:
     """Show the nodes and locks until interrupted, or once."""
-    drawn = None if options.as_json or options.once else screen()
+    drawn = _full_screen() if not (options.as_json or options.once) and is_drawable() else None
     once = options.once or (drawn is None and not options.as_json)
     with ExitStack() as stack:
         pollers = stack.enter_context(_pollers(settings, options))
@@ -72,7 +72,7 @@ def watch(settings: FileSettings, options: TopOptions) -> int:
             stack.enter_context(drawn)
         show = _as_json if options.as_json else _as_text if drawn is None else _on(drawn)
         watcher = NodeWatcher(pollers, monitor, show, first=1 if once else 0)
-        poll(settings, options.interval, watcher.turn, times=2 if once else 0)
+        poll(settings, options.interval, watcher.turn, 2 if once else 0, drawn)
     return 0
 
 
@@ -172,5 +172,11 @@ def _as_text(facts: NodeColumns) -> None:
     click.echo("\n".join(text for text, _ in as_lines(facts, width, None)))
 
 
-def _on(drawn: Screen) -> Callable[[NodeColumns], None]:
-    return lambda facts: drawn.draw(as_lines(facts, drawn.width, drawn.height))
+def _full_screen() -> FullScreen:
+    from quorlock._cli.full_screen import FullScreen  # it imports rich
+
+    return FullScreen()
+
+
+def _on(drawn: FullScreen) -> Callable[[NodeColumns], None]:
+    return lambda facts: drawn.draw(partial(as_lines, facts))
