@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorlock._cli.durations import duration
 from quorlock._cli.exit_status import EX_LOST, Failed
-from quorlock._cli.nodes import Source, with_nodes, with_owner
+from quorlock._cli.nodes import Source, ttl_option, with_nodes, with_owner, with_wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ttl = click.option(
-    "--ttl", type=duration, help="Lease duration.  [default: ttl of the TOML file, else 10s]"
-)
+_ttl = ttl_option("Lease duration.")
 
 
 def _token(command: Callable[..., int]) -> Callable[..., int]:
@@ -28,14 +25,7 @@ def _token(command: Callable[..., int]) -> Callable[..., int]:
 @click.command("acquire")
 @click.argument("resource")
 @_ttl
-@click.option(
-    "-w",
-    "--wait",
-    "--timeout",
-    "wait",
-    type=duration,
-    help="Maximum time to wait for the lock.  [default: no limit]",
-)
+@with_wait
 @click.option(
     "--format",
     "form",

@@ -1,4 +1,4 @@
-"""The options that name the nodes, for every command that needs nodes.
+"""The options of several commands, and first those that name the nodes.
 
     @click.command("status")
     @with_nodes
@@ -56,6 +56,22 @@ with_owner = click.option(
     help="Who holds the lock, for others to see; '' for none.  [env: QUORLOCK_OWNER;"
     " default: host:pid]",
 )
+
+
+with_wait = click.option(
+    "-w",
+    "--wait",
+    "--timeout",
+    "wait",
+    type=duration,
+    help="Maximum time to wait for the lock.  [default: no limit]",
+)
+
+
+def ttl_option(meaning: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return the option --ttl."""
+    default = "[default: ttl of the TOML file, else 10s]"
+    return click.option("--ttl", type=duration, help=f"{meaning}  {default}")
 
 
 def with_nodes(command: Callable[..., int]) -> Callable[..., int]:

@@ -10,7 +10,7 @@ import click
 
 from quorlock._cli.durations import duration
 from quorlock._cli.exit_status import EX_TEMPFAIL, Failed, status_of
-from quorlock._cli.nodes import Source, with_nodes, with_owner
+from quorlock._cli.nodes import Source, ttl_option, with_nodes, with_owner, with_wait
 from quorlock._cli.run.parsing import RunCommand
 from quorlock.errors import ConfigError, QuorlockError
 
@@ -31,20 +31,8 @@ _NAME_MAX = 16
 @click.argument("resource")
 @click.argument("words", nargs=-1, metavar="-- CMD...")
 @click.option("-n", "--nonblock", is_flag=True, help="Fail at once if the lock is held.")
-@click.option(
-    "-w",
-    "--wait",
-    "--timeout",
-    "wait",
-    type=duration,
-    help="Maximum time to wait for the lock.  [default: no limit]",
-)
-@click.option(
-    "--ttl",
-    type=duration,
-    help="Lease duration; renewed while the command runs.  [default: ttl of the TOML file, else"
-    " 10s]",
-)
+@with_wait
+@ttl_option("Lease duration; renewed while the command runs.")
 @click.option(
     "--max-hold", type=duration, help="Stop the command after this time.  [default: no limit]"
 )

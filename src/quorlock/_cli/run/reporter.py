@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 
 from quorlock._cli.stdio import say
 
 INFO, WARNING, FAILURE = range(3)
+_STDERR = 2
 
 
 class Reporter:
@@ -22,6 +24,11 @@ class Reporter:
     def is_verbose(self) -> bool:
         """Return whether `info` writes."""
         return self._level <= INFO
+
+    @property
+    def is_watched(self) -> bool:
+        """Return whether a terminal shows the messages, and not every step is one."""
+        return self._level == WARNING and os.isatty(_STDERR)
 
     def info(self, event: str, sentence: str, **facts: object) -> None:
         self._write(INFO, event, sentence, facts)

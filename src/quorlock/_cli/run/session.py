@@ -70,7 +70,8 @@ class RunSession:
 
     def _acquire(self, stack: ExitStack) -> Lease | None:
         plan, waiting = self._plan, None
-        if self._reporter.is_verbose and plan.lock.timeout != 0:
+        is_shown = self._reporter.is_verbose or self._reporter.is_watched
+        if is_shown and plan.lock.timeout != 0:
             # Below the lock on the stack: released first, the thread may still be inspecting.
             reports = WaitReports(plan.redlock, plan.lock.resource, self._reporter)
             waiting = stack.enter_context(reports)

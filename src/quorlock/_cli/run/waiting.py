@@ -1,7 +1,8 @@
 """The reports of `run` while it waits for the lock: who holds it, or which nodes cast no vote.
 
 A thread inspects the resource beside the acquire, which is not affected. It exists only where its
-reports are shown (`-v`, `--json`); without them no other command is sent.
+reports are shown: all of them with `-v` or `--json`, and one on a terminal, where a user would see
+nothing else. Without them no other command is sent.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 # Seconds: before the first inspection, which a free lock does not need; between inspections; and
 # before a report, since the holder that was seen may be this process, which then ends the reports.
 _FIRST, _INTERVAL, _SETTLE = 0.1, 0.5, 0.1
+# Seconds before the one report on a terminal: a user wonders about a longer wait only.
+_UNASKED = 1.0
+_FRESH = "; if these nodes are new: quorlock nodes fresh"
 
 
 class WaitReports:
@@ -49,8 +53,9 @@ class WaitReports:
             self._ended.set()
 
     def _run(self) -> None:
-        pause = _FIRST
-        while not self._ended.wait(pause):
+        once = not self._reporter.is_verbose
+        pause = _UNASKED if once else _FIRST
+        while not (self._ended.wait(pause) or (once and self._reported)):
             pause = _INTERVAL
             try:
                 self._look()
@@ -59,16 +64,19 @@ class WaitReports:
 
     def _look(self) -> None:
         inspection = self._redlock.inspect(self._resource)
-        silent = {
-            status.address: status.why.partition(";")[0]
+        down = [
+            status
             for status in self._redlock.nodes
             if not status.up and status.code is not VoteCode.NOT_CONNECTED
-        }
+        ]
+        silent = {status.address: status.why.partition(";")[0] for status in down}
         if len(silent) > len(inspection.nodes) // 2:
             whys = dict.fromkeys(silent.values())
             of_all = f"{len(silent)} of {len(inspection.nodes)} nodes cast no vote"
             unknown = {"holder": None, "owner": None, "holder_ttl": None}
-            self._report(frozenset(silent), f"{of_all}: {'; '.join(whys)}", unknown)
+            is_new = all(status.code is VoteCode.QUARANTINED for status in down)
+            sentence = f"{of_all}: {'; '.join(whys)}{_FRESH if is_new else ''}"
+            self._report(frozenset(silent), sentence, unknown)
         elif inspection.verdict == HELD:
             holder, ttl = holders(inspection)[0][0], inspection.ttl_left
             left = "" if ttl is None else f", at most {ttl:.1f} s more"
@@ -81,4 +89,5 @@ class WaitReports:
         with self._lock:
             if not self._ended.is_set():
                 self._reported = state
-                self._reporter.info("waiting", f"waiting: {sentence}", **facts)
+                report = self._reporter.info if self._reporter.is_verbose else self._reporter.warn
+                report("waiting", f"waiting: {sentence}", **facts)
