@@ -254,7 +254,8 @@ class AcquireTimeout(AcquireError, TimeoutError):
         if self.holder_ttl is not None:
             return f"; the holder's lease ends in at most {_seconds(self.holder_ttl)}"
         if any(vote.code is VoteCode.HELD_WITHOUT_TTL for vote in self.votes):
-            return "; the key there has no ttl and is no lock of ours: delete it if nobody needs it"
+            why = "the key there has no ttl, so it is no lock of quorlock"
+            return f"; {why}: delete it if no program needs it"
         return ""
 
 

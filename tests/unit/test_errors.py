@@ -342,7 +342,7 @@ def test_errors_that_last_are_errors() -> None:
 def test_a_key_without_ttl_is_reported() -> None:
     """The code shows it; no lease ends there."""
     vote = said(A, "refused", WORDS[VoteCode.HELD_WITHOUT_TTL], VoteCode.HELD_WITHOUT_TTL)
-    assert str(AcquireTimeout("r", [vote], 1, 1.0)).endswith("delete it if nobody needs it")
+    assert str(AcquireTimeout("r", [vote], 1, 1.0)).endswith("delete it if no program needs it")
     assert "no ttl" not in str(AcquireTimeout("r", [vote], 1, 1.0, 2.0))
 
 

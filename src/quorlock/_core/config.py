@@ -91,7 +91,7 @@ class Policy(NamedTuple):
             fix = f"prefix + resource may have {KEY_BYTES_MAX} bytes, this has {len(key)}"
             raise ConfigError("resource", resource, fix)
         if key.startswith(SIDE_KEYS):
-            raise ConfigError("resource", resource, "keys that begin with 'quorlock:' are our own")
+            raise ConfigError("resource", resource, "keys that begin with 'quorlock:' are reserved")
         return key
 
     def checked_ttl_ms(self, ttl: Seconds | None) -> int:

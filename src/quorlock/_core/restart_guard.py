@@ -23,7 +23,7 @@ UPTIME_RESOLUTION: Duration = NS_PER_S
 UPTIME_BELIEVED: Duration = 10 * 365 * 86_400 * NS_PER_S
 
 # Events, in words.
-UNKNOWN_START = "does not tell since when it is up"
+UNKNOWN_START = "does not report its uptime"
 MARKED = "started, emptied or first used"
 
 # The number of former processes of an address that are remembered; each restart adds one.
@@ -103,7 +103,7 @@ class Guard:
             self._former = (*self._former, self._run_id)[-_FORMER_MAX:]
             self._replied_at = _NEVER
         elif self._was_replica:
-            found = self._lasting(told_at, "was a replica for a while: all its keys were replaced")
+            found = self._lasting(told_at, "was a replica: all its keys were replaced")
         elif self._run_id and self._policy.restart_guard == "uptime":
             # Each reported uptime errs to the safe side by a different amount: the best one counts.
             found = _sooner(known, found)

@@ -35,7 +35,7 @@ WORDS = {
     VoteCode.NOT_CONNECTED: "not connected",
     VoteCode.CONNECT_TIMED_OUT: "no answer to connecting",
     VoteCode.NOT_ADMITTED: "may not vote yet",
-    VoteCode.BACKLOG: "owes too many answers",
+    VoteCode.BACKLOG: "too many replies are pending",
     VoteCode.LOCAL_QUEUE_TIMEOUT: "not asked: too many calls of this process are under way",
     VoteCode.QUARANTINED: "kept out by the restart guard",
 }

@@ -123,7 +123,7 @@ _WORDS = {
 }
 _SENTENCES = {
     Act.KILL: "{nodes} killed (kill -9): {left} of {all} left, the quorum is {quorum}",
-    Act.RESTART: f"{{nodes}} back, empty: keeps out until max_ttl ({TTL:g} s) has passed",
+    Act.RESTART: f"{{nodes}} back, empty: casts no vote until max_ttl ({TTL:g} s) has passed",
     Act.STOP: "{nodes} stopped (SIGSTOP): {left} of {all} answer",
     Act.CONT: "{nodes} continued (SIGCONT), and replies to what it was sent",
 }

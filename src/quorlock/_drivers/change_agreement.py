@@ -183,7 +183,8 @@ def _write(node: Node, new: Agreement, say: Say) -> None:
             before = ask(talk, node, b"GET", CONFIG) or b""
             compare_and_set = (b"EVAL", CONFIG_SCRIPT.text, b"1", CONFIG, before, text)
             if ask(talk, node, *compare_and_set) != text:
-                raise ChangeError(f"{node.address}: somebody else changes it; look again")
+                why = "another client has just changed it; run the command again"
+                raise ChangeError(f"{node.address}: {why}")
             ask(talk, node, b"CLIENT", b"KILL", b"TYPE", b"normal", b"SKIPME", b"yes")
     except NoAnswer as error:
         fix = "begin the same change again when it is there"

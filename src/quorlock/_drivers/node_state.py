@@ -42,7 +42,7 @@ CROWDED = Answer(Vote.UNKNOWN, VoteCode.LOCAL_QUEUE_TIMEOUT)
 _TROUBLES = (VoteCode.ACCESS_DENIED, VoteCode.PERMANENT_ERROR, VoteCode.TRANSIENT_ERROR)
 
 CLOSED = "this Redlock is closed"
-CLOSED_MEANWHILE = "this Redlock was closed while somebody waited for a lock"
+CLOSED_MEANWHILE = "this Redlock was closed while a call waited for a lock"
 
 
 class Reachability(Enum):

@@ -147,7 +147,7 @@ _HOST_FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
     (lambda host: "[" in host or "]" in host, "write an IPv6 host without brackets: Node('::1')"),
     (
         lambda host: ":" in host and parse_ipv6(host) is None,
-        "this is no IPv6 address; the port is an argument of its own: Node('a', 6379)",
+        "this is no IPv6 address; the port is a separate argument: Node('a', 6379)",
     ),
 )
 

@@ -66,7 +66,7 @@ def _check_distinct(nodes: tuple[Node, ...]) -> None:
         if first != position:
             fix = (
                 f"this is the same server as nodes[{first}] ({nodes[first].address}), and its vote"
-                " would count twice; every node must be a server of its own (another db is not)"
+                " would count twice; every node must be a separate server (another db is none)"
             )
             refuse(fix, f"nodes[{position}]", node.address)
 

@@ -25,7 +25,7 @@ PROBES = (
 _MODES = {
     "sentinel": "is a Sentinel, not a data node: name the servers themselves",
     "cluster": (
-        "is a member of a Redis Cluster, which fails over by itself and spreads a lock's keys:"
+        "is a member of a Redis Cluster, which fails over automatically and spreads a lock's keys:"
         " run it with cluster-enabled no, or name other servers"
     ),
 }

@@ -276,7 +276,7 @@ def _server_info(
         raise NodeRejected(text, VoteCode.PERMANENT_ERROR)
     if not server.get("run_id"):
         name = printable(redacted(product(server), [secret]))
-        text = "does not tell its run_id in INFO" + f" (it is {name})" * bool(name)
+        text = "does not report its run_id in INFO" + f" (it is {name})" * bool(name)
         raise NodeRejected(text, VoteCode.PERMANENT_ERROR)
     uptime = server.get("uptime_in_seconds", "")
     uptime_s = int(uptime) if re.fullmatch("-?[0-9]{1,18}", uptime) else None

@@ -23,7 +23,8 @@ OnLost: TypeAlias = Literal["cancel", "flag"]
 def checked_on_lost(on_lost: OnLost) -> OnLost:
     """Return a user's argument, validated. Raises ConfigError."""
     if on_lost not in ("cancel", "flag"):
-        raise ConfigError("on_lost", on_lost, "give 'cancel' (the block) or 'flag' (only tell)")
+        fix = "give 'cancel' (end the block) or 'flag' (only set lease.lost)"
+        raise ConfigError("on_lost", on_lost, fix)
     return on_lost
 
 

@@ -108,7 +108,7 @@ def require_transaction(connection: Any, *, believed: bool) -> None:
         raise _unfit(connection, fix)
     if within is None and not believed:
         fix = (
-            "it does not tell whether a transaction is open: begin one, and say so by"
+            "it does not show whether a transaction is open: begin one, and confirm it by"
             " in_transaction=True"
         )
         raise _unfit(connection, fix)

@@ -68,7 +68,7 @@ class FenceKey:
                 that data.  It must live as long as the data, so it has no ttl.
         """
         if not fence_key:
-            raise ConfigError("fence_key", fence_key, "give the name of a key of its own")
+            raise ConfigError("fence_key", fence_key, "give the name of a separate key")
         self._client = client
         self.fence_key = fence_key
 

@@ -227,7 +227,7 @@ CALLS = [
     making(
         "the same server twice, by URL",
         "nodes[2]='a:6379': this is the same server as nodes[0] (a:6379), and its vote would count"
-        " twice; every node must be a server of its own (another db is not)",
+        " twice; every node must be a separate server (another db is none)",
         ["redis://a", "redis://b", "redis://A:6379/1"],
     ),
     making("the same socket twice", "nodes[1]='/s': this is the same server…", ["unix:///s"] * 2),
@@ -355,14 +355,14 @@ CALLS = [
     locking("513 bytes in 300 letters", f"resource='é…: {LONG}, this has 600", "é" * 300),
     locking(
         "a name of our own",
-        "resource='quorlock:x': keys that begin with 'quorlock:' are our own",
+        "resource='quorlock:x': keys that begin with 'quorlock:' are reserved",
         "quorlock:x",
     ),
     Call(
         "a name of our own, by the prefix",
         lambda face: over(face, prefix="quorlock").lock(":x"),
         ConfigError,
-        "resource=':x': keys that begin with 'quorlock:' are our own",
+        "resource=':x': keys that begin with 'quorlock:' are reserved",
     ),
     # tokens and tickets
     calling("release by no token", TOKEN, lambda redlock: redlock.release("x", "")),
@@ -420,7 +420,7 @@ CALLS = [
     ),
     calling(
         "on_lost another word",
-        "on_lost='ignore': give 'cancel' (the block) or 'flag' (only tell)",
+        "on_lost='ignore': give 'cancel' (end the block) or 'flag' (only set lease.lost)",
         lambda redlock: redlock.lock("x", on_lost="ignore"),
         only="asyncio",
     ),

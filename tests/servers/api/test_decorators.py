@@ -66,7 +66,7 @@ async def test_the_call_names_the_resource(face: Face, nodes: Servers) -> None:
         (lambda number, **_: number, "it returned 5; return the resource's name as str or bytes"),
         (lambda number, **_: None, "it returned None; return the resource's name"),
         (lambda number, **_: "", "resource='': give a name that is not empty"),
-        (lambda number, **_: "quorlock:x", "keys that begin with 'quorlock:' are our own"),
+        (lambda number, **_: "quorlock:x", "keys that begin with 'quorlock:' are reserved"),
         (lambda number, **_: "x" * 513, "prefix + resource may have 512 bytes"),
     ],
 )

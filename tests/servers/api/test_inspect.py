@@ -145,7 +145,7 @@ async def test_a_hung_node_is_not_asked_for_ever(face: Face, nodes: Servers) -> 
                 await redlock.inspect("a")
             report = await redlock.inspect("a")
             assert report.verdict == "free"
-            assert report.nodes[0].error == "owes too many answers"
+            assert report.nodes[0].error == "too many replies are pending"
             assert report.nodes[0].code is VoteCode.BACKLOG
             assert len(proxy.requests) == asked
             proxy.resume()

@@ -78,7 +78,7 @@ def no_run_id(words: list[bytes]) -> bytes:
 STRANGE: list[tuple[str, Callable[[list[bytes]], bytes], str]] = [
     ("sentinel", Says(b"redis_mode:sentinel\r\n"), "is a Sentinel, not a data node"),
     ("cluster of Valkey", Says(b"server_mode:cluster\r\n"), "is a member of a Redis Cluster"),
-    ("no run_id", no_run_id, "does not tell its run_id in INFO (it is Dragonfly df-v1.34.2)"),
+    ("no run_id", no_run_id, "does not report its run_id in INFO (it is Dragonfly df-v1.34.2)"),
     (
         "Redis 5 that copies scripts",
         Says(

@@ -96,7 +96,7 @@ def test_a_lock_whose_token_could_not_be_written_is_released(shell: Shell, nodes
         ("acquire a --ttl soon", "'soon' is no duration: 30s, 2h"),
         ("acquire a --ttl 31s", "--ttl 31s: longer than max_ttl (30s)\nhint: give at most 30s, or"),
         ("acquire a -w -1s", "'-1s' is no duration"),
-        ("acquire quorlock:x", "keys that begin with 'quorlock:' are our own"),
+        ("acquire quorlock:x", "keys that begin with 'quorlock:' are reserved"),
         ("extend a", "--token is missing\nhint: give --token, or set QUORLOCK_TOKEN"),
         (
             "release a --token ä",

@@ -42,8 +42,8 @@ def test_a_node_of_unknown_uptime_may_have_started_just_now(uptime_s: int | None
     assert kept.since is None
     answer = quarantine_answer(kept, NOW)
     assert answer is not None
-    assert answer.text == "does not tell since when it is up, votes in 31 s"
-    assert answer.quarantine == ("does not tell since when it is up", None, 30.302)
+    assert answer.text == "does not report its uptime, votes in 31 s"
+    assert answer.quarantine == ("does not report its uptime", None, 30.302)
 
 
 def test_without_drift_the_resolution_of_expiry_remains() -> None:
@@ -145,9 +145,7 @@ def test_a_replica_that_is_a_master_again_votes_at_a_known_time() -> None:
     assert kept is not None
     reported = quarantine_answer(kept, LATER)
     assert reported is not None
-    assert reported.reason == (
-        "was a replica for a while: all its keys were replaced, votes in 31 s"
-    )
+    assert reported.reason == ("was a replica: all its keys were replaced, votes in 31 s")
     assert reported.quarantine is not None
     assert reported.quarantine.votes_in == 30.302
 

@@ -310,7 +310,7 @@ def test_a_key_is_prefix_and_resource(
     assert policy_of(3, prefix=prefix).key(resource) == key
 
 
-OWN_KEYS = "keys that begin with 'quorlock:' are our own"
+OWN_KEYS = "keys that begin with 'quorlock:' are reserved"
 TOO_LONG = "prefix + resource may have 512 bytes"
 
 WRONG_NAMES: list[tuple[str, Any, str]] = [

@@ -287,7 +287,7 @@ def test_a_database_that_is_not_there(select: bytes, text: str) -> None:
 
 NO_INFO = b"-NOPERM User u has no permissions to run the 'info' command\r\n"
 INFO_HINT = "may not run INFO, which tells its run_id (grant +info)"
-NO_RUN_ID = "does not tell its run_id in INFO"
+NO_RUN_ID = "does not report its run_id in INFO"
 NO_TEXT = "does not speak the Redis protocol: INFO is not a text"
 
 

@@ -152,6 +152,6 @@ CHECKS: tuple[Check, ...] = (
     *_REST,
     Check("hosts", "Nodes that share a machine fail together.", _hosts),
     Check("zones", "Nodes that share a zone fail together.", _zones),
-    Check("uptime", "A node that restarted may have forgotten locks, so it keeps out.", _uptime),
+    Check("uptime", "A restarted node may have forgotten locks, so it casts no vote.", _uptime),
     Check("clocks", "Fences and the marker guard go by the nodes' clocks.", _clocks),
 )
