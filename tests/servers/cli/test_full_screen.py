@@ -56,7 +56,7 @@ def test_q_ends_it(columns: int, shell: Shell, nodes: Servers) -> None:
 
 
 def test_other_keys_do_nothing(shell: Shell, nodes: Servers) -> None:
-    """They are not echoed; an arrow key, which begins with Escape, does not end it."""
+    """No key is echoed, and an arrow key, which begins with Escape, does not end it."""
     with top(shell) as terminal:
         terminal.until(*SHOWN)
         terminal.type("xyz\x1b[A\n")
@@ -97,7 +97,7 @@ def test_a_closed_terminal_ends_it(shell: Shell, nodes: Servers) -> None:
 
 
 def test_it_is_drawn_again_for_another_size(shell: Shell, nodes: Servers) -> None:
-    """At once, and fitted to the new width."""
+    """The next picture comes at once, fitted to the new width."""
     with top(shell, columns=120) as terminal:
         terminal.until(*SHOWN)
         terminal.resize(60)

@@ -25,7 +25,7 @@ def test_a_terminal_shows_the_holder_once(shell: Shell, nodes: Servers) -> None:
 
 
 def test_a_terminal_shows_that_nodes_cast_no_vote(tmp_path: Path) -> None:
-    """With the time until they do, and what to do with nodes that are new."""
+    """The report has the time until they vote, and what to do with nodes that are new."""
     with Servers(3) as servers:
         for server in servers:
             server.execute("DEL", "quorlock:born-empty")
