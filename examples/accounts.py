@@ -57,7 +57,7 @@ def main() -> None:
     arguments = parser.parse_args()
     engine = create_engine(os.environ["DATABASE_URL"])
     set_up(engine)
-    with Redlock(os.environ["QUORLOCK_NODES"].split(",")) as redlock:
+    with Redlock.from_env() as redlock:
         try:
             left = withdraw(
                 redlock, engine, arguments.name, arguments.amount, pause=arguments.pause

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, TypedDict
@@ -20,7 +19,7 @@ class State(TypedDict):
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[State]:
-    async with Redlock(os.environ["QUORLOCK_NODES"].split(",")) as redlock:
+    async with Redlock.from_env() as redlock:
         yield {"redlock": redlock}
 
 

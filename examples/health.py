@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from quorlock import Health, Redlock
 
-redlock = Redlock(os.environ["QUORLOCK_NODES"].split(","))  # the one that the service locks with
+redlock = Redlock.from_env()  # the one that the service locks with
 
 
 class Probe(BaseHTTPRequestHandler):

@@ -25,7 +25,7 @@ def lead(lease: Lease) -> None:
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with Redlock(os.environ["QUORLOCK_NODES"].split(",")) as redlock:
+    with Redlock.from_env() as redlock:
         lock = redlock.lock("leader", ttl=3.0, renew=True, max_hold=math.inf, stop=stop)
         while not stop.is_set():
             try:

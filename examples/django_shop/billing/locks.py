@@ -1,7 +1,5 @@
-from django.conf import settings
-
 from quorlock import Redlock
 from quorlock.fencing import FenceTable
 
-redlock = Redlock(**settings.QUORLOCK)
+redlock = Redlock.from_env()
 fences = FenceTable()

@@ -1,6 +1,5 @@
 """The settings that this project needs, of those that startproject writes."""
 
-import os
 from pathlib import Path
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -16,4 +15,3 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS += ["billing"]
 EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
-QUORLOCK = {"nodes": os.environ["QUORLOCK_NODES"].split(","), "ttl": 10.0}
