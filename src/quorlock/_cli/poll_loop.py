@@ -104,6 +104,7 @@ class _Run:
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         self._taken = [number for number in numbers if callable(signal.getsignal(number))]
         self._before = {number: signal.getsignal(number) for number in self._taken}
+        self._task: asyncio.Task[Any] | None = None
         self._got: int | None = None
         self._over = False
 
@@ -129,11 +130,13 @@ class _Run:
             raise
 
     async def _take(self, work: Coroutine[Any, Any, T]) -> T:
+        self._task = asyncio.current_task()
         self._listen()
         return await work
 
     def _listen(self) -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        # Callbacks of the loop, which are in no task, listen again too.
+        loop, task = asyncio.get_running_loop(), self._task
         assert task is not None
         for number in self._taken:
             loop.add_signal_handler(number, self._end, task, number)

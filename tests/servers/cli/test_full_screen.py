@@ -103,6 +103,9 @@ def test_it_is_drawn_again_for_another_size(shell: Shell, nodes: Servers) -> Non
         terminal.resize(60)
         _, _, drawn = terminal.until(*SHOWN).rpartition("\x1b[H")
         assert max(map(len, rows(drawn))) <= 60
+        terminal.resize(61)
+        terminal.until(*SHOWN)
+        assert "Traceback" not in terminal.shown
         terminal.type("q")
         terminal.ended(0)
         assert_restored(terminal)
