@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Generic, NoReturn, Self, TypedDict, TypeVar, Unpack, cast
+from typing import Generic, NoReturn, Self, TypedDict, TypeVar, Unpack
 
 from quorlock._api.health import is_ready
 from quorlock._api.session import Session
@@ -113,8 +113,7 @@ class RedlockBase(ABC, Generic[D]):
         """
         from quorlock._settings.environment import made  # here: most programs name the nodes
 
-        names = cast("Any", cls.__init__).__kwdefaults__
-        return made(cls, names, settings)
+        return made(cls, RedlockSettings.__annotations__, settings)
 
     @abstractmethod
     def _driver(self, nodes: tuple[Node, ...], policy: Policy) -> D:

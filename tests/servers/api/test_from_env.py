@@ -11,6 +11,7 @@ import pytest
 import quorlock
 import quorlock.asyncio as aio
 from quorlock import ConfigError
+from quorlock._api.redlock import RedlockSettings
 from quorlock.testing.memory import MemoryNodes
 
 if TYPE_CHECKING:
@@ -166,3 +167,23 @@ def test_the_reader_is_loaded_when_it_is_used() -> None:
     )
     environment = {"QUORLOCK_NODES": "redis://127.0.0.1:1"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+@pytest.mark.parametrize("face", REDLOCKS.values(), ids=REDLOCKS)
+def test_the_keyword_arguments_are_those_of_the_class(face: Any) -> None:
+    """The environment and `from_env` know the arguments of `Redlock`, in this order."""
+    assert list(RedlockSettings.__annotations__) == list(face.__init__.__kwdefaults__)
+
+
+@pytest.mark.parametrize("face", REDLOCKS.values(), ids=REDLOCKS)
+def test_a_class_with_its_own_arguments(face: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subclass whose `__init__` has no keyword arguments is made from the nodes."""
+
+    class Fixed(face):  # type: ignore[misc]
+        def __init__(self, nodes: Any) -> None:
+            super().__init__(nodes, ttl=3.0)
+
+    monkeypatch.setenv("QUORLOCK_NODES", "memory://fixed")
+    redlock = Fixed.from_env()
+    assert isinstance(redlock, Fixed)
+    assert redlock.lock("x").ttl == 3.0
