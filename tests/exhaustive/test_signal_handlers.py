@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import logging
 import random
 import subprocess
@@ -325,6 +326,66 @@ def test_asyncio_continues(
         else:
             pytest.fail("it never completes")
         runner.run(redlock.close())
+
+
+class RaiserInConnector(Raiser):
+    """Raise at the k-th line of sending a pending release over a new connection."""
+
+    def _point(self, frame: FrameType) -> None:
+        below: FrameType | None = frame
+        while below is not None and below.f_code.co_qualname != "AsyncConnector._send":
+            below = below.f_back
+        if below is not None:
+            super()._point(frame)
+
+
+@pytest.mark.parametrize("error", [SoftLimit, KeyboardInterrupt])
+def test_asyncio_interrupted_in_a_pending_release(
+    nodes: Servers, error: type[BaseException], caplog: Any
+) -> None:
+    """The task that sends it may be between its request's entry in the queue and its bytes: every
+    later reply on this connection would be taken for that of the request before.
+    """
+    caplog.set_level(logging.CRITICAL, "asyncio")
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        redlock = runner.run(opened(nodes))
+        for k in itertools.count(1):
+            runner.run(all_up(redlock))
+            lease = runner.run(redlock.lock(RESOURCE, timeout=2.0).acquire())
+            at = RaiserInConnector(k, error)
+            nodes[4].execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            task = loop.create_task(lease.release())
+            began = time.monotonic()
+            with at:
+                while not (task.done() and (at.where or not is_unconfirmed(redlock))):
+                    with contextlib.suppress(error):
+                        loop.run_until_complete(asyncio.sleep(0.001))
+                    assert time.monotonic() - began < 5, f"{k}: {at.where}: it hangs"
+            run_ready(loop, error)
+            where = f"{k}: {at.where}"
+            runner.run(is_clean(nodes, where))
+            assert runner.run(until_async(lambda: not is_unconfirmed(redlock))), where
+            for _ in range(3):
+                runner.run(cycle(redlock, "afterwards"))
+            assert not [node.why for node in redlock.nodes if "unexpected" in node.why], where
+            if not at.where:
+                break
+        assert k > 10
+        runner.run(redlock.close())
+
+
+async def all_up(redlock: aio.Redlock) -> None:
+    async def is_so() -> bool:
+        await cycle(redlock, "warm")
+        return all(node.up for node in redlock.nodes)
+
+    assert await until_async(is_so, 5.0), redlock.nodes
+
+
+def is_unconfirmed(redlock: aio.Redlock) -> bool:
+    states = redlock._session.driver.node_states.all
+    return any(state.pending_releases.has_unconfirmed() for state in states)
 
 
 def run_ready(loop: asyncio.AbstractEventLoop, error: type[BaseException]) -> None:

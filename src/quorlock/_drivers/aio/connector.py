@@ -131,11 +131,14 @@ class AsyncConnector:
     async def _work(self) -> None:
         try:
             await self._work_on()
-        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+        except (asyncio.CancelledError, GeneratorExit):
             raise
-        except BaseException as error:  # noqa: BLE001 (the callers get it)
+        except BaseException as error:
+            # A request may be in the queue of a connection without its bytes being sent.
             self.on_interrupt(error)
             asyncio.get_running_loop().call_soon(self.wake)  # a new task replaces this one
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise  # these end the loop; the callers get the others
 
     async def _work_on(self) -> None:
         while True:
