@@ -328,12 +328,16 @@ def test_asyncio_continues(
         runner.run(redlock.close())
 
 
-class RaiserInConnector(Raiser):
-    """Raise at the k-th line of sending a pending release over a new connection."""
+class RaiserBelow(Raiser):
+    """Raise at the k-th line of this function and those that it calls."""
+
+    def __init__(self, k: int, error: type[BaseException], name: str) -> None:
+        super().__init__(k, error)
+        self._name = name
 
     def _point(self, frame: FrameType) -> None:
         below: FrameType | None = frame
-        while below is not None and below.f_code.co_qualname != "AsyncConnector._send":
+        while below is not None and below.f_code.co_qualname != self._name:
             below = below.f_back
         if below is not None:
             super()._point(frame)
@@ -353,26 +357,81 @@ def test_asyncio_interrupted_in_a_pending_release(
         for k in itertools.count(1):
             runner.run(all_up(redlock))
             lease = runner.run(redlock.lock(RESOURCE, timeout=2.0).acquire())
-            at = RaiserInConnector(k, error)
+            at = RaiserBelow(k, error, "AsyncConnector._send")
             nodes[4].execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
             task = loop.create_task(lease.release())
-            began = time.monotonic()
             with at:
-                while not (task.done() and (at.where or not is_unconfirmed(redlock))):
-                    with contextlib.suppress(error):
-                        loop.run_until_complete(asyncio.sleep(0.001))
-                    assert time.monotonic() - began < 5, f"{k}: {at.where}: it hangs"
-            run_ready(loop, error)
-            where = f"{k}: {at.where}"
-            runner.run(is_clean(nodes, where))
-            assert runner.run(until_async(lambda: not is_unconfirmed(redlock))), where
-            for _ in range(3):
-                runner.run(cycle(redlock, "afterwards"))
-            assert not [node.why for node in redlock.nodes if "unexpected" in node.why], where
+                run_while(
+                    loop,
+                    error,
+                    lambda: not task.done() or (not at.where and is_unconfirmed(redlock)),  # noqa: B023
+                )
+            goes_on(runner, nodes, redlock, error, f"{k}: {at.where}")
             if not at.where:
                 break
         assert k > 10
         runner.run(redlock.close())
+
+
+@pytest.mark.parametrize("error", [SoftLimit, KeyboardInterrupt])
+def test_asyncio_interrupted_by_the_release_of_another_loop(
+    nodes: Servers, error: type[BaseException], caplog: Any
+) -> None:
+    """Its acquire has no reply here, so the release is sent here, too, in a callback."""
+    caplog.set_level(logging.CRITICAL, "asyncio")
+    stride = 1 if THOROUGH else 9
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        redlock = runner.run(opened(nodes))
+        for k in itertools.count(random.randint(1, stride), stride):
+            runner.run(all_up(redlock))
+            assert until(lambda: not nodes[4].keys(), 5)
+            nodes[4].stop()
+            lease = runner.run(redlock.lock(RESOURCE, timeout=2.0).acquire())
+            at = RaiserBelow(k, error, "AsyncConnector.follow")
+            other = threading.Thread(target=asyncio.run, args=(released(lease),))
+            with at:
+                other.start()
+                run_while(loop, error, other.is_alive)
+            other.join()
+            nodes[4].cont()
+            goes_on(runner, nodes, redlock, error, f"{k}: {at.where}")
+            if not at.where:
+                break
+        assert k > 10
+        runner.run(redlock.close())
+
+
+async def released(lease: aio.Lease) -> bool:
+    return await lease.release()
+
+
+def run_while(
+    loop: asyncio.AbstractEventLoop, error: type[BaseException], is_busy: Callable[[], bool]
+) -> None:
+    """Run the loop, through exceptions that leave it."""
+    end = time.monotonic() + 5
+    while is_busy():
+        with contextlib.suppress(error):
+            loop.run_until_complete(asyncio.sleep(0.001))
+        run_ready(loop, error)
+        assert time.monotonic() < end, "it hangs"
+
+
+def goes_on(
+    runner: asyncio.Runner,
+    nodes: Servers,
+    redlock: aio.Redlock,
+    error: type[BaseException],
+    where: str,
+) -> None:
+    """The loop and the Redlock go on: no key is left, and every reply belongs to its request."""
+    run_ready(runner.get_loop(), error)
+    runner.run(is_clean(nodes, where))
+    assert runner.run(until_async(lambda: not is_unconfirmed(redlock))), where
+    for _ in range(3):
+        runner.run(cycle(redlock, "afterwards"))
+    assert not [node.why for node in redlock.nodes if "unexpected" in node.why], where
 
 
 async def all_up(redlock: aio.Redlock) -> None:

@@ -208,8 +208,14 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         requests.
         """
         with contextlib.suppress(RuntimeError):  # the loop is closed, and the connection with it
-            give_up = partial(self._mark_lost, text, blame=False)
-            self.closed.get_loop().call_soon_threadsafe(give_up)
+            self.closed.get_loop().call_soon_threadsafe(self._give_up, text)
+
+    def _give_up(self, text: str) -> None:
+        try:
+            self._mark_lost(text, blame=False)
+        except BaseException as error:
+            if not self._owner.on_interrupt(error):
+                raise
 
     def close(self) -> None:
         """Close the connection when everything has been sent."""

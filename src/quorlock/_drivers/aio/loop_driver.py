@@ -175,7 +175,8 @@ class LoopDriver:
         """
         for other in behind.paths:
             if isinstance(other, LoopDriver) and other is not self:
-                call_in(other.loop, partial(other.connectors[index].follow, release))
+                follow = other.connectors[index].follow
+                call_in(other.loop, partial(other.guarded, follow, release))
 
     def node(self, index: int) -> NodeState:
         """Return the state of a node, for `route`."""
