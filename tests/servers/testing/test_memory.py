@@ -241,11 +241,11 @@ async def test_a_hung_minority(face: Face, nodes: MemoryNodes) -> None:
             assert await sees_all(redlock)
             hung.hang()
             began = quorlock.now()
-            for turn in range(40):
+            for turn in range(10):  # fewer than the bytes that a node may leave unread
                 lease = await redlock.lock(f"cycle:{turn}").acquire(timeout=0)
                 assert await lease.release() is True
             took = quorlock.now() - began
-            assert took < 40 * SETTINGS["node_timeout"] / 4
+            assert took < 10 * SETTINGS["node_timeout"] / 4
             async with redlock.lock("a", timeout=0) as lease:
                 await lease.extend(20)
                 assert hung.keys() == []

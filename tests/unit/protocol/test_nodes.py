@@ -378,7 +378,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("host", {"host": b"a"}, "must be a str"),
     ("host", {"host": "a b"}, "blank"),
     ("host", {"host": "a\x00"}, "control"),
-    ("host", {"host": "a:6379"}, "the port is an argument of its own"),
+    ("host", {"host": "a:6379"}, "the port is a separate argument"),
     ("host", {"host": "[::1]"}, "without brackets"),
     ("host", {"host": f"redis://u:{CANARY}@a"}, "Node.from_url"),
     ("port", {"port": 0}, "1 to 65535"),
