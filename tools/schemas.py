@@ -53,7 +53,8 @@ def _value(schema: dict[str, Any]) -> str:
         return f"[{name}](#{name})"
     if choices := schema.get("enum"):
         return ", ".join(f"`{json.dumps(choice)}`" for choice in choices)
-    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    kind: Any = schema["type"]
+    kinds: list[str] = [kind] if isinstance(kind, str) else kind
     if "array" in kinds:
         return f"array of {_value(schema['items'])}" + (" or null" if "null" in kinds else "")
     return " or ".join(kinds)
