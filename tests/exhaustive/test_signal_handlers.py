@@ -366,7 +366,7 @@ def test_asyncio_interrupted_in_a_pending_release(
                     error,
                     lambda: not task.done() or (not at.where and is_unconfirmed(redlock)),  # noqa: B023
                 )
-            goes_on(runner, nodes, redlock, error, f"{k}: {at.where}")
+            check_after(runner, nodes, redlock, error, f"{k}: {at.where}")
             if not at.where:
                 break
         assert k > 10
@@ -377,7 +377,7 @@ def test_asyncio_interrupted_in_a_pending_release(
 def test_asyncio_interrupted_by_the_release_of_another_loop(
     nodes: Servers, error: type[BaseException], caplog: Any
 ) -> None:
-    """Its acquire has no reply here, so the release is sent here, too, in a callback."""
+    """A callback sends the release here too, since its acquire has no reply yet."""
     caplog.set_level(logging.CRITICAL, "asyncio")
     stride = 1 if THOROUGH else 9
     with asyncio.Runner() as runner:
@@ -395,7 +395,7 @@ def test_asyncio_interrupted_by_the_release_of_another_loop(
                 run_while(loop, error, other.is_alive)
             other.join()
             nodes[4].cont()
-            goes_on(runner, nodes, redlock, error, f"{k}: {at.where}")
+            check_after(runner, nodes, redlock, error, f"{k}: {at.where}")
             if not at.where:
                 break
         assert k > 10
@@ -418,14 +418,14 @@ def run_while(
         assert time.monotonic() < end, "it hangs"
 
 
-def goes_on(
+def check_after(
     runner: asyncio.Runner,
     nodes: Servers,
     redlock: aio.Redlock,
     error: type[BaseException],
     where: str,
 ) -> None:
-    """The loop and the Redlock go on: no key is left, and every reply belongs to its request."""
+    """Check the loop and the Redlock: no key is left, and every reply belongs to its request."""
     run_ready(runner.get_loop(), error)
     runner.run(is_clean(nodes, where))
     assert runner.run(until_async(lambda: not is_unconfirmed(redlock))), where
