@@ -3,12 +3,24 @@
 import math
 import os
 import signal
-import threading
 import time
 
 from quorlock import AcquireStopped, Lease, LeaseLost, NodeError, QuorumUnreachable, Redlock
 
-stop = threading.Event()
+
+class Stop:
+    """An event without a lock, for signal handlers: a second signal may interrupt the first."""
+
+    requested = False
+
+    def set(self, *_: object) -> None:
+        self.requested = True
+
+    def is_set(self) -> bool:
+        return self.requested
+
+
+stop = Stop()
 
 
 def say(text: str) -> None:
@@ -24,7 +36,7 @@ def lead(lease: Lease) -> None:
 
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, stop.set)
     with Redlock.from_env() as redlock:
         lock = redlock.lock("leader", ttl=3.0, renew=True, max_hold=math.inf, stop=stop)
         while not stop.is_set():
