@@ -55,7 +55,9 @@ async def test_a_renewed_lease_outlives_its_ttl(face: Face, nodes: Servers) -> N
                 await asyncio.sleep(TTL / 10)
                 assert lease.held
                 assert lease.validity < TTL
-            assert holders(nodes, "a") == [lease.token.encode()] * 5
+            # A node that was late for one extension gets its key back with the next one.
+            everywhere = [lease.token.encode()] * 5
+            assert await until_async(lambda: holders(nodes, "a") == everywhere, TTL)
             assert loop_drivers() == ["quorlock renewal"]
         assert left_over(nodes) == {}
         assert await until_async(lambda: not loop_drivers())
