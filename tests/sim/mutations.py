@@ -137,9 +137,7 @@ def _attempt(
             yield Commit(won)
             return won
         return (
-            yield from redlock._release_failed_attempt(
-                request.key, token, tally, sent_round, policy
-            )
+            yield from redlock._release_failed_attempt(request, token, tally, sent_round, policy)
         )
     except GeneratorExit:
         raise
@@ -148,25 +146,16 @@ def _attempt(
         raise
 
 
-def elapsed_not_subtracted(
-    request: AcquireRequest, policy: Policy, entropy: Any, _stop: object = None
-) -> Any:
+def elapsed_not_subtracted(request: AcquireRequest, policy: Policy, entropy: Any) -> Any:
     return _attempt(request, policy, entropy, lambda _sent_round, decided_at: decided_at)
 
 
-def started_after_sending(
-    request: AcquireRequest, policy: Policy, entropy: Any, _stop: object = None
-) -> Any:
+def started_after_sending(request: AcquireRequest, policy: Policy, entropy: Any) -> Any:
     return _attempt(request, policy, entropy, lambda sent_round, _decided_at: sent_round.sent_at)
 
 
 def give_back_to_granters(
-    key: bytes,
-    token: bytes,
-    tally: Tally,
-    sent_round: SentRound,
-    policy: Policy,
-    _stop: object = None,
+    request: AcquireRequest, token: bytes, tally: Tally, sent_round: SentRound, policy: Policy
 ) -> Flow[AttemptFailed]:
     """Only those that said yes are asked to release."""
     granted = sum(
@@ -174,7 +163,9 @@ def give_back_to_granters(
         for node, answer in enumerate(tally.answers)
         if answer is not None and answer.vote is Vote.GRANTED
     )
-    return (yield from _give_back(key, token, tally, sent_round._replace(nodes=granted), policy))
+    return (
+        yield from _give_back(request, token, tally, sent_round._replace(nodes=granted), policy)
+    )
 
 
 _give_back = redlock._release_failed_attempt

@@ -63,7 +63,7 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
         terms: RenewalOptions,
         stop: StopEvent | None,
     ) -> None:
-        self._fencing = fencing is not False and session.policy.checked_fencing(fencing)
+        self._fencing = session.policy.checked_fencing(fencing)
         self._wait = timeout_of(timeout)
         self._session = session
         self._key = session.policy.key(resource)
@@ -94,9 +94,11 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
         """The time to wait for the lock: seconds, None without limit, 0 for one attempt."""
         return self._timeout
 
-    def _request(self, timeout: Timeout) -> AcquireRequest:
+    def _request(self, timeout: Timeout, stop: StopEvent | None = None) -> AcquireRequest:
         wait = self._wait if timeout is OWN_TIMEOUT else timeout_of(timeout)
-        return AcquireRequest(self._resource, self._key, self._ttl_ms, now(), wait, self._fencing)
+        return AcquireRequest(
+            self._resource, self._key, self._ttl_ms, now(), wait, self._fencing, stop
+        )
 
     def _lease(self, granted: Acquired) -> L:
         session = self._session

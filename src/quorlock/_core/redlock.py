@@ -53,6 +53,7 @@ class AcquireRequest(NamedTuple):
     asked_at: Instant
     timeout: Duration | None  # None: no limit; 0: one attempt
     fencing: bool = False
+    stop: StopEvent | None = None  # ends the call when it is set
 
 
 # --- acquire ---------------------------------------------------------------------------------
@@ -65,9 +66,7 @@ _NO_OUTAGE = (*_WORTH_RETRYING, FailureReason.QUARANTINED)
 _ERRORS = (FailureReason.FAULTY, FailureReason.FORBIDDEN)
 
 
-def acquire(
-    request: AcquireRequest, policy: Policy, entropy: Entropy, stop: StopEvent | None = None
-) -> Flow[Acquired]:
+def acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired]:
     """Attempt until granted, until `stop` is set, or until waiting longer makes no sense.
 
     An attempt that has begun is completed: its lease is returned if it wins.
@@ -82,8 +81,9 @@ def acquire(
     attempts = 0
     outage_since: Instant | None = None
     last: AttemptFailed | None = None
+    stop = request.stop
     while stop is None or not stop.is_set():
-        outcome = yield from attempt(request, policy, entropy, stop)
+        outcome = yield from attempt(request, policy, entropy)
         if isinstance(outcome, Acquired):
             return outcome
         last = outcome
@@ -114,7 +114,7 @@ def try_acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Fl
 
 
 def attempt(
-    request: AcquireRequest, policy: Policy, entropy: Entropy, stop: StopEvent | None = None
+    request: AcquireRequest, policy: Policy, entropy: Entropy
 ) -> Flow[Acquired | AttemptFailed]:
     """Run one acquire round and, if it did not win, its release on all nodes."""
     # A fresh token for every attempt: a late release of an older attempt must not be able to delete
@@ -129,7 +129,7 @@ def attempt(
         acquire = fencing.acquire_command(
             request.key, token, request.ttl_ms, policy, fenced=request.fencing
         )
-        sent_round: SentRound = yield Send(acquire, None, by, FOR_EVER, None, stop)
+        sent_round: SentRound = yield Send(acquire, None, by, FOR_EVER, None, request.stop)
         sent = sent_round
         tally = Tally(policy.n, sent_round.round)
         decided_at = yield from _collect_until_decided(
@@ -151,9 +151,7 @@ def attempt(
                 yield Commit(won)
                 return won
         # Step 5: unlock all nodes, also those that refused or did not reply (rule 5).
-        return (
-            yield from _release_failed_attempt(request.key, token, tally, sent_round, policy, stop)
-        )
+        return (yield from _release_failed_attempt(request, token, tally, sent_round, policy))
     except GeneratorExit:
         raise
     except BaseException:
@@ -173,15 +171,10 @@ def release_without_waiting(key: bytes, token: bytes, target: Target | None) -> 
 
 
 def _release_failed_attempt(
-    key: bytes,
-    token: bytes,
-    tally: Tally,
-    sent_round: SentRound,
-    policy: Policy,
-    stop: StopEvent | None = None,
+    request: AcquireRequest, token: bytes, tally: Tally, sent_round: SentRound, policy: Policy
 ) -> Flow[AttemptFailed]:
     """Release on all nodes; collect enough replies to classify the failure."""
-    back = yield Send(Release(key, token), sent_round.target, stop=stop)
+    back = yield Send(Release(request.key, token), sent_round.target, stop=request.stop)
     backs = Tally(policy.n, back.round)
     until = back.sent_at + policy.node_timeout
     ended = back.sent_at

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 # and drops the rest: the release of an acquire must be among what it reads.  So a node with this
 # many unread bytes gets no new acquires. The releases of those that were sent fit into the rest.
 UNREAD_MAX = 6 * 1024
-# This many of the longest acquires, and their releases, are less than 16 KiB.
-FEW = 7
+# Fewer pending requests than this need no count: with their releases they fit, however long.
+UNCOUNTED_MAX = 7
 # The first of each on a connection is sent in full: NOSCRIPT would cost another round trip.
 _FENCING = (ScriptedAcquire, IssueFence)
 # An acquire may have been granted; a release may not have been carried out.
@@ -186,7 +186,7 @@ class RequestPipeline:
 
     def is_backlogged(self, at: Instant) -> bool:
         """Return True if a new acquire could be cut off from its release; see UNREAD_MAX."""
-        if len(self.pending) < FEW or not self._is_silent(at):
+        if len(self.pending) < UNCOUNTED_MAX or not self._is_silent(at):
             return False
         # Until the next reply, it can only become more.
         if self._full_since != self.replied_at and size_of(tuple(self.pending)) > UNREAD_MAX:

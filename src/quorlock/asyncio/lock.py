@@ -73,7 +73,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         """
         session = self._session
         stop = self._stop if stop is None else checked_stop(stop)
-        flow = flows.acquire(self._request(timeout), session.policy, session.entropy, stop)
+        flow = flows.acquire(self._request(timeout, stop), session.policy, session.entropy)
         return await session.driver.run_and_claim(flow, self._lease)
 
     async def try_acquire(self) -> Lease | None:

@@ -59,14 +59,14 @@ CORE = [
     Mutant(
         "token-once-for-all-attempts",
         "_core/redlock.py",
-        "        outcome = yield from attempt(request, policy, entropy, stop)\n"
+        "        outcome = yield from attempt(request, policy, entropy)\n"
         "        if isinstance(outcome, Acquired):\n"
         "            return outcome\n"
         "        last = outcome\n"
         "        attempts += 1\n",
         "        token_of = entropy.token() if not attempts else token_of\n"
         "        entropy.token = lambda: token_of  # type: ignore[method-assign]\n"
-        "        outcome = yield from attempt(request, policy, entropy, stop)\n"
+        "        outcome = yield from attempt(request, policy, entropy)\n"
         "        if isinstance(outcome, Acquired):\n"
         "            return outcome\n"
         "        last = outcome\n"

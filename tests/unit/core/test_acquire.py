@@ -311,7 +311,8 @@ class At:
 def stopped(script: Script, at: int, timeout: float | None = None) -> AcquireStopped:
     """Run an acquire with an event that is set so many ms after its start."""
     policy = policy_of(script.n)
-    flow = acquire(request_of(policy, timeout), policy, Dice(), At(script, START + ms(at)))
+    request = request_of(policy, timeout)._replace(stop=At(script, START + ms(at)))
+    flow = acquire(request, policy, Dice())
     with pytest.raises(AcquireStopped) as caught:
         script.run(flow)
     return caught.value
@@ -345,7 +346,7 @@ def test_the_event_and_the_timeout_in_one_attempt() -> None:
 def test_an_attempt_that_wins_is_not_thrown_away() -> None:
     """The event was set while the nodes replied: the caller has the lease."""
     script, policy = Script([[yes(5)] * 3]), policy_of(3)
-    flow = acquire(request_of(policy), policy, Dice(), At(script, START + ms(1)))
+    flow = acquire(request_of(policy)._replace(stop=At(script, START + ms(1))), policy, Dice())
     assert isinstance(script.run(flow), Acquired)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from quorlock._core.commands import ACQUIRES, Acquire, Command, Release
 from quorlock._core.rounds import replied
 from quorlock._core.votes import GRANTED
-from quorlock._protocol.pipeline import FEW, UNREAD_MAX, size_of
+from quorlock._protocol.pipeline import UNCOUNTED_MAX, UNREAD_MAX, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ class SharedPipeline:
         self.outgoing.clear()
         for connection in self.connections:
             connection.write(data)
-        return len(self._rounds) >= FEW and self._exclude_backlogged(at)
+        return len(self._rounds) >= UNCOUNTED_MAX and self._exclude_backlogged(at)
 
     def _exclude_backlogged(self, at: Instant) -> bool:
         """Exclude nodes whose unread bytes exceed UNREAD_MAX; return whether there is one.
@@ -89,7 +89,7 @@ class SharedPipeline:
         tolerated = usual * (2 if usual <= _BURST else 4)
         for connection, mark in zip(self.connections, self._marks, strict=True):
             behind, pipeline = len(rounds) - mark, connection.pipeline
-            if behind < FEW:
+            if behind < UNCOUNTED_MAX:
                 continue
             silent_since = max(pipeline.replied_at, connection.oldest_asked_at(at))
             is_late = behind >= tolerated or at - silent_since > pipeline.max_silence

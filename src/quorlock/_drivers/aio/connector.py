@@ -135,10 +135,10 @@ class AsyncConnector:
             raise
         except BaseException as error:
             # A request may be in the queue of a connection without its bytes being sent.
-            self.on_interrupt(error)
+            has_caller = self.on_interrupt(error)
             asyncio.get_running_loop().call_soon(self.wake)  # a new task replaces this one
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                raise  # these end the loop; the callers get the others
+            if not has_caller:
+                raise
 
     async def _work_on(self) -> None:
         while True:

@@ -26,7 +26,7 @@ from quorlock._core.votes import Answer
 from quorlock._drivers.clock import SLEEP_MAX, now, sleep_ms
 from quorlock._drivers.wait import is_stopped, next_look
 from quorlock._protocol.encoding import encode
-from quorlock._protocol.pipeline import FEW, PendingRequest
+from quorlock._protocol.pipeline import UNCOUNTED_MAX, PendingRequest
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class ConnectionSet:
             if (
                 sends_at_once
                 and connection is not None
-                and (not is_spared or len(connection.pending) < FEW)
+                and (not is_spared or len(connection.pending) < UNCOUNTED_MAX)
                 and connection.send(data, request)
             ) or self._ask(bit.bit_length() - 1, data, request, effect):
                 asked |= bit
