@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from quorlock._drivers.aio.flow_task import FlowTask
     from quorlock.testing.servers import Servers
 
-pytest_plugins = ["tests.harness.guards", "tests.harness.tiers"]
+pytest_plugins = ["tests.harness.guards", "tests.harness.tiers", "tests.harness.failures"]
 
 # A machine that stands still for a moment makes no property wrong; how fast they are is no test's
 # business. The blob repeats what failed elsewhere. Hypothesis' own profile for CI is not the
