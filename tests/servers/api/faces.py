@@ -21,9 +21,6 @@ from tests.harness.support.wait import until_async
 
 T = TypeVar("T")
 
-# A healthy node may take this long to answer on a machine that runs other tests as well.
-PATIENT: dict[str, Any] = {"node_timeout": 0.15}
-
 TWINS: dict[type, type] = {
     quorlock.Redlock: aio.Redlock,
     quorlock.Lock: aio.Lock,
@@ -78,7 +75,7 @@ class Face:
 
     def redlock(self, nodes: Iterable[object], **settings: Any) -> aio.Redlock:
         """A Redlock, to be entered with `async with`."""
-        return aio.Redlock(nodes, **PATIENT | settings)
+        return aio.Redlock(nodes, **settings)
 
     async def crowd(
         self, count: int, work: Callable[[int], Coroutine[Any, Any, T]]
@@ -105,7 +102,7 @@ class BlockingFace(Face):
     name = "blocking"
 
     def redlock(self, nodes: Iterable[object], **settings: Any) -> aio.Redlock:
-        return cast(aio.Redlock, Awaited(quorlock.Redlock(nodes, **PATIENT | settings)))
+        return cast(aio.Redlock, Awaited(quorlock.Redlock(nodes, **settings)))
 
     async def crowd(
         self, count: int, work: Callable[[int], Coroutine[Any, Any, T]]

@@ -23,6 +23,11 @@ REDLOCKS: dict[str, Any] = {"blocking": quorlock.Redlock, "asyncio": aio.Redlock
 
 
 @pytest.fixture(autouse=True)
+def patient_default() -> None:
+    """Leave the library's default of `node_timeout`, which is seen here."""
+
+
+@pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty home and working directory, without variables."""
     for name in ("NODES", "CONFIG", "PASSWORD", "MAX_TTL", "OWNER"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import quorlock.asyncio as aio
 from quorlock import LeaseLost
 from quorlock._core import renewal_schedule
 from quorlock.testing.servers import Server, Servers, find_binary
+from tests.harness.support.resp import Argument, Talk
 from tests.harness.support.stats import scripts_asked
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, holders, raises, steal, wipe
@@ -75,27 +77,45 @@ def next_due(lease: aio.Lease) -> float:
     return lease.valid_until - 0.7 * TTL
 
 
+def at_once(nodes: list[Server], *commands: tuple[Argument, ...]) -> list[Any]:
+    """Execute commands on several nodes before renewal asks any of them; return the last replies.
+
+    One node after the other, the first one's invalidation would begin a check, which restores the
+    key there before the others have lost it. The commands wait in the sockets of stopped nodes:
+    all are executed before any request that comes later.
+    """
+    with ExitStack() as stack:
+        talks = [stack.enter_context(Talk(node.path)) for node in nodes]
+        for talk in talks:
+            assert talk.ask("PING") == b"PONG"  # accepted: it reads in the order of arrival
+        for node in nodes:
+            node.stop()
+        for talk in talks:
+            for command in commands:
+                talk.send(*command)
+        for node in nodes:
+            node.cont()
+        return [[talk.read() for _ in commands][-1] for talk in talks]
+
+
 def flush(nodes: list[Server]) -> None:
-    for node in nodes:
-        node.execute("FLUSHALL")
+    at_once(nodes, ("FLUSHALL",))
 
 
 def delete(nodes: list[Server]) -> None:
-    wipe(nodes, "a")
+    at_once(nodes, ("DEL", "a"))
 
 
 def take(nodes: list[Server]) -> None:
-    wipe(nodes, "a")
-    steal(nodes, "a")
+    at_once(nodes, ("DEL", "a"), ("SET", "a", "theirs", "PX", 60_000))
 
 
 def evict(nodes: list[Server]) -> None:
     """Evict keys like a server that is full."""
+    full = ("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"), ("CONFIG", "SET", "maxmemory", 1)
+    assert at_once(nodes, *full, ("GET", "a")) == [None] * len(nodes)
     for node in nodes:
-        node.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-        node.execute("CONFIG", "SET", "maxmemory", "1")
-        assert node.execute("GET", "a") is None
-        node.execute("CONFIG", "SET", "maxmemory", "0")
+        node.execute("CONFIG", "SET", "maxmemory", 0)
 
 
 @pytest.mark.parametrize(

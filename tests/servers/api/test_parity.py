@@ -22,6 +22,11 @@ ONLY_ASYNCIO = {("Redlock", "lock"): {"on_lost"}, ("Redlock", "adopt"): {"on_los
 SAME = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
 
 
+@pytest.fixture(autouse=True)
+def patient_default() -> None:
+    """Leave the library's default of `node_timeout`, which is seen here."""
+
+
 def public(kind: type) -> dict[str, Any]:
     """Return the public methods and attributes of a class, by their names in the blocking API."""
     refused = (vars(BlockingObject), vars(AsyncioObject))

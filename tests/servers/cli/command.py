@@ -16,6 +16,7 @@ from tests.servers.api.faces import holders
 
 SRC = Path(quorlock.__file__).parents[1]
 COMMAND = (sys.executable, "-m", "quorlock")
+PATIENT = Path(__file__).with_name("patient.toml")
 PATIENCE = 30.0  # a bound for what must happen at once; nothing is measured by it
 
 
@@ -29,6 +30,11 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(SRC), "HOME": str(home), "COLUMNS": "80"} | variables
 
 
+def named(urls: list[str]) -> dict[str, str]:
+    """Return the variables that name nodes, and settings with patience for these."""
+    return {"QUORLOCK_NODES": ",".join(urls), "QUORLOCK_CONFIG": str(PATIENT)}
+
+
 class Shell:
     """A place to run commands: the environment names these nodes, a folder is home and working
     directory.
@@ -36,7 +42,7 @@ class Shell:
 
     def __init__(self, home: Path, urls: list[str] | None = None) -> None:
         self.home = home
-        self.variables = {"QUORLOCK_NODES": ",".join(urls)} if urls else {}
+        self.variables = named(urls) if urls else {}
 
     def be_patient(self) -> None:
         """Let its commands wait longer for nodes: a busy test machine is slower than a network."""
@@ -88,6 +94,14 @@ class Shell:
         assert (done.returncode, done.stdout) == (status, ""), done
         assert "Traceback" not in done.stderr
         return done.stderr
+
+
+def keys_stay(nodes: Iterable[Server]) -> bool:
+    """Return whether a node keeps a key: a release is over when a quorum has replied, and the
+    other nodes follow.
+    """
+    nodes = [node for node in nodes if not node.stopped]
+    return not until(lambda: not any(node.keys() for node in nodes))
 
 
 def at_last(nodes: Iterable[Server], resource: str, *tokens: str | None) -> bool:

@@ -10,7 +10,7 @@ from tests.servers.cli.command import Shell
 
 def use(nodes: Servers, count: int) -> None:
     urls = [server.url for server in nodes[:count]]
-    with Redlock(urls, ttl=0.3, max_ttl=0.3) as redlock:
+    with Redlock(urls, ttl=0.3, max_ttl=0.3, node_timeout=0.1) as redlock:
         redlock.lock("x").acquire(timeout=5.0).release()
 
 

@@ -19,7 +19,7 @@ from quorlock._cli import config, exit_status
 from quorlock.testing.servers import Servers
 from tests.harness.support.pids import is_gone
 from tests.harness.support.wait import until
-from tests.servers.cli.command import COMMAND, PATIENCE
+from tests.servers.cli.command import COMMAND, PATIENCE, keys_stay
 from tests.servers.cli.terminal import PROMPT, Terminal
 
 if TYPE_CHECKING:
@@ -45,10 +45,6 @@ def sh(script: str, shell: Shell) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def keys(nodes: Servers) -> bool:
-    return any(node.keys() for node in nodes)
-
-
 # --- streams ---------------------------------------------------------------------------------
 
 
@@ -62,7 +58,7 @@ def test_with_streams_closed_the_command_runs(closed: str, shell: Shell, nodes: 
     assert (said == "") == (">&-" in closed.split())
     assert (complained == "") == ("2>&-" in closed)
     assert "Traceback" not in complained
-    assert not keys(nodes)
+    assert not keys_stay(nodes)
 
 
 @pytest.mark.parametrize("full", ["2>/dev/full", "2>&-"])
@@ -82,7 +78,7 @@ def test_what_cannot_be_said_changes_nothing(
 ) -> None:
     """A log on a full disk, say."""
     assert sh(f"{QUORLOCK} run x {words} {full}", shell)[0] == status
-    assert not keys(nodes)
+    assert not keys_stay(nodes)
 
 
 @pytest.mark.parametrize("nowhere", [">&-", ">/dev/full"])
@@ -92,7 +88,7 @@ def test_a_lock_whose_token_cannot_be_printed_is_released(
     status, _, complained = sh(f"{QUORLOCK} acquire x {nowhere}", shell)
     assert status == exit_status.EX_IOERR
     assert "Traceback" not in complained
-    assert not keys(nodes)
+    assert not keys_stay(nodes)
 
 
 # --- getting away ----------------------------------------------------------------------------
@@ -150,7 +146,7 @@ def test_none_gets_away_when_the_lease_is_over(
     left = [pid for pid in fugitive.pids() if not is_gone(pid)]
     assert (done.returncode, left) == (exit_status.EX_LOST, [])
     assert fugitive.pids()
-    assert not keys(nodes)
+    assert not keys_stay(nodes)
 
 
 @needs_linux
@@ -234,7 +230,7 @@ def test_a_command_that_became_another_user_is_waited_for(shell: Shell, nodes: S
     status, _, complained = sh(script, shell)
     assert status == exit_status.EX_LOST
     assert "Traceback" not in complained
-    assert not keys(nodes)
+    assert not keys_stay(nodes)
 
 
 # --- a terminal ------------------------------------------------------------------------------
@@ -291,7 +287,7 @@ def test_too_few_descriptors_are_said_so(shell: Shell, nodes: Servers) -> None:
     assert (status, said) in [(exit_status.EX_OSERR, ""), (exit_status.EX_UNAVAILABLE, "")]
     assert "too many open files" in complained.lower()
     assert "Traceback" not in complained
-    assert not keys(nodes)
+    assert not keys_stay(nodes)
 
 
 def test_so_are_too_few_threads(shell: Shell, nodes: Servers) -> None:
@@ -302,7 +298,7 @@ def test_so_are_too_few_threads(shell: Shell, nodes: Servers) -> None:
     assert (done.returncode, done.stdout) == (exit_status.EX_OSERR, "")
     assert "can't start new thread" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not keys(nodes)
+    assert not keys_stay(nodes)
 
 
 NO_RENEWAL = """\
@@ -359,7 +355,7 @@ def test_a_run_in_a_run_learns_where_its_nodes_went(shell: Shell, locked_nodes: 
     """QUORLOCK_NODES is handed on, unless a URL has a password; a file's name always is."""
     inner = [*COMMAND, "run", "y", "--", "echo", "inner"]
     assert shell.answer("run", "x", "--", *inner) == "inner"
-    given = {"QUORLOCK_NODES": ",".join(locked_nodes.urls)}
+    given = {"QUORLOCK_NODES": ",".join(locked_nodes.urls), "QUORLOCK_CONFIG": ""}
     done = shell.run("run", "x", "--", *inner, given=given)
     assert done.returncode == exit_status.EX_CONFIG
     assert "removes QUORLOCK_NODES from its command's environment" in done.stderr
@@ -457,4 +453,4 @@ def test_from_xargs_they_take_turns(shell: Shell) -> None:
 def test_under_timeout_it_passes_term_on(shell: Shell, nodes: Servers) -> None:
     status, _, complained = sh(f"timeout 1 {QUORLOCK} run x -- sleep 1000", shell)
     assert (status, complained) == (124, "")
-    assert not keys(nodes)
+    assert not keys_stay(nodes)

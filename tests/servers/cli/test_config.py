@@ -328,6 +328,7 @@ def test_a_longer_lease_needs_only_the_option(shell: Shell) -> None:
 
 
 def test_a_file_that_is_not_read_is_named_where_it_matters(shell: Shell) -> None:
+    del shell.variables["QUORLOCK_CONFIG"]
     (shell.home / "quorlock.toml").write_text('max_ttl = "1h"\n')
     note = "quorlock.toml is not read, because QUORLOCK_NODES names the nodes"
     assert note in shell.complaint(EX_USAGE, "acquire", "a", "--ttl", "1h")

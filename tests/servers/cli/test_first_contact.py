@@ -56,7 +56,7 @@ LINES = (
     ),
     Line("quorlock run nightly --ttl 10 -- echo hi", 0, "hi"),
     Line("quorlock run nightly --ttl abc -- true", 64, "--ttl: 'abc' is no duration", "see"),
-    Line("quorlock run nightly --ttl 1ms -- true", 64, "--ttl 1ms: shorter than 150ms", "give at"),
+    Line("quorlock run nightly --ttl 1ms -- true", 64, "--ttl 1ms: shorter than 900ms", "give at"),
     Line("quorlock run nightly --ttl 0 -- true", 64, "--ttl 0s: give seconds above 0"),
     Line(
         "quorlock run nightly --max-hold 2s -- true", 64, "shorter than the ttl (10s)", "give --ttl"

@@ -159,7 +159,7 @@ def test_one_node_was_tried_first_and_now_there_are_three(
 
 
 def test_it_refuses_while_clients_are_connected(bare_shell: Shell, nodes: Servers) -> None:
-    with Redlock(nodes.urls[:1], ttl=0.3, max_ttl=0.3) as redlock:
+    with Redlock(nodes.urls[:1], ttl=0.3, max_ttl=0.3, node_timeout=0.1) as redlock:
         redlock.lock("x").acquire().release()
         complaint = bare_shell.complaint(
             EX_TEMPFAIL, "nodes", "reset-config", "--yes", *at(nodes[:1])

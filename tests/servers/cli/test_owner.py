@@ -74,7 +74,7 @@ def test_the_owner_of_run_has_the_commands_name_and_no_argument(
     look = '"$@" status a --json'
     Path(shell.home, "quorlock.toml").write_text(f"nodes = {json.dumps(nodes.urls)}\n")
     words = ("/bin/sh", "-c", look, "secret-argument", *COMMAND)
-    at = {"QUORLOCK_NODES": ""}
+    at = {"QUORLOCK_NODES": "", "QUORLOCK_CONFIG": ""}
     with shell.start("run", "a", "--", *words, given=at) as process:
         output, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (0, "")

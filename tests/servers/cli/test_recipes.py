@@ -27,7 +27,7 @@ from quorlock.fencing import FenceTable
 from quorlock.testing.servers import Servers
 from tests.harness.support.pids import is_gone
 from tests.harness.support.wait import until
-from tests.servers.cli.command import PATIENCE, SRC
+from tests.servers.cli.command import PATIENCE, SRC, keys_stay
 from tools.snippets import read_blocks
 
 PAGES = Path(__file__).parents[3] / "docs" / "how-to" / "recipes"
@@ -281,7 +281,7 @@ def test_a_service_that_is_stopped_is_well(title: str, host: Host, nodes: Server
     running.terminate()
     assert str(ended(running)[0]) in section["SuccessExitStatus"].split()
     assert len(host.lines("got TERM")) == 1
-    assert not keys(nodes)
+    assert not keys_stay(nodes)
 
 
 def test_a_service_is_not_started_again_where_that_is_of_no_use(host: Host) -> None:
@@ -353,7 +353,7 @@ def test_process_1_passes_term_on_and_gives_the_lock_back(
     container.send(signal.SIGTERM)
     assert ended(container.runtime)[0] == 128 + signal.SIGTERM
     assert len(host.lines("got TERM")) == 1
-    assert not keys(nodes)
+    assert not keys_stay(nodes)
     host.log.write_text("")  # the numbers in it are not ours
 
 
@@ -436,7 +436,7 @@ def test_a_cancelled_pipeline_signals_the_deploy(title: str, host: Host, nodes: 
     step.terminate()
     assert ended(step)[0] == 143
     assert len(host.lines("got TERM")) == 1
-    assert not keys(nodes)
+    assert not keys_stay(nodes)
 
 
 def test_a_deploy_script_takes_the_lock_by_itself(host: Host, nodes: Servers) -> None:
@@ -444,7 +444,7 @@ def test_a_deploy_script_takes_the_lock_by_itself(host: Host, nodes: Servers) ->
     script = str(host.put("deploy", BLOCKS["sh deploy"]))
     both = [host.start([script, "web", "a b"]) for _ in range(2)]
     assert [ended(it) for it in both] == [(0, "deploying web a b\n", "")] * 2
-    assert not keys(nodes)
+    assert not keys_stay(nodes)
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")

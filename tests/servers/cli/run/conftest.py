@@ -16,7 +16,7 @@ import pytest
 import quorlock
 from quorlock import Redlock
 from tests.harness.support.wait import until
-from tests.servers.cli.command import PATIENCE
+from tests.servers.cli.command import PATIENCE, keys_stay, named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ class Runner:
         self.environment = {
             **{name: it for name, it in os.environ.items() if not name.startswith("QUORLOCK_NO")},
             "PYTHONPATH": str(SRC),
-            "QUORLOCK_NODES": ",".join(nodes.urls),
+            **named(nodes.urls),
         }
         self._runs: list[Run] = []
 
@@ -98,9 +98,9 @@ class Runner:
         """Return the pids of patient.py and of its children."""
         return [int(pid) for begun in self.log("begun") for pid in begun]
 
-    def keys(self) -> list[list[bytes]]:
-        """Return the key of every node."""
-        return [node.keys() for node in self.nodes if not node.stopped]
+    def keys_stay(self) -> bool:
+        """Return whether a node keeps a key."""
+        return keys_stay(self.nodes)
 
     def close(self) -> None:
         for run in self._runs:

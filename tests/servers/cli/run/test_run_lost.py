@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quorlock import Redlock
     from tests.servers.cli.run.conftest import Runner
 
-TTL = 2.0
+TTL = 4.0  # on a busy machine a command needs two seconds to begin
 KILL_AFTER = TTL / 5
 
 
@@ -101,7 +101,7 @@ def test_an_end_of_holding_ends_it(option: list[str], run: Runner, redlock: Redl
 
 
 def test_ten_ttls_under_renewal_are_not_overlapped(run: Runner) -> None:
-    ttl = 1.0
+    ttl = 2.0
     held = run.patient("x", "--ttl", f"{ttl}", does=f"{10 * ttl}")
     next_one = run.start("x", "--ttl", f"{ttl}", "-c", "cp log seen")
     assert held.end().returncode == 0
