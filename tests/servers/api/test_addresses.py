@@ -17,7 +17,12 @@ from tests.harness.support.resp import bulk
 from tests.harness.support.wait import until, until_async
 from tests.servers.api.faces import Face, raises
 
-SETTINGS: dict[str, Any] = {"ttl": 4.0, "max_ttl": 30.0, "outage_timeout": 0.5}
+SETTINGS: dict[str, Any] = {
+    "ttl": 4.0,
+    "max_ttl": 30.0,
+    "outage_timeout": 0.5,
+    "node_timeout": 0.15,
+}
 GUARDS = ["uptime", "marker", None]
 
 

@@ -165,7 +165,7 @@ async def test_of_many_that_adopt_one_ticket_at_once_one_gets_it(
 async def test_what_ran_out_on_its_way_cannot_be_adopted(face: Face, nodes: Servers) -> None:
     """LeaseLost, `expired`; no key is created."""
     async with face.redlock(nodes.urls) as redlock:
-        ticket = await (await redlock.lock("a", ttl=0.5).acquire()).hand_over()
+        ticket = await (await redlock.lock("a", ttl=0.8).acquire()).hand_over()
         await asyncio.sleep(ticket.ttl + 0.01)
         lost = await raises(LeaseLost, redlock.adopt(ticket))
         assert (lost.reason, lost.lease, lost.resource) == ("gone", None, "a")

@@ -215,7 +215,7 @@ async def test_all_keys_are_gone(guard: str, nodes: Servers, face: Face) -> None
     birth).
     """
     server = nodes[0]
-    settings = {"ttl": 0.5, "max_ttl": 0.5} if guard == "uptime" else {}
+    settings = {"ttl": 0.8, "max_ttl": 0.8} if guard == "uptime" else {}
     server.execute("DEL", "quorlock:born-empty")
     if guard == "uptime":
         await until_async(lambda: uptime(server) >= 2)
@@ -237,7 +237,7 @@ async def test_a_replica_takes_over(guard: str, face: Face) -> None:
     """The replica has the keys that it received, and has been up for long: the marker is its
     master's.
     """
-    brief = {"ttl": 0.5, "max_ttl": 0.5}
+    brief = {"ttl": 0.8, "max_ttl": 0.8}
     at_once = ("--repl-diskless-sync-delay", "0")
     with Servers(2, tcp=True, options=at_once) as (master, replica):
         replica.execute("REPLICAOF", "127.0.0.1", master.port)
