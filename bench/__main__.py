@@ -2,8 +2,8 @@
 
     python -m bench [--quick] [--only WORK,...] [--rounds R] [--contestants NAME,...]
 
-Each round measures all cases, and within a case one contestant after another (A B C), so that a
-machine whose speed drifts affects all of them alike.
+Each round measures all cases, and within a case one contestant after another: A B C, and in the
+next round C B A. So a machine whose speed drifts affects all of them alike.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -49,6 +50,7 @@ class Options:
     rounds: int
     contestants: tuple[str, ...]
     results: Path
+    command: str  # that repeats the run
 
     @classmethod
     def read(cls, arguments: list[str] | None = None) -> Options:
@@ -66,7 +68,9 @@ class Options:
         rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
         # A quick run does not replace the committed results.
         folder = given.results or (RESULTS / "quick" if given.quick else RESULTS)
-        return cls(given.quick, only, rounds, contestants, folder)
+        words = sys.argv[1:] if arguments is None else arguments
+        command = shlex.join(["bench/.venv/bin/python", "-m", "bench", *words])
+        return cls(given.quick, only, rounds, contestants, folder, command)
 
     def cases(self) -> list[Case]:
         """Return the cases to measure, including those with missing contestants."""
@@ -87,7 +91,8 @@ class Options:
         for number in range(self.rounds):
             for case in cases:
                 if case.rounds is None or number < case.rounds:
-                    for name in self.contestants_of(case):
+                    # A B C, then C B A: a drift affects all alike.
+                    for name in self.contestants_of(case)[:: -1 if number % 2 else 1]:
                         yield number, case, name
 
 
@@ -106,8 +111,8 @@ def run(options: Options, console: Console) -> Results:
         for number, case, name in slices:
             progress.update(task, description=f"round {number + 1}: {case.name}: {name}")
             row = measure(options, fleet, case, name)
-            if "failed" in row:
-                progress.console.print(f"{case.name}: {name}: {row['failed']}", highlight=False)
+            for told in complaints(row):
+                progress.console.print(f"{case.name}: {name}: {told}", highlight=False)
             found = Found(case.work, case.name, case.nodes, dict(case.params))
             results.cases.setdefault(case.name, found).rows.setdefault(name, []).append(row)
             progress.advance(task)
@@ -115,6 +120,14 @@ def run(options: Options, console: Console) -> Results:
     about |= {"load before": round(load, 2), "minutes": round((time.monotonic() - began) / 60, 1)}
     results.about = {case.work: about for case in results.cases.values()}
     return results
+
+
+def complaints(row: dict[str, Any]) -> Iterator[str]:
+    """Yield what must be said about a row at once."""
+    if "failed" in row:
+        yield row["failed"]
+    if lost := row.get("lost"):
+        yield f"mutual exclusion was violated: {lost} additions lost"
 
 
 def measure(options: Options, fleet: Fleet, case: Case, name: str) -> dict[str, Any]:
@@ -128,7 +141,7 @@ def measure(options: Options, fleet: Fleet, case: Case, name: str) -> dict[str, 
         row = run_child(
             name, case.work, params, site.urls, deadline=case.deadline, on_word=site.on_word
         )
-        row |= site.after()
+        row |= site.after(row)
     return row | {"slice_s": time.monotonic() - began}
 
 
@@ -138,6 +151,7 @@ def about_this_run(options: Options, fleet: Fleet) -> dict[str, Any]:
     words = dict(line.split(":", 1) for line in server.split() if ":" in line)
     return {
         "quorlock": f"{version('quorlock')} ({_commit()})",
+        "command": options.command,
         "rounds": options.rounds,
         "quick": options.quick,
         "date": time.strftime("%Y-%m-%d"),

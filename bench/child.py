@@ -1,17 +1,19 @@
 """Run the child process of one slice: command line, messages, deadline and exit.
 
 A library that hangs is killed at the deadline. A child that cannot exit after its result is killed
-a moment later, and the result says so. No child outlives the call.
+a moment later, and the result says so. No child outlives the call, nor a process that it forked.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import IO, TYPE_CHECKING, Any
@@ -51,12 +53,14 @@ def run_child(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
+            process_group=0,
         ) as process:
             try:
                 result = _listen(process, on_word, time.monotonic() + deadline)
                 _end(process, result)
             finally:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
         if not result:
             errors.seek(0)
             tail = errors.read().decode(errors="replace").strip().splitlines()[-1:]

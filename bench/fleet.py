@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from quorlock.testing.servers import Server, Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
     from types import TracebackType
 
 FULL = 5
@@ -69,8 +69,9 @@ class Site:
         """Handle a word of the child (`bench.one.notify_parent`); it waits until this returns."""
         raise ValueError(f"this site does not handle {word!r}")
 
-    def after(self) -> dict[str, Any]:
-        """Return additions to the result; called after the child has ended."""
+    def after(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return additions to the result `row`; called after the child has ended."""
+        del row
         return {}
 
 

@@ -66,8 +66,7 @@ def connect(url: str) -> socket.socket:
 class _Sockets:
     """The common part of both blocking limits, for one thread."""
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
-        assert pause is None, "the limit cannot wait"
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
         self._ttl = ttl
         self._socks = [connect(url) for url in urls]
         self._sends = [sock.send for sock in self._socks]
@@ -109,8 +108,8 @@ class All(_Sockets):
     poll or epoll.
     """
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
-        super().__init__(urls, ttl, pause)
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
+        super().__init__(urls, ttl)
         self._recvs = [sock.recv for sock in self._socks]
         for sock in self._socks:
             sock.settimeout(None)  # with a timeout Python would poll before every recv
@@ -130,8 +129,8 @@ class Quorum(_Sockets):
     Late replies are read and checked in a later round.
     """
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
-        super().__init__(urls, ttl, pause)
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
+        super().__init__(urls, ttl)
         self._quorum = len(urls) // 2 + 1
         self._poll = poll = select.poll()
         self._recv: dict[int, Callable[[int], bytes]] = {}

@@ -16,7 +16,7 @@ from typing import Any
 from bench.fleet import FULL, Fleet, Site, shared_site
 
 # In the order of the report.
-WORKS = ("uncontended", "sick", "contended", "growth", "extension")
+WORKS = ("uncontended", "sick", "contended", "handover", "growth", "extension")
 
 Arrange = Callable[[Fleet, int], AbstractContextManager[Site]]
 
@@ -51,7 +51,8 @@ class Column:
     """One figure of a row: its heading, its key in the child's result and its format.
 
     If `ratio_to` names a contestant of the same case, the column is the ratio of the figure to that
-    contestant's (with `inverse` the reverse), round by round.
+    contestant's (with `inverse` the reverse), round by round. Otherwise it is the median of the
+    rounds, or with `worst` the largest.
     """
 
     title: str
@@ -59,6 +60,7 @@ class Column:
     form: str = "{:,.0f}"
     ratio_to: str = ""
     inverse: bool = False
+    worst: bool = False
 
 
 STANDARD = (

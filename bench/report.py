@@ -18,9 +18,15 @@ HEADINGS = {
     "uncontended": "Acquire and release, uncontended",
     "sick": "Nodes that are slow, hang or are dead",
     "contended": "One contended lock",
+    "handover": "Single hand-overs",
     "growth": "What grows with the work",
     "extension": "Extension",
 }
+_POLLING = (
+    "quorlock waits by polling today: after a refused attempt a waiter sleeps for a random time,"
+    " and no release wakes it. A waiter that asks again at once usually wins."
+)
+INTRODUCTIONS = {"contended": _POLLING, "handover": _POLLING}
 
 
 def write_report(results: Results, folder: Path) -> list[Path]:
@@ -51,6 +57,7 @@ def report(results: Results) -> str:
         cases = [case for case in results.cases.values() if case.work == work]
         if cases:
             parts.append(f"## {HEADINGS[work]}")
+            parts += [INTRODUCTIONS[work]] if work in INTRODUCTIONS else []
         for case in cases:
             columns = module.columns(case) if hasattr(module, "columns") else STANDARD
             parts.append(f"### {case.name}\n\n{case_table(case, columns)}")
@@ -70,6 +77,7 @@ def _about(results: Results) -> Iterable[str]:
             f"{' of a quick run' if about['quick'] else ''}, {about['minutes']} minutes. {peers}."
         )
         text += f" Missing: {missing}." if missing else ""
+        text += f" Again: `{about['command']}`." if "command" in about else ""
         works_of.setdefault(text, []).append(work)
     if len(works_of) == 1:
         return works_of
@@ -115,7 +123,7 @@ def _cells(case: Found, who: str, columns: Sequence[Column]) -> list[str]:
 def _cell(case: Found, who: str, column: Column) -> str:
     own = case.figure(who, column.key)
     if not column.ratio_to:
-        found = middle(own)
+        found = max(present(own), default=None) if column.worst else middle(own)
         return "–" if found is None else column.form.format(found)
     other = case.figure(column.ratio_to, column.key)
     figure = ratio(other, own) if column.inverse else ratio(own, other)

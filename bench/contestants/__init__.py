@@ -30,12 +30,9 @@ class NotAcquired(Exception):
 
 
 class Blocking(Protocol):
-    """A library's blocking API: one instance per process, shared by its threads.
+    """A library's blocking API: one instance per process, shared by its threads."""
 
-    `pause`: seconds between two attempts of `wait`; None is the library's default.
-    """
-
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None: ...
+    def __init__(self, urls: Sequence[str], ttl: float) -> None: ...
 
     def acquire(self, resource: str) -> Any:
         """Make one attempt on a free lock; return the handle for `release` or raise NotAcquired."""
@@ -56,7 +53,7 @@ class Blocking(Protocol):
 class Asyncio(Protocol):
     """A library's asyncio API: one instance per event loop, shared by its tasks."""
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None: ...
+    def __init__(self, urls: Sequence[str], ttl: float) -> None: ...
 
     async def open(self) -> None:
         """Connect; called once, in the loop."""
@@ -124,24 +121,20 @@ class Contestant:
         return getattr(import_module(module), name)
 
 
-def blocking(
-    name: str, urls: Sequence[str], ttl: float = TTL, pause: float | None = None
-) -> Blocking:
+def blocking(name: str, urls: Sequence[str], ttl: float = TTL) -> Blocking:
     """Return a blocking contestant; those for one node get only urls[0]."""
-    return cast("Blocking", _made(name, "blocking", urls, ttl, pause))
+    return cast("Blocking", _made(name, "blocking", urls, ttl))
 
 
-def asyncio(
-    name: str, urls: Sequence[str], ttl: float = TTL, pause: float | None = None
-) -> Asyncio:
+def asyncio(name: str, urls: Sequence[str], ttl: float = TTL) -> Asyncio:
     """Return an asyncio contestant; `open()` has to be awaited."""
-    return cast("Asyncio", _made(name, "asyncio", urls, ttl, pause))
+    return cast("Asyncio", _made(name, "asyncio", urls, ttl))
 
 
-def _made(name: str, api: Api, urls: Sequence[str], ttl: float, pause: float | None) -> Any:
+def _made(name: str, api: Api, urls: Sequence[str], ttl: float) -> Any:
     contestant = CONTESTANTS[name]
     assert contestant.api == api, name
-    return contestant.load()(urls[:1] if contestant.one_node else urls, ttl, pause)
+    return contestant.load()(urls[:1] if contestant.one_node else urls, ttl)
 
 
 def _peer(

@@ -23,10 +23,9 @@ PAUSE = 0.1  # the default of coredis
 class _Clients:
     """Open clients; coredis runs them in a task group of the loop."""
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
         self._urls = urls
         self._ttl = ttl
-        self._pause = PAUSE if pause is None else pause
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
@@ -48,7 +47,7 @@ class CoredisLock(_Clients):
         return lock
 
     async def wait(self, resource: str) -> Any:
-        lock = Lock(self._clients[0], resource, timeout=self._ttl, sleep=self._pause)
+        lock = Lock(self._clients[0], resource, timeout=self._ttl, sleep=PAUSE)
         await lock.acquire()
         return lock
 
@@ -85,7 +84,7 @@ class CoredisGather(_Clients):
             try:
                 return await self.acquire(resource)
             except NotAcquired:
-                await asyncio.sleep(self._pause)
+                await asyncio.sleep(PAUSE)
 
     async def release(self, handle: tuple[str, str]) -> None:
         resource, token = handle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import quorlock
 import quorlock.asyncio as aio
@@ -11,15 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
 
-def _settings(pause: float | None) -> dict[str, Any]:
-    return {} if pause is None else {"retry_delay": (pause, pause)}
-
-
 class Ours:
     """The blocking API, with a new lock object for every cycle, as in users' code."""
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
-        self._redlock = quorlock.Redlock(urls, ttl=ttl, **_settings(pause))
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
+        self._redlock = quorlock.Redlock(urls, ttl=ttl)
 
     def acquire(self, resource: str) -> quorlock.Lease:
         return self._redlock.lock(resource, timeout=0).acquire()
@@ -40,8 +36,8 @@ class Ours:
 class OursAsyncio:
     """The asyncio API."""
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
-        self._redlock = aio.Redlock(urls, ttl=ttl, **_settings(pause))
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
+        self._redlock = aio.Redlock(urls, ttl=ttl)
 
     async def open(self) -> None:
         """Do nothing: quorlock connects on demand."""

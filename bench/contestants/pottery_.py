@@ -22,10 +22,9 @@ EXTENSIONS = 10**9
 class Pottery:
     """Redlock as documented, with clients made by `Redis.from_url`."""
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
         self._masters = {self._client(url) for url in urls}
         self._ttl = ttl
-        _set_pause(pottery.Redlock, pause)
 
     def _client(self, url: str) -> Any:
         return as_documented(url)
@@ -73,11 +72,10 @@ class Tuned(Pottery):
 class PotteryAsyncio:
     """AIORedlock as documented."""
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
         self._urls = urls
         self._ttl = ttl
         self._masters: set[Any] = set()
-        _set_pause(pottery.AIORedlock, pause)
 
     def _client(self, url: str) -> Any:
         return async_as_documented(url)
@@ -120,9 +118,3 @@ class TunedAsyncio(PotteryAsyncio):
 
     def _client(self, url: str) -> Any:
         return async_tuned(url)
-
-
-def _set_pause(lock: Any, pause: float | None) -> None:
-    """Set the longest pause between attempts, which is a constant of the class."""
-    if pause is not None:
-        lock._RETRY_DELAY = pause  # noqa: SLF001

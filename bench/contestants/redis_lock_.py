@@ -19,8 +19,7 @@ class PythonRedisLock:
     redis-py's default timeout of 5 s would interrupt its BLPOP of 10 s.
     """
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
-        assert pause is None, "python-redis-lock does not poll"
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
         self._ttl = int(ttl)
         self._clients: list[Any] = []
         self._url = urls[0]

@@ -30,17 +30,16 @@ PAUSE = 0.1  # redis-py's default
 class RedisPyLock:
     """The lock as documented: `Redis.from_url(...).lock(name, timeout)`."""
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
         self._url = urls[0]
         self._ttl = ttl
-        self._pause = PAUSE if pause is None else pause
         self._start()
 
     def _start(self) -> None:
         self._client = as_documented(self._url)
 
     def _lock(self, resource: str) -> Lock:
-        lock: Lock = self._client.lock(resource, timeout=self._ttl, sleep=self._pause)
+        lock: Lock = self._client.lock(resource, timeout=self._ttl)
         return lock
 
     def acquire(self, resource: str) -> Lock:
@@ -78,9 +77,7 @@ class Tuned(RedisPyLock):
         return client
 
     def _lock(self, resource: str) -> Lock:
-        return Lock(
-            self._each.own, resource, timeout=self._ttl, sleep=self._pause, thread_local=False
-        )
+        return Lock(self._each.own, resource, timeout=self._ttl, thread_local=False)
 
     def close(self) -> None:
         for client in self._clients:
@@ -93,10 +90,9 @@ class GatherAsyncio:
     A script releases in the same way. Errors of single nodes count as votes against.
     """
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
         self._urls = urls
         self._ttl_ms = int(ttl * 1000)
-        self._pause = PAUSE if pause is None else pause
         self._quorum = len(urls) // 2 + 1
 
     def _client(self, url: str) -> Any:
@@ -123,7 +119,7 @@ class GatherAsyncio:
             try:
                 return await self.acquire(resource)
             except NotAcquired:
-                await asyncio.sleep(self._pause)
+                await asyncio.sleep(PAUSE)
 
     async def release(self, handle: tuple[str, str]) -> None:
         resource, token = handle

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 class RedlockPy:
     """Redlock as documented, with a list of dicts of hosts and ports."""
 
-    def __init__(self, urls: Sequence[str], ttl: float, pause: float | None = None) -> None:
+    def __init__(self, urls: Sequence[str], ttl: float) -> None:
         self._urls = urls
         self._ttl_ms = int(ttl * 1000)
-        self._pause = pause
         self._each = PerThread(self._make)
 
     def _clients(self) -> list[Any]:
@@ -30,7 +29,7 @@ class RedlockPy:
 
     def _make(self) -> Any:
         # One per thread only for Tuned, whose clients have a single connection.
-        return redlock.Redlock(self._clients(), retry_count=1, retry_delay=self._pause)
+        return redlock.Redlock(self._clients(), retry_count=1)
 
     def acquire(self, resource: str) -> Any:
         manager = self._each.own

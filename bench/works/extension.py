@@ -1,4 +1,4 @@
-"""Work 5: one lease that is extended repeatedly."""
+"""Work 6: one lease that is extended repeatedly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work 4: growth of memory and time with held leases, nodes and name lengths; import times.
+"""Work 5: growth of memory and time with held leases, nodes and name lengths; import times.
 
 Memory is per held lease and measured in two separate processes: as allocated by Python
 (`tracemalloc`, exact but slow) and as growth of the RSS, which includes the allocator's waste. It

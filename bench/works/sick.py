@@ -19,11 +19,12 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bench import contestants
 from bench.aims import Aim
 from bench.contestants import CONTESTANTS
+from bench.crew import finished
 from bench.fleet import Fleet, Site
 from bench.meter import Meter
 from bench.one import notify_parent
@@ -31,12 +32,10 @@ from bench.plan import Case, Column
 from bench.proxy import Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Generator, Mapping
     from types import FrameType
 
     from bench.results import Figure, Found, Results
-
-T = TypeVar("T")
 
 PATIENCE = 5.0
 DRAIN = 1.0  # less than any ttl: orphans have not expired when they are counted
@@ -76,8 +75,9 @@ class SickSite(Site):
         """Handle `fault`, `wake` or `count`."""
         {"fault": self._begin, "wake": self._end, "count": self._count}[word]()
 
-    def after(self) -> dict[str, Any]:
+    def after(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the number of orphans, which the child cannot see."""
+        del row
         return {} if self._orphans is None else {"orphans": self._orphans}
 
     def _begin(self) -> None:
@@ -299,19 +299,9 @@ def _in_a_thread(contestant: str, params: dict[str, Any], urls: list[str]) -> di
     async def sleep(seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 (there is no loop)
 
-    found = _finished(_measure(Means(cycle, within, sleep), params))
+    found = finished(_measure(Means(cycle, within, sleep), params))
     lock.close()
     return found
-
-
-def _finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends; the blocking API shares `_measure` with asyncio."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        outcome: T = stop.value
-        return outcome
-    raise AssertionError("the coroutine has suspended")
 
 
 @contextmanager

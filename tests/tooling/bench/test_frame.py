@@ -66,6 +66,29 @@ def test_a_child_that_is_not_done_is_killed(fleet: Fleet) -> None:
     assert row == {"failed": "no result before the deadline", "late": True}
 
 
+def test_what_a_child_forked_is_killed_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    forked = tmp_path / "pid"
+    code(
+        monkeypatch,
+        "import os, pathlib, time\n"
+        f"if not os.fork(): pathlib.Path({str(forked)!r}).write_text(str(os.getpid()))\n"
+        "time.sleep(60)",
+    )
+    row = child.run_child("quorlock", "", {}, [], deadline=1.0)
+    assert row["late"]
+    assert until(lambda: not is_running(int(forked.read_text())), 10)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def code(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Run this instead of bench.one."""
     monkeypatch.setattr(child, "command", lambda *_: [sys.executable, "-c", text])
@@ -116,10 +139,11 @@ def test_every_case_has_its_own_name_and_can_be_run() -> None:
 
 
 def test_rounds_are_interleaved() -> None:
-    """A B C A B C, and not A A B B C C; those that miss something are left out."""
+    """A B C, C B A, and not A A B B C C; those that miss something are left out."""
     options = Options.read(["--only", "uncontended", "--contestants", "quorlock,limit.all"])
     slices = [(number, name) for number, case, name in options.slices() if case.nodes == 3]
-    assert slices == [(n, name) for n in range(5) for name in ("limit.all", "quorlock")]
+    order = ("limit.all", "quorlock")
+    assert slices == [(n, name) for n in range(5) for name in (order[::-1] if n % 2 else order)]
 
 
 @pytest.mark.parametrize("argument", ["--only=nothing", "--contestants=nobody"])

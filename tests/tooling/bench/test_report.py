@@ -15,6 +15,7 @@ from bench.plan import STANDARD, WORKS, Column, works
 from bench.plots import concurrency_plot, peers_plot
 from bench.report import aims_table, case_table, report, write_report
 from bench.results import Found, Results, middle, ratio
+from bench.works import contended
 
 CASE = "blocking, N = 5, 1 thread"
 ABOUT: dict[str, Any] = {
@@ -59,17 +60,22 @@ def one_thread() -> Found:
     return Found("uncontended", CASE, 5, {"workers": 1}, rows)
 
 
+def all_of(work: str) -> Results:
+    """Return every case of a work, with some figure for everybody."""
+    found = []
+    for case in works()[work].PLAN:
+        case_found = Found(case.work, case.name, case.nodes, dict(case.params))
+        columns = works()[work].columns(case_found) if work != "uncontended" else ()
+        figures = {column.key: 1.0 for column in columns}
+        for place, who in enumerate(case.contestants):
+            case_found.rows[who] = [row(100.0 + 17 * place) | figures for _ in range(3)]
+        found.append(case_found)
+    return results(*found)
+
+
 @pytest.fixture
 def everything() -> Results:
-    """Every case of the work `uncontended`, with some figure for everybody."""
-    found = []
-    for case in works()["uncontended"].PLAN:
-        rows = {
-            who: [row(100.0 + 17 * place) for _ in range(3)]
-            for place, who in enumerate(case.contestants)
-        }
-        found.append(Found(case.work, case.name, case.nodes, dict(case.params), rows))
-    return results(*found)
+    return all_of("uncontended")
 
 
 def test_ratios_are_taken_round_by_round(one_thread: Found) -> None:
@@ -123,6 +129,50 @@ def test_one_error_in_one_round_is_not_none(one_thread: Found) -> None:
 def test_every_aim_finds_its_cases(everything: Results) -> None:
     """A case that was renamed would leave an aim unmeasured for good."""
     assert [aim.what for aim in AIMS if aim.judge(everything).reached is None] == []
+
+
+@pytest.mark.parametrize("work", ["contended", "handover"])
+def test_every_aim_of_a_work_finds_its_cases(work: str) -> None:
+    """Also those that a work defines."""
+    aims = works()[work].AIMS
+    assert [aim.what for aim in aims if aim.judge(all_of(work)).reached is None] == []
+
+
+def test_one_lost_addition_is_a_missed_aim() -> None:
+    """In whatever case and round."""
+    found = all_of("contended")
+    for case in found.cases.values():
+        for rows in case.rows.values():
+            for one in rows:
+                one["lost"] = 0
+    aims = [aim for aim in contended.AIMS if "lost" in aim.what]
+    assert [aim.judge(found).reached for aim in aims] == [True, True]
+    for who in contended.OURS:
+        found.cases[contended.HUNG].rows[who][1]["lost"] = 1
+    assert [aim.judge(found).reached for aim in aims] == [False, False]
+
+
+def test_a_peer_that_got_nothing_counts_as_one_acquisition() -> None:
+    """Otherwise the better the aim is reached, the less it is measured."""
+    found = all_of("contended")
+    for one in found.cases[contended.THREADS].rows["pottery.tuned"]:
+        one["per_s"] = 0.0
+    (aim,) = (aim for aim in contended.AIMS if contended.THREADS in aim.what and "/s" in aim.what)
+    assert aim.judge(found).found == contended.SECONDS * 1.0
+
+
+def test_the_worst_round_can_be_shown(one_thread: Found) -> None:
+    one_thread.rows["quorlock"][1]["errors"] = 7
+    line = case_table(one_thread, [Column("errors", "errors", worst=True)]).splitlines()[3]
+    assert line.startswith("| quorlock | 7 |")
+
+
+def test_a_report_says_how_a_run_is_repeated_and_how_we_wait() -> None:
+    found = all_of("handover")
+    found.about = {"handover": ABOUT | {"command": "python -m bench --only handover"}}
+    text = report(found)
+    assert "`python -m bench --only handover`" in text
+    assert "waits by polling today" in text
 
 
 def test_what_is_saved_can_be_loaded(one_thread: Found, tmp_path: Path) -> None:

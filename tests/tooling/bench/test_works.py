@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.child import run_child
+from bench import child
+from bench.__main__ import complaints
 from bench.contestants import CONTESTANTS
-from bench.meter import Meter
 from bench.plan import Case, works
-from bench.works import contended, growth, sick
+from bench.works import contended, growth, handover, sick
 
 if TYPE_CHECKING:
     from bench.fleet import Fleet
@@ -30,8 +31,10 @@ def measured(fleet: Fleet, case: Case, who: str, **params: Any) -> dict[str, Any
         pytest.skip(f"{missing} is not installed here; bench/setup installs all peers")
     settings = {**BRIEF, **case.params, **params}
     with case.site(fleet, case.nodes) as site:
-        row = run_child(who, case.work, settings, site.urls, deadline=60.0, on_word=site.on_word)
-        row |= site.after()
+        row = child.run_child(
+            who, case.work, settings, site.urls, deadline=60.0, on_word=site.on_word
+        )
+        row |= site.after(row)
     assert "failed" not in row, row
     return row
 
@@ -72,45 +75,126 @@ def test_each_fault_is_what_it_says(fleet: Fleet) -> None:
             site.on_word("wake")
             assert not any(server.stopped for server in servers)
             servers[0].execute("SET", "left behind", "1")
-            assert site.after() == {}
+            assert site.after({}) == {}
             site.on_word("count")
-            assert site.after() == {"orphans": 1}
+            assert site.after({}) == {"orphans": 1}
 
 
 # --- contended -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pause", [None, 0.005])
-@pytest.mark.parametrize("who", ["quorlock", "quorlock.asyncio"])
-def test_waiters_get_the_lock_one_at_a_time(fleet: Fleet, who: str, pause: float | None) -> None:
-    case = case_of("contended", "one lock, 10 waiters, each in its own way")
-    row = measured(fleet, case, who, workers=3, seconds=0.5, pause=pause)
+@pytest.mark.parametrize(
+    ("who", "name", "params"),
+    [
+        ("quorlock", contended.TIGHT, {"processes": 3}),
+        ("quorlock.asyncio", contended.THINK, {"processes": 3}),
+        ("quorlock", contended.THREADS, {"waiters": 3}),
+        ("quorlock.asyncio", contended.TASKS, {"waiters": 3}),
+        ("quorlock", contended.HUNG, {"processes": 3}),
+    ],
+)
+def test_waiters_get_the_lock_one_at_a_time(
+    fleet: Fleet, who: str, name: str, params: dict[str, int]
+) -> None:
+    """And all of the figures are there that the table shows."""
+    row = measured(fleet, case_of("contended", name), who, **params, seconds=0.5)
     assert row["cycles"] > 0
-    assert (row["overlaps"], row["left_waiting"]) == (0, 0), row
-    assert row["most"] >= row["fewest"]
+    assert (row["lost"], row["left_waiting"], row["errors"]) == (0, 0, 0), row
+    assert row.keys() >= {column.key for column in contended.columns(None)}  # type: ignore[arg-type]
+    assert 0 < row["jain"] <= 1
+    nodes = 4 if name == contended.HUNG else 5
+    assert row["commands"] > 1.9 * nodes  # a request and a release; the edges of the slice
+    assert row["cpu_us"] > 0
+    assert row["server_cpu_us"] > 0
+
+
+WITHOUT_EXCLUSION = """
+from bench.contestants import CONTESTANTS, Contestant
+from bench.one import main
+
+class Unlocked:
+    def __init__(self, urls, ttl): pass
+    def wait(self, resource): pass
+    def release(self, handle): pass
+
+CONTESTANTS["quorlock"] = Contestant("quorlock", "blocking", "__main__:Unlocked", (), "")
+main()
+"""
+
+
+def test_two_holders_at_once_are_noticed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that does not exclude loses additions, and the run says so."""
+    case = case_of("contended", contended.TIGHT)
+    line = child.command("quorlock", case.work, {**BRIEF, **case.params, "deadline": 20}, ["none"])
+    monkeypatch.setattr(child, "command", lambda *_: [line[0], "-c", WITHOUT_EXCLUSION, *line[3:]])
+    row = measured(fleet, case, "quorlock")
+    assert row["lost"] > 0
+    assert list(complaints(row)) == [f"mutual exclusion was violated: {row['lost']} additions lost"]
+    assert list(complaints({"lost": 0})) == []
+
+
+MS = 1_000_000
+
+
+def note(asked: int, got: int, giving: int, waiter: int) -> contended.Note:
+    return contended.Note(got * MS, asked * MS, giving * MS, (0, waiter))
 
 
 def test_what_the_notes_of_waiters_come_to() -> None:
-    """Hand-offs, to itself and to another; two at once are seen; who got nothing counts."""
-    ms = 1_000_000
+    """Who asks late and is served first delays the hand-over; what is cut off counts."""
     notes = [
-        contended.Note(10 * ms, 11 * ms, 12 * ms, 0),
-        contended.Note(14 * ms, 15 * ms, 16 * ms, 0),  # 2 ms, again
-        contended.Note(22 * ms, 23 * ms, 24 * ms, 1),  # 6 ms, another
-        contended.Note(22 * ms + 1, 25 * ms, 26 * ms, 0),  # while the one before has it
+        note(0, 10, 11, 0),
+        note(12, 14, 15, 0),  # asked after the release and passed the waiter: no hand-over
+        note(5, 22, 23, 1),  # waited at 11 and at 15
     ]
-    row = contended.figures(notes, Meter(seconds=2.0, cpu_ns=4000), 3)
-    assert (row["cycles"], row["per_s"], row["cpu_us"]) == (4, 2.0, 1.0)
-    assert (row["most"], row["fewest"], row["most_to_mean"]) == (3, 0, 3 / (4 / 3))
-    assert row["overlaps"] == 1
-    assert row["p50_ms"] == 2.0
-    assert row["again"] == pytest.approx(1 / 3)
+    told = [
+        contended.Told(notes, [0, 0], Counter(), 0),
+        contended.Told([], [20 * MS], Counter(), 1),
+    ]
+    row = contended.figures(told, 0, 100 * MS)
+    assert (row["cycles"], row["per_s"], row["left_waiting"]) == (3, 30.0, 1)
+    assert row["again"] == 0.5
+    # 11 to 22, 15 to 22, and 23 to the end, because the waiter of 20 still waits.
+    assert (row["handover_p50_ms"], row["handover_p99_ms"]) == (11, 77)
+    # 2, 10, 17 and, without an end, 80.
+    assert (row["wait_p50_ms"], row["wait_max_ms"]) == (17, 80)
+    assert row["jain"] == pytest.approx(9 / (3 * 5))
+
+
+def test_only_the_measured_part_counts() -> None:
+    """An acquire that returns after the end is a wait until the end, and no acquisition."""
+    notes = [note(0, 10, 11, 0), note(0, 20, 95, 1), note(30, 110, 111, 0)]
+    row = contended.figures([contended.Told(notes, [0, 0], Counter(), 0)], 15 * MS, 100 * MS)
+    assert (row["cycles"], row["wait_p50_ms"], row["wait_max_ms"]) == (1, 70, 70)
+    assert (row["handover_p50_ms"], row["again"]) == (5, None)
 
 
 def test_no_contestant_got_the_lock() -> None:
     """A library may manage that; the row says so with zeros, not with an error."""
-    row = contended.figures([], Meter(seconds=1.0), 2)
-    assert (row["cycles"], row["per_s"], row["most"], row["p50_ms"]) == (0, 0.0, 0, None)
+    row = contended.figures([contended.Told([], [MS], Counter(), 1)], 0, 100 * MS)
+    assert (row["cycles"], row["per_s"], row["jain"]) == (0, 0.0, None)
+    assert (row["wait_max_ms"], row["handover_p50_ms"]) == (99, None)
+
+
+# --- hand-overs ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("event", list(handover.EVENTS))
+@pytest.mark.parametrize("who", handover.OURS)
+def test_the_next_waiter_gets_the_lock(fleet: Fleet, who: str, event: str) -> None:
+    """Of another library, after a dead holder, and behind dead and frozen waiters."""
+    if event == "foreign" and CONTESTANTS[handover.REDLOCK_PY].missing:
+        pytest.skip("redlock-py is not installed here; bench/setup installs all peers")
+    row = measured(fleet, case_of("handover", handover._name(event)), who)
+    assert row["late"] == 0, row
+    assert 0 < row["event_ms"] <= row["worst_ms"]
+    assert (row["to_none"] is None) == (event == "expiry")
+
+
+def test_a_waiter_that_gets_no_lock_counts_with_the_patience() -> None:
+    row = handover.figures([2.0, 4.0], [6.0, 5000.0])
+    assert (row["none_ms"], row["worst_ms"], row["late"]) == (3.0, 5000.0, 1)
+    assert row["to_none"] == pytest.approx(2503 / 3)
 
 
 # --- growth ----------------------------------------------------------------------------------
