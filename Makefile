@@ -53,7 +53,7 @@ spec: ready-demo ## check the formal model: what must hold holds, what must fail
 	@tools/setup-spin
 	@$(python) -m spec.check $(ARGS)
 
-bench: ## side by side with the peers and with bare sockets, 25 minutes (QUICK=1: one minute)
+bench: ## side by side with the peers and with bare sockets, 40 minutes (QUICK=1: one minute)
 	@bench/setup && bench/.venv/bin/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
 bench-guard: ready-test ## is it still as near to bare sockets as it was? (ARGS=)

@@ -75,6 +75,7 @@ def _case(name: str, who: Sequence[str], hung: int = 0, **params: float) -> Case
         {"seconds": SECONDS, "warm_up": WARM_UP, "work": 0.001, **params},
         site=partial(metered_site, hung=hung),
         deadline=40.0,
+        rounds=3,
         quick=("quorlock", "pottery.tuned", "python-redis-lock") if name == TIGHT else (),
     )
 

@@ -59,6 +59,7 @@ PLAN = [
         OURS if event == "foreign" else (*OURS, *PEERS),
         {"event": event},
         deadline=60.0,
+        rounds=3,
         quick=("quorlock",) if event in {"expiry", "killed"} else (),
     )
     for event in EVENTS
