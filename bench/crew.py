@@ -62,7 +62,7 @@ def with_api(
     work: Callable[[Api], Coroutine[Any, Any, T]],
     ttl: float = TTL,
 ) -> T:
-    """Run a work with a contestant, in this thread or in an event loop of its own."""
+    """Run a work with a contestant, in this thread or in an event loop."""
     who = CONTESTANTS[contestant]
     if who.api == "blocking":
         lock = _Awaited(contestants.blocking(contestant, urls, ttl))

@@ -1,11 +1,11 @@
-"""What the measured part of a slice costs the machine: CPU time, commands, and the use by others.
+"""The costs of the measured part of a slice: CPU time, commands, and the use by others.
 
 The child of a slice sends the words `begin` and `end`. Between them the parent counts the CPU time
 of the clients and of the servers. The rest of the CPU time of the machine was used by others:
 `foreign`, in cores. Without /proc these figures are None.
 
-Between the words `count` and `counted` MONITOR lists the commands, in a part of its own, because
-it costs the servers time. INFO commandstats would also count the calls of scripts.
+Between the words `count` and `counted` MONITOR lists the commands, in a separate part, because it
+costs the servers time. INFO commandstats would also count the calls of scripts.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def descendants(pid: int) -> list[int]:
     """Return the processes that this one has started, and those that they have."""
     children: dict[int, list[int]] = {}
     for path in PROC.glob("[0-9]*"):
-        with suppress(OSError):  # the process ended meanwhile
+        with suppress(OSError):  # the process has ended
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(path.name))
     found: list[int] = []

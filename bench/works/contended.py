@@ -198,7 +198,7 @@ class Note(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What one process has noted."""
+    """The notes of one process."""
 
     notes: list[Note]
     waiting: list[int]  # since when each waiter waits, or 0

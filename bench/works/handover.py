@@ -201,7 +201,7 @@ def _obey(pipe: Connection, contestant: str, urls: list[str], ttl: float) -> Non
 
 
 async def _acquire_and_release(pipe: Connection, api: Api) -> None:
-    """Connect; then acquire and release as told, and answer when each began and ended (ns)."""
+    """Connect; then obey each word, and answer when the acquire or release began and ended (ns)."""
     lock = api.lock
     await lock.release(await lock.wait(f"{RESOURCE}:{os.getpid()}"))
     pipe.send("ready")

@@ -1,4 +1,4 @@
-"""What a slice costs: the counts of processes and servers, and what is made of them."""
+"""The costs of a slice: the counts of processes and servers, and the figures from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_commands_are_those_that_clients_send(fleet: Fleet) -> None:
 
 
 def test_a_stopped_server_is_not_asked(fleet: Fleet) -> None:
-    """It could not answer; the others are counted."""
+    """The others are counted."""
     with machine.metered_site(fleet, 2, hung=1) as site:
         site.on_word("start")
         assert [server.stopped for server in site.fleet.servers] == [True, False]
@@ -76,7 +76,7 @@ def test_cpu_time_of_a_process() -> None:
 
 
 def test_costs_are_per_cycle_and_the_rest_is_foreign() -> None:
-    """Of four CPU seconds one was not ours, in two seconds: half a core."""
+    """One of four CPU seconds in two seconds was not ours: half a core."""
     own, client, server = os.getpid(), -1, -2
     second = 10**9
     before = machine.Look(10.0, 100.0, {own: 0, client: second})

@@ -139,7 +139,7 @@ def test_every_aim_of_a_work_finds_its_cases(work: str) -> None:
 
 
 def test_one_lost_addition_is_a_missed_aim() -> None:
-    """In whatever case and round."""
+    """The case and the round do not matter."""
     found = all_of("contended")
     for case in found.cases.values():
         for rows in case.rows.values():

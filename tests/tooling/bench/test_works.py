@@ -141,7 +141,7 @@ def note(asked: int, got: int, giving: int, waiter: int) -> contended.Note:
 
 
 def test_what_the_notes_of_waiters_come_to() -> None:
-    """Who asks late and is served first delays the hand-over; what is cut off counts."""
+    """A waiter that asks late and is served first delays the hand-over; a wait cut off counts."""
     notes = [
         note(0, 10, 11, 0),
         note(12, 14, 15, 0),  # asked after the release and passed the waiter: no hand-over
@@ -182,7 +182,7 @@ def test_no_contestant_got_the_lock() -> None:
 @pytest.mark.parametrize("event", list(handover.EVENTS))
 @pytest.mark.parametrize("who", handover.OURS)
 def test_the_next_waiter_gets_the_lock(fleet: Fleet, who: str, event: str) -> None:
-    """Of another library, after a dead holder, and behind dead and frozen waiters."""
+    """The holder is of another library or dies; waiters ahead die or are frozen."""
     if event == "foreign" and CONTESTANTS[handover.REDLOCK_PY].missing:
         pytest.skip("redlock-py is not installed here; bench/setup installs all peers")
     row = measured(fleet, case_of("handover", handover._name(event)), who)
