@@ -58,6 +58,7 @@ def report(results: Results) -> str:
         if cases:
             parts.append(f"## {HEADINGS[work]}")
             parts += [INTRODUCTIONS[work]] if work in INTRODUCTIONS else []
+            parts += _foreign(cases)
         for case in cases:
             columns = module.columns(case) if hasattr(module, "columns") else STANDARD
             parts.append(f"### {case.name}\n\n{case_table(case, columns)}")
@@ -82,6 +83,19 @@ def _about(results: Results) -> Iterable[str]:
     if len(works_of) == 1:
         return works_of
     return [f"{', '.join(works)}: {text}" for text, works in works_of.items()]
+
+
+def _foreign(cases: Iterable[Found]) -> list[str]:
+    """Return a sentence about the use of the machine by others, if it was measured."""
+    cores = [core for case in cases for who in case.rows for core in case.figure(who, "foreign")]
+    used = middle(cores)
+    if used is None:
+        return []
+    text = f"Other programs used {used:.1f} cores of this machine during the run (median of the"
+    text += (
+        f" slices, {_spread(cores)}): with more than 0.5, rely on ratios and orders of magnitude."
+    )
+    return [text]
 
 
 def aims_table(judgements: Sequence[Judgement]) -> str:

@@ -167,6 +167,15 @@ def test_the_worst_round_can_be_shown(one_thread: Found) -> None:
     assert line.startswith("| quorlock | 7 |")
 
 
+def test_a_report_says_how_busy_the_machine_was() -> None:
+    """The figures of a busy machine are not those of a quiet one."""
+    found = all_of("contended")
+    for case in found.cases.values():
+        for rows in case.rows.values():
+            rows[0]["foreign"] = None
+    assert "Other programs used 1.0 cores" in report(found)
+
+
 def test_a_report_says_how_a_run_is_repeated_and_how_we_wait() -> None:
     found = all_of("handover")
     found.about = {"handover": ABOUT | {"command": "python -m bench --only handover"}}
