@@ -89,7 +89,8 @@ class Connector:
     def close(self, until: Instant) -> None:
         """Send pending releases until `until`, and end the thread."""
         self.closing = True
-        self._until = until
+        # A second close, such as that of the finalizer, gives a node that failed no more time.
+        self._until = min(self._until, until)
         if self._next_task(now())[1] is not None:
             self._wake()
         self._thread.close(until)
