@@ -9,7 +9,7 @@ from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, holders, raises, steal
 
-SETTINGS = {"node_timeout": 0.1, "connect_timeout": 0.3}
+SETTINGS = {"node_timeout": 0.3, "connect_timeout": 0.3}
 
 
 async def holder_of(redlock: Any) -> str:

@@ -10,7 +10,7 @@ from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, raises
 
-SETTINGS = {"node_timeout": 0.1, "connect_timeout": 0.5}
+SETTINGS = {"node_timeout": 0.3, "connect_timeout": 0.5}
 
 
 async def test_a_fresh_redlock_is_ready_after_a_check(face: Face, nodes: Servers) -> None:

@@ -13,7 +13,7 @@ from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, holders, raises, steal
 
-SETTINGS = {"node_timeout": 0.1, "connect_timeout": 0.3}
+SETTINGS = {"node_timeout": 0.3, "connect_timeout": 0.3}
 
 
 def digest(token: str) -> str:

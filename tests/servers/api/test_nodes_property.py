@@ -8,7 +8,7 @@ from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, raises
 
-SETTINGS = {"node_timeout": 0.1, "connect_timeout": 0.3, "outage_timeout": 0.0}
+SETTINGS = {"node_timeout": 0.3, "connect_timeout": 0.3, "outage_timeout": 0.0}
 
 
 async def test_before_the_first_word(face: Face, nodes: Servers) -> None:

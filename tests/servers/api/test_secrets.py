@@ -15,7 +15,7 @@ from tests.harness.support.resp import bulk
 from tests.servers.api.faces import Face, raises
 from tests.servers.api.test_bad_input import all_messages
 
-SETTINGS: dict[str, Any] = {"ttl": 0.8, "max_ttl": 2.0, "restart_guard": None}
+SETTINGS: dict[str, Any] = {"ttl": 2.0, "max_ttl": 2.0, "restart_guard": None}
 TOKEN = "canary-0123456789-token"  # another library's
 OURS = re.compile("[0-9a-f]{12}")
 RUN_ID = b"0123456789" * 4
