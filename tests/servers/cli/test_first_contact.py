@@ -6,6 +6,7 @@ They run in one order on five nodes: a line may depend on those before it.
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from typing import NamedTuple
 
 from tests.servers.cli.command import COMMAND, Shell
@@ -125,6 +126,8 @@ def typed(line: Line, shell: Shell) -> subprocess.CompletedProcess[str]:
 
 def test_no_line_surprises(installed: Shell) -> None:
     """A wrong line has the form `quorlock CMD: ...`; no line uses words of the Python API."""
+    # A home folder below pytest's may be too long for the sockets of `quorlock local`.
+    installed.variables["XDG_STATE_HOME"] = tempfile.gettempdir()
     wrong: list[str] = []
     for line in LINES:
         done = typed(line, installed)
