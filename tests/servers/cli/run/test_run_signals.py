@@ -122,7 +122,7 @@ def test_a_guard_that_is_stopped_is_continued(run: Runner) -> None:
     """Otherwise the command would outlive the lease, and `run` would wait for ever for the
     supervisor.
     """
-    held = run.patient("x", "--json", "--ttl", "2s")
+    held = run.patient("x", "--json", "--ttl", "5s")
     (guard,) = children(held.pid)
     os.kill(guard, signal.SIGSTOP)
     for node in run.nodes[:3]:
