@@ -57,7 +57,7 @@ LINES = (
     ),
     Line("quorlock run nightly --ttl 10 -- echo hi", 0, "hi"),
     Line("quorlock run nightly --ttl abc -- true", 64, "--ttl: 'abc' is no duration", "see"),
-    Line("quorlock run nightly --ttl 1ms -- true", 64, "--ttl 1ms: shorter than 900ms", "give at"),
+    Line("quorlock run nightly --ttl 1ms -- true", 64, "--ttl 1ms: shorter than 150ms", "give at"),
     Line("quorlock run nightly --ttl 0 -- true", 64, "--ttl 0s: give seconds above 0"),
     Line(
         "quorlock run nightly --max-hold 2s -- true", 64, "shorter than the ttl (10s)", "give --ttl"
@@ -126,6 +126,7 @@ def typed(line: Line, shell: Shell) -> subprocess.CompletedProcess[str]:
 
 def test_no_line_surprises(installed: Shell) -> None:
     """A wrong line has the form `quorlock CMD: ...`; no line uses words of the Python API."""
+    del installed.variables["QUORLOCK_CONFIG"]  # a stranger has the defaults
     # A home folder below pytest's may be too long for the sockets of `quorlock local`.
     installed.variables["XDG_STATE_HOME"] = tempfile.gettempdir()
     wrong: list[str] = []
