@@ -45,11 +45,27 @@ class Extend(NamedTuple):
         return hash((Extend, *self))
 
 
+# Tickets with a meaning of their own; see `Release`.
+JOIN = 0
+LEAVE = -1
+
+
 class Release(NamedTuple):
-    """A request to delete the key if it holds the token; else the reply has the remaining ttl."""
+    """A request to free the key if it holds the token; else the reply has the remaining ttl.
+
+    A node frees a key by passing it on: it reserves the key for the first waiter in its queue that
+    can hear the call, and deletes it if there is none (`scripts/release.lua`).
+
+    place: the sender's place in that queue; b"": it has none there.
+    ticket: what becomes of the place.  JOIN: it is queued behind all others.  LEAVE: it is removed.
+    A positive number: it is queued with that number.  Below LEAVE: its number is corrected to
+    -ticket if it is queued, and nothing else is done.
+    """
 
     key: bytes
     token: bytes
+    place: bytes = b""
+    ticket: int = JOIN
 
 
 class ScriptedAcquire(NamedTuple):
@@ -57,6 +73,8 @@ class ScriptedAcquire(NamedTuple):
 
     grid_ms: the fence is at least the next multiple of it on the node's clock; 0: no fence.
     marker_ms: the least age of the node's marker; 0: no marker needed.
+    place: a key that is reserved for it is granted too; it leaves the queue in any case.
+    instead: a key that holds this token is granted too: another lease of this process, which ends.
     """
 
     key: bytes
@@ -64,6 +82,8 @@ class ScriptedAcquire(NamedTuple):
     ttl_ms: int
     grid_ms: int = 0
     marker_ms: int = 0
+    place: bytes = b""
+    instead: bytes = b""
 
 
 class IssueFence(NamedTuple):
@@ -89,6 +109,15 @@ class EnableTracking(Inspect):
 
     It concerns no single key, so `key` is empty, and no flow waits for the reply.  See
     `RenewalSchedule.expedite`.
+    """
+
+    __slots__ = ()
+
+
+class Subscribe(Inspect):
+    """A request to hear the calls to one inbox; `key` is its channel.
+
+    No flow waits for the reply: the server confirms it by a push.
     """
 
     __slots__ = ()

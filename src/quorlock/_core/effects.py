@@ -5,6 +5,8 @@ A *flow* is a generator: it yields one of the effects below and is sent the resu
     sent_round = yield Send(command)       # to all nodes at once; a SentRound
     event = yield Receive(until=instant)   # a NodeReply or a Timeout
     now = yield Sleep(until=instant)       # the instant at which it continued
+    place = yield Enlist()                 # a place in the nodes' queues, for waiters
+    event = yield Wait(until, stop, member)  # news, a NodeReply (also a call) or a Timeout
     yield Commit(granted)                  # won; nothing comes back
 
 `_drivers/abc.py` states the duties of a driver.
@@ -14,6 +16,7 @@ from collections.abc import Generator
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quorlock._core.commands import Command
+from quorlock._core.member import Member
 from quorlock._core.releases_in_doubt import InDoubt
 from quorlock._core.results import Acquired
 from quorlock._core.rounds import NodeReply, Target
@@ -92,6 +95,34 @@ class Sleep(NamedTuple):
     stop: StopEvent | None = None
 
 
+class Enlist(NamedTuple):
+    """Name a place in the queues of the nodes, and hear their calls; the result is the place.
+
+    The driver subscribes to the calls on all connections that a `Send` would use, and on those that
+    replace them.  From then on a call for the place is a reply to the round CALL; until the flow
+    ends.  The result is b"" if fewer than a quorum of nodes can call, or if too many flows wait.
+    """
+
+    queue_until: Instant = FOR_EVER
+    stop: StopEvent | None = None
+
+
+class Wait(NamedTuple):
+    """Wait for news of the member, for a reply to any round or a call, or until the instant.
+
+    The result is the news, a NodeReply, or a Timeout; a Timeout also soon after `stop` is set.  It
+    may last for minutes.  The driver installs `member.wake` before it looks for news.
+    """
+
+    until: Instant
+    stop: StopEvent | None
+    member: Member
+
+
+# The round of a call: no request has this number.
+CALL = 0
+
+
 class Commit(NamedTuple):
     """Give the won lock to the caller: the last effect of a flow.
 
@@ -109,7 +140,7 @@ class Timeout(NamedTuple):
     at: Instant
 
 
-Effect: TypeAlias = Send | SendBatch | Receive | Sleep | Commit
+Effect: TypeAlias = Send | SendBatch | Receive | Sleep | Enlist | Wait | Commit
 Flow: TypeAlias = Generator[Effect, Any, T]
 
 
