@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core import redlock
-from quorlock._core.redlock import AcquireRequest
+from quorlock._core import acquiring, redlock
 from quorlock._core.releases_in_doubt import counted_from
+from quorlock._core.request import AcquireRequest
 from quorlock._core.results import Acquired, Extended, ExtendFailed, is_unreachable
 from quorlock._core.time import NS_PER_MS
 from quorlock.errors import QuorumUnreachable
@@ -159,7 +159,7 @@ class SimWorker:
     def _compete(self, patience: int) -> Generator[int | CallRequest, Any, None]:
         resource = self.world.resources[0]
         request = self._request(resource, self.process.policy.max_ttl_ms, patience)
-        flow = redlock.acquire(request, self.process.policy, self.process.entropy)
+        flow = acquiring.acquire(request, self.process.policy, self.process.entropy)
         won = yield CallRequest("contest", flow, resource)
         if isinstance(won, Acquired):
             lease = self.world.lease(self.process, won, resource)
@@ -171,7 +171,7 @@ class SimWorker:
     def _take_fence(self, resource: str) -> Generator[int | CallRequest, Any, None]:
         process = self.process
         request = self._request(resource, process.policy.max_ttl_ms, 0)._replace(fencing=True)
-        flow = redlock.try_acquire(request, process.policy, process.entropy)
+        flow = acquiring.try_acquire(request, process.policy, process.entropy)
         won = yield CallRequest("fence", flow, resource)
         if isinstance(won, Acquired):
             yield from self._release(self.world.lease(process, won, resource))
@@ -181,8 +181,8 @@ class SimWorker:
         resource = self.world.resources[job.resource]
         request = self._request(resource, job.ttl_ms, 0 if job.once else job.timeout)
         request = request._replace(fencing=job.fencing)
-        ask = redlock.try_acquire if job.once else redlock.acquire
-        rounds = redlock.max_rounds(request) * policy.node_timeout + _SLACK
+        ask = acquiring.try_acquire if job.once else acquiring.acquire
+        rounds = acquiring.max_rounds(request) * policy.node_timeout + _SLACK
         won = yield CallRequest(
             "try_acquire" if job.once else "acquire",
             ask(request, policy, process.entropy),

@@ -27,9 +27,10 @@ from quorlock._core.commands import ACQUIRES, Acquire, Extend, IssueFence, Relea
 from quorlock._core.config import Policy
 from quorlock._core.effects import Commit, Flow, Receive, Send, Timeout
 from quorlock._core.pending_releases import PendingReleases
-from quorlock._core.redlock import AcquireRequest, LeaseFacts
+from quorlock._core.redlock import LeaseFacts
 from quorlock._core.releases_in_doubt import ReleaseCopy, ReleasesInDoubt, Remaining
 from quorlock._core.renewal_schedule import RenewalEntry
+from quorlock._core.request import AcquireRequest
 from quorlock._core.results import Acquired, AttemptFailed, Extended, ExtendFailed, LossReason
 from quorlock._core.rounds import NodeReply, SentRound, Target
 from quorlock._core.routing import Unsent
@@ -127,7 +128,7 @@ def _attempt(
         sent_round: SentRound = yield Send(Acquire(request.key, token, request.ttl_ms))
         behind = sent_round.target
         tally = Tally(policy.n, sent_round.round)
-        decided_at = yield from redlock._collect_until_decided(
+        decided_at = yield from redlock.collect_until_decided(
             tally, sent_round.sent_at + policy.node_timeout
         )
         valid_until = policy.valid_until(began(sent_round, decided_at), request.ttl_ms)
@@ -177,7 +178,7 @@ def _extension(
     sent_round = yield Send(Extend(facts.key, facts.token, ttl_ms), facts.target)
     tally = Tally(policy.n, sent_round.round)
     until = sent_round.sent_at + policy.node_timeout
-    decided_at = yield from redlock._collect_until_decided(tally, until)
+    decided_at = yield from redlock.collect_until_decided(tally, until)
     valid_until = policy.valid_until(decided_at if from_reply else sent_round.started_at, ttl_ms)
     limit = min(facts.valid_until, valid_until) if bounded else valid_until
     if tally.verdict is Verdict.WON and decided_at < limit:
@@ -240,7 +241,7 @@ def one_above_all(
         IssueFence(key, token, fence, fencing.ahead_ms(policy)), behind=sent_round.target
     )
     raises = Tally(policy.n, raised.round)
-    decided_at = yield from redlock._collect_until_decided(
+    decided_at = yield from redlock.collect_until_decided(
         raises, raised.sent_at + policy.node_timeout
     )
     if raises.verdict is Verdict.WON and decided_at < valid_until:
@@ -661,7 +662,7 @@ MUTATIONS = (
     Mutation(
         "even-N tie waits for ever",
         "deadline",
-        ((redlock, "_collect_until_decided", wait_on_a_tie),),
+        ((redlock, "collect_until_decided", wait_on_a_tie),),
     ),
     Mutation(
         "wall clock in place of elapsed time",

@@ -13,8 +13,8 @@ from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
-    from quorlock._core.redlock import AcquireRequest
     from quorlock._core.releases_in_doubt import InDoubt
+    from quorlock._core.request import AcquireRequest
     from quorlock._core.results import Extended, ExtendFailed
     from quorlock._core.time import Duration, Instant
     from quorlock._core.votes import Answer

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from quorlock._api.inspection import Inspection, inspection
 from quorlock._api.lease_state import AdoptedLeaseState
 from quorlock._api.ticket import Ticket, in_doubt_of
-from quorlock._core.redlock import AcquireRequest, is_faulty, raise_no_quorum, time_until_free_ms
+from quorlock._core.redlock import is_faulty, raise_no_quorum, time_until_free_ms
+from quorlock._core.request import AcquireRequest
 from quorlock._core.results import ExtendFailed, LossReason
 from quorlock._core.time import to_seconds
 from quorlock._core.votes import node_votes

@@ -18,20 +18,13 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from quorlock._core.commands import Command
 from quorlock._core.member import Member
 from quorlock._core.releases_in_doubt import InDoubt
+from quorlock._core.request import StopEvent
 from quorlock._core.results import Acquired
 from quorlock._core.rounds import NodeReply, Target
 from quorlock._core.tally import Verdict
 from quorlock._core.time import FOR_EVER, Duration, Instant
 
 T = TypeVar("T")
-
-
-class StopEvent(Protocol):
-    """An event that ends an acquire: a `threading.Event`, an `asyncio.Event`, or similar."""
-
-    def is_set(self) -> bool:
-        """Return whether the acquire is to end."""
-        ...
 
 
 class Send(NamedTuple):

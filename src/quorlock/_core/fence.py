@@ -45,14 +45,22 @@ def ahead_ms(policy: Policy) -> int:
 
 
 def acquire_command(
-    key: bytes, token: bytes, ttl_ms: int, policy: Policy, *, fenced: bool = False
+    key: bytes,
+    token: bytes,
+    ttl_ms: int,
+    policy: Policy,
+    *,
+    fenced: bool = False,
+    place: bytes = b"",
+    instead: bytes = b"",
 ) -> AnyAcquire:
     """Return the command of an acquire: a plain SET if possible, the cheapest and compatible."""
     has_marker = policy.restart_guard == "marker"
-    if not fenced and not has_marker:
+    if not (fenced or has_marker or place or instead):
         return Acquire(key, token, ttl_ms)
+    grid = grid_ms(policy) if fenced else 0
     marker_ms = policy.max_ttl_ms if has_marker else 0
-    return ScriptedAcquire(key, token, ttl_ms, grid_ms(policy) if fenced else 0, marker_ms)
+    return ScriptedAcquire(key, token, ttl_ms, grid, marker_ms, place, instead)
 
 
 def agree_on_fence(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.redlock import AcquireRequest
+    from quorlock._core.request import AcquireRequest
     from quorlock._core.results import Acquired
 
 
@@ -29,15 +29,17 @@ class Member:
     Attributes:
         request: What it wants.
         place: Its place in the queues of the nodes; b"" while it has none.
+        is_asking: It was promoted, and asks the nodes.
         news: What it was told and has not read yet.
         wake: Has its flow read the news; the driver of the flow supplies it (`effects.Wait`).
     """
 
-    __slots__ = ("_lease", "news", "place", "request", "wake")
+    __slots__ = ("_lease", "is_asking", "news", "place", "request", "wake")
 
     def __init__(self, request: AcquireRequest) -> None:
         self.request = request
         self.place = b""
+        self.is_asking = False
         self.news: deque[News] = deque()
         self.wake: Callable[[], None] = _nothing
         # At most one entry: the lease that it was given, or None once it takes no more.
@@ -58,6 +60,7 @@ class Member:
 
     def promote(self) -> None:
         """Tell it to ask the nodes."""
+        self.is_asking = True
         self.news.append(PROMOTED)
         self.wake()
 

@@ -10,12 +10,11 @@ world.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 from quorlock._core import fence as fencing
-from quorlock._core.commands import Extend, Inspect, Release
+from quorlock._core.commands import JOIN, Extend, Inspect, Release
 from quorlock._core.effects import Commit, Receive, Send, Sleep, Timeout
-from quorlock._core.owner import readable
 from quorlock._core.results import (
     Acquired,
     AttemptFailed,
@@ -29,8 +28,6 @@ from quorlock._core.tally import LOST, PENDING, WON, Tally
 from quorlock._core.time import FOR_EVER, PAST, to_seconds
 from quorlock._core.votes import Answer, node_votes
 from quorlock.errors import (
-    AcquireStopped,
-    AcquireTimeout,
     NodeError,
     QuorumUnreachable,
     VoteCode,
@@ -38,85 +35,47 @@ from quorlock.errors import (
 
 if TYPE_CHECKING:
     from quorlock._core.config import Policy
-    from quorlock._core.effects import Entropy, Flow, StopEvent
+    from quorlock._core.effects import Entropy, Flow
     from quorlock._core.releases_in_doubt import InDoubt
+    from quorlock._core.request import AcquireRequest
     from quorlock._core.rounds import NodeReply, SentRound, Target
-    from quorlock._core.time import Duration, Instant
+    from quorlock._core.time import Instant
 
 
-class AcquireRequest(NamedTuple):
-    """One call to acquire: the resource, the ttl, and how long the caller will wait."""
+class Turn(Protocol):
+    """The caller's place in the queues of the nodes, as an attempt needs it (`Waiter`)."""
 
-    resource: str
-    key: bytes
-    ttl_ms: int
-    asked_at: Instant
-    timeout: Duration | None  # None: no limit; 0: one attempt
-    fencing: bool = False
-    stop: StopEvent | None = None  # ends the call when it is set
+    place: bytes
+    ticket: int
+
+    def tally(self, n: int, round_: int) -> Tally:
+        """Return the tally of the round, which also takes the calls that come meanwhile."""
+        ...
+
+    def on_won(self, lease: Acquired, tally: Tally, at: Instant) -> Acquired | None:
+        """Record that the attempt has won; return a lease that the caller was given meanwhile."""
+        ...
+
+    def on_asked(self, round_: int, at: Instant) -> None:
+        """Record that a release has queued the place again."""
+        ...
+
+    def on_reply(self, reply: NodeReply) -> None:
+        """Record a reply."""
+        ...
 
 
 # --- acquire ---------------------------------------------------------------------------------
 
-# Enough nodes replied about the lock: a later attempt may get it.
-_WORTH_RETRYING = (FailureReason.HELD, FailureReason.LATE, FailureReason.UNFENCED)
-# The nodes are there; a quarantine ends at a known time, or when an operator says that a node is
-# new.
-_NO_OUTAGE = (*_WORTH_RETRYING, FailureReason.QUARANTINED)
-_ERRORS = (FailureReason.FAULTY, FailureReason.FORBIDDEN)
-
-
-def acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired]:
-    """Attempt until granted, until `stop` is set, or until waiting longer makes no sense.
-
-    An attempt that has begun is completed: its lease is returned if it wins.
-
-    Raises:
-        AcquireStopped: `stop` was set before the lock was granted.
-        AcquireTimeout: the lock was held until the timeout.
-        QuorumUnreachable: no quorum replied for `outage_timeout`, or too many nodes were in
-            quarantine until the timeout.
-        NodeError: too many nodes reply with errors.
-    """
-    attempts = 0
-    outage_since: Instant | None = None
-    last: AttemptFailed | None = None
-    stop = request.stop
-    while stop is None or not stop.is_set():
-        outcome = yield from attempt(request, policy, entropy)
-        if isinstance(outcome, Acquired):
-            return outcome
-        last = outcome
-        attempts += 1
-        if outcome.reason in _NO_OUTAGE:
-            outage_since = None
-        elif outage_since is None:
-            # Connecting came before the first attempt began, and counts.
-            outage_since = request.asked_at if attempts == 1 else outcome.started
-        wake = _next_attempt_at(outcome, request, policy, entropy, outage_since)
-        if wake is not None:
-            yield Sleep(wake, stop)
-        elif stop is None or not stop.is_set():
-            _raise_failure(outcome, request, policy, attempts)
-    votes = node_votes(policy.addresses, last.answers) if last else ()
-    elapsed = to_seconds(last.ended - request.asked_at) if last else 0.0
-    raise AcquireStopped(request.resource, votes, attempts, elapsed)
-
-
-def try_acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired | None]:
-    """Make one attempt; None if the lock is held. Raises QuorumUnreachable, NodeError."""
-    outcome = yield from attempt(request, policy, entropy)
-    if isinstance(outcome, Acquired):
-        return outcome
-    if outcome.reason in _WORTH_RETRYING:
-        return None
-    _raise_failure(outcome, request, policy, attempts=1)
-
 
 def attempt(
-    request: AcquireRequest, policy: Policy, entropy: Entropy
+    request: AcquireRequest, policy: Policy, entropy: Entropy, turn: Turn | None = None
 ) -> Flow[Acquired | AttemptFailed]:
-    """Run one acquire round and, if it did not win, its release on all nodes."""
+    """Run one acquire round and, if it did not win, its release on all nodes.
+
+    turn: the caller's place in the queues of the nodes: where a key is reserved for it, it is
+    granted, and a release queues it again.
+    """
     # A fresh token for every attempt: a late release of an older attempt must not be able to delete
     # the key of a newer one (rule 2).
     token = entropy.token()
@@ -126,13 +85,15 @@ def attempt(
         wait, asked_at = request.timeout, request.asked_at
         by = FOR_EVER if wait is None else asked_at + max(wait, policy.connect_timeout)
         # Steps 1 and 2: read the time, then ask all nodes at once; each has little time to reply.
+        place = turn.place if turn else b""
         acquire = fencing.acquire_command(
-            request.key, token, request.ttl_ms, policy, fenced=request.fencing
+            request.key, token, request.ttl_ms, policy, fenced=request.fencing, place=place
         )
         sent_round: SentRound = yield Send(acquire, None, by, FOR_EVER, None, request.stop)
         sent = sent_round
-        tally = Tally(policy.n, sent_round.round)
-        decided_at = yield from _collect_until_decided(
+        n, round_ = policy.n, sent_round.round
+        tally = turn.tally(n, round_) if turn else Tally(n, round_)
+        decided_at = yield from collect_until_decided(
             tally, sent_round.sent_at + policy.node_timeout
         )
         # Step 3: a majority, in less than the validity; step 4: what is left of it.
@@ -148,10 +109,14 @@ def attempt(
                 won = Acquired(
                     request.key, token, request.ttl_ms, valid_until, answers, sent_round, fence
                 )
+                surplus = turn.on_won(won, tally, decided_at) if turn else None
+                if surplus:
+                    yield Send(Release(surplus.key, surplus.token), surplus.sent_round.target)
                 yield Commit(won)
                 return won
         # Step 5: unlock all nodes, also those that refused or did not reply (rule 5).
-        return (yield from _release_failed_attempt(request, token, tally, sent_round, policy))
+        back = Release(request.key, token, place, turn.ticket if turn else JOIN)
+        return (yield from _release_failed_attempt(request, back, tally, sent_round, policy, turn))
     except GeneratorExit:
         raise
     except BaseException:
@@ -160,21 +125,23 @@ def attempt(
         raise
 
 
-def max_rounds(request: AcquireRequest) -> int:
-    """Return the rounds that an attempt may take: acquire, release, and raising a fence between."""
-    return 3 if request.fencing else 2
-
-
 def release_without_waiting(key: bytes, token: bytes, target: Target | None) -> Flow[None]:
     """Release on all nodes without waiting: for a lost lock, or one whose caller is gone."""
     yield Send(Release(key, token), target, connect_until=PAST)
 
 
 def _release_failed_attempt(
-    request: AcquireRequest, token: bytes, tally: Tally, sent_round: SentRound, policy: Policy
+    request: AcquireRequest,
+    release: Release,
+    tally: Tally,
+    sent_round: SentRound,
+    policy: Policy,
+    turn: Turn | None,
 ) -> Flow[AttemptFailed]:
     """Release on all nodes; collect enough replies to classify the failure."""
-    back = yield Send(Release(request.key, token), sent_round.target, stop=request.stop)
+    back = yield Send(release, sent_round.target, stop=request.stop)
+    if turn:
+        turn.on_asked(back.round, back.sent_at)
     backs = Tally(policy.n, back.round)
     until = back.sent_at + policy.node_timeout
     ended = back.sent_at
@@ -188,8 +155,10 @@ def _release_failed_attempt(
         # means that not even all of them could have won.
         tally.count(event)
         backs.count(event)
+        if turn:
+            turn.on_reply(event)
     answers = tuple(map(_merge_answers, tally.final_answers(), backs.final_answers()))
-    kind = _failure_reason(answers, tally)
+    kind = failure_reason(answers, tally)
     return AttemptFailed(kind, answers, sent_round.started_at, ended)
 
 
@@ -211,7 +180,8 @@ def _merge_answers(first: Answer, back: Answer) -> Answer:
     return first
 
 
-def _failure_reason(answers: tuple[Answer, ...], tally: Tally) -> FailureReason:
+def failure_reason(answers: tuple[Answer, ...], tally: Tally) -> FailureReason:
+    """Return why a round did not win."""
     n, needed = tally.n, tally.quorum
     if tally.granted >= needed:
         return FailureReason.LATE
@@ -226,48 +196,6 @@ def _failure_reason(answers: tuple[Answer, ...], tally: Tally) -> FailureReason:
     if about_the_lock + sum(answer.is_fault for answer in answers) >= needed:
         return FailureReason.FAULTY
     return FailureReason.UNREACHABLE
-
-
-def _next_attempt_at(
-    last: AttemptFailed,
-    request: AcquireRequest,
-    policy: Policy,
-    entropy: Entropy,
-    outage_since: Instant | None,
-) -> Instant | None:
-    """Return when to try again; None when the time is up (rules 10 and 11)."""
-    if last.reason is FailureReason.FORBIDDEN:
-        return None
-    # Redlock page, "Retry on failure": a random delay, greater than the time a round takes, so that
-    # contenders who split the votes do not collide again.
-    shortest, longest = policy.retry_delay
-    shortest = max(shortest, last.ended - last.started)
-    wake = last.ended + entropy.between(shortest, max(longest, 2 * shortest))
-    give_up = [] if request.timeout is None else [request.asked_at + request.timeout]
-    if outage_since is not None:
-        # The last attempt must *end* within the outage, and each of its rounds may take
-        # node_timeout.
-        longest_attempt = max_rounds(request) * policy.node_timeout
-        give_up.append(outage_since + policy.outage_timeout - longest_attempt)
-    if not give_up:
-        return wake
-    # The last sleep is clamped: one attempt is made when the time is up, none after it.
-    last_chance = min(give_up)
-    return None if last_chance <= last.ended else min(wake, last_chance)
-
-
-def _raise_failure(
-    last: AttemptFailed, request: AcquireRequest, policy: Policy, attempts: int
-) -> NoReturn:
-    votes = node_votes(policy.addresses, last.answers)
-    elapsed = to_seconds(last.ended - request.asked_at)
-    if last.reason in _WORTH_RETRYING:
-        left = time_until_free_ms(last.answers, policy.quorum)
-        holder_ttl = None if left is None else left / 1000
-        holder = readable(_common_owner(last.answers, policy.quorum))
-        raise AcquireTimeout(request.resource, votes, attempts, elapsed, holder_ttl, holder)
-    error = NodeError if last.reason in _ERRORS else QuorumUnreachable
-    raise error(request.resource, votes, attempts, elapsed)
 
 
 def is_faulty(answers: tuple[Answer, ...], policy: Policy) -> bool:
@@ -296,7 +224,7 @@ def time_until_free_ms(answers: tuple[Answer, ...], needed: int) -> int | None:
     return lives[needed - 1] if len(lives) >= needed else None
 
 
-def _common_owner(answers: tuple[Answer, ...], needed: int) -> bytes:
+def common_owner(answers: tuple[Answer, ...], needed: int) -> bytes:
     """Return the encoded owner that a quorum names; b"" if none does."""
     owners = [answer.owner for answer in answers if answer.owner]
     return next((owner for owner in owners if owners.count(owner) >= needed), b"")
@@ -402,7 +330,7 @@ def _extension(
     sent_round = yield Send(extend, facts.target, FOR_EVER, facts.valid_until, facts.in_doubt)
     tally = Tally(policy.n, sent_round.round)
     until = _extension_until(sent_round.sent_at, facts, policy)
-    decided_at = yield from _collect_until_decided(tally, until)
+    decided_at = yield from collect_until_decided(tally, until)
     valid_until = policy.valid_until(sent_round.started_at, ttl_ms)
     if tally.verdict is WON and decided_at < min(facts.valid_until, valid_until):
         return Extended(valid_until, tally.final_answers()), decided_at
@@ -450,7 +378,7 @@ def release(key: bytes, token: bytes, target: Target | None, policy: Policy) -> 
         back = yield Send(Release(key, token), target)
         tally = Tally(policy.n, back.round)
         until = back.sent_at + policy.node_timeout
-        ended = yield from _collect_until_decided(tally, until)
+        ended = yield from collect_until_decided(tally, until)
         if tally.verdict is LOST:
             ended = yield from _resolve_ambiguous_loss(tally, until, ended)
     except GeneratorExit:
@@ -500,7 +428,7 @@ def inspect(key: bytes, policy: Policy) -> Flow[tuple[Answer, ...]]:
 # --- shared by the flows ---------------------------------------------------------------------
 
 
-def _collect_until_decided(tally: Tally, until: Instant) -> Flow[Instant]:
+def collect_until_decided(tally: Tally, until: Instant) -> Flow[Instant]:
     """Count replies until the verdict or the deadline; return the instant of either.
 
     The verdict falls as soon as it is decided, for or against: a slow node that cannot change it is

@@ -53,8 +53,9 @@ class Answer(NamedTuple):
     (b"": none, or not in the reply).  `fence` is the one issued (0: none),
     `clock_us` the node's clock at that time (microseconds since 1970; 0: not in the reply).
     `quarantine`: how long the node casts no vote; None if it may vote, or if the end is not known.
-    `ticket`: the number of the sender's place in the node's queue (0: it is not queued), `ahead` how
-    many places are before it; for a grant and an inspection, how many wait (-1: not in the reply).
+    `ticket`: the number of the sender's place in the node's queue (0: it is not queued), `ahead`
+    how many places are before it; for a grant and an inspection, how many wait (-1: not in the
+    reply).
     `replaced`: the key held the token that the grant was to replace.
     """
 

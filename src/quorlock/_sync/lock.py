@@ -14,6 +14,7 @@ from quorlock._api.lease_state import LeaseState
 from quorlock._api.lock import LockBase, checked_stop
 from quorlock._api.misuse import BlockingObject
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
+from quorlock._core import acquiring
 from quorlock._core import redlock as flows
 from quorlock._core.effects import StopEvent
 from quorlock._sync.lease import Lease, drop, enter_block, exit_block
@@ -50,7 +51,7 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
         """
         session = self._session
         stop = self._stop if stop is None else checked_stop(stop)
-        flow = flows.acquire(self._request(timeout, stop), session.policy, session.entropy)
+        flow = acquiring.acquire(self._request(timeout, stop), session.policy, session.entropy)
         return session.driver.run_and_claim(flow, self._lease)
 
     def try_acquire(self) -> Lease | None:
@@ -61,7 +62,7 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
             NodeError: too many nodes reply with errors.
         """
         session = self._session
-        flow = flows.try_acquire(self._request(0), session.policy, session.entropy)
+        flow = acquiring.try_acquire(self._request(0), session.policy, session.entropy)
         return session.driver.run_and_claim(flow, self._lease_or_none)
 
     def locked(self) -> bool:

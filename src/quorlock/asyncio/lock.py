@@ -16,6 +16,7 @@ from quorlock._api.misuse import AsyncioObject
 from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._api.session import Session
+from quorlock._core import acquiring
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
 from quorlock._core.effects import StopEvent
@@ -73,7 +74,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         """
         session = self._session
         stop = self._stop if stop is None else checked_stop(stop)
-        flow = flows.acquire(self._request(timeout, stop), session.policy, session.entropy)
+        flow = acquiring.acquire(self._request(timeout, stop), session.policy, session.entropy)
         return await session.driver.run_and_claim(flow, self._lease)
 
     async def try_acquire(self) -> Lease | None:
@@ -84,7 +85,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
             NodeError: too many nodes reply with errors.
         """
         session = self._session
-        flow = flows.try_acquire(self._request(0), session.policy, session.entropy)
+        flow = acquiring.try_acquire(self._request(0), session.policy, session.entropy)
         return await session.driver.run_and_claim(flow, self._lease_or_none)
 
     async def locked(self) -> bool:

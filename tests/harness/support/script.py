@@ -26,7 +26,7 @@ from quorlock._core.effects import (
     Sleep,
     Timeout,
 )
-from quorlock._core.redlock import AcquireRequest
+from quorlock._core.request import AcquireRequest
 from quorlock._core.rounds import NodeReply, SentRound
 from quorlock._core.time import FOR_EVER, NS_PER_MS, Duration, Instant, from_seconds
 from quorlock._core.votes import ABSENT, GRANTED, HELD, NOT_SET, Answer, Vote

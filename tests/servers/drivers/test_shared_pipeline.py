@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from quorlock import Node
 from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
 from quorlock._core.effects import Send, Sleep
-from quorlock._core.redlock import _collect_until_decided
+from quorlock._core.redlock import collect_until_decided
 from quorlock._core.rounds import NodeReply, SentRound
 from quorlock._core.tally import PENDING, Tally, Verdict
 from quorlock._core.time import NS_PER_MS, NS_PER_S, Instant
@@ -113,7 +113,7 @@ def receive(connection: AsyncConnection, data: bytes) -> None:
 def asking(command: Command, n: int) -> Flow[tuple[Verdict, tuple[Answer, ...]]]:
     sent_round: SentRound = yield Send(command)
     tally = Tally(n, sent_round.round)
-    yield from _collect_until_decided(tally, sent_round.sent_at + 3_600 * NS_PER_S)
+    yield from collect_until_decided(tally, sent_round.sent_at + 3_600 * NS_PER_S)
     return tally.verdict, tally.final_answers()
 
 
@@ -385,7 +385,7 @@ def test_a_quorum_that_comes_while_a_flow_sleeps_is_not_for_it() -> None:
     def resting() -> Flow[Instant]:
         sent_round: SentRound = yield Send(Acquire(b"a", b"a", 9))
         tally = Tally(3, sent_round.round)
-        yield from _collect_until_decided(tally, sent_round.sent_at + NS_PER_MS)
+        yield from collect_until_decided(tally, sent_round.sent_at + NS_PER_MS)
         yield Send(Release(b"a", b"a"))
         woken: Instant = yield Sleep(now() + 3_600 * NS_PER_S)
         return woken

@@ -10,15 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quorlock._core.acquiring import acquire, try_acquire
 from quorlock._core.commands import Acquire, Release
 from quorlock._core.effects import Commit, Flow, FlowCancelled, Receive, Send, Sleep, Timeout
-from quorlock._core.redlock import (
-    acquire,
-    attempt,
-    release_without_waiting,
-    time_until_free_ms,
-    try_acquire,
-)
+from quorlock._core.redlock import attempt, release_without_waiting, time_until_free_ms
 from quorlock._core.restart_guard import kept_out
 from quorlock._core.results import Acquired, AttemptFailed, FailureReason
 from quorlock._core.rounds import NodeReply, SentRound, Target

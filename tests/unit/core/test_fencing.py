@@ -7,10 +7,11 @@ from contextlib import suppress
 import pytest
 
 from quorlock._core import fence as fencing
+from quorlock._core.acquiring import acquire, try_acquire
 from quorlock._core.commands import Acquire, IssueFence, Release, ScriptedAcquire
 from quorlock._core.config import Policy
 from quorlock._core.effects import Commit, FlowCancelled, Receive, Send
-from quorlock._core.redlock import acquire, attempt, try_acquire
+from quorlock._core.redlock import attempt
 from quorlock._core.results import Acquired, AttemptFailed, FailureReason
 from quorlock._core.rounds import NodeReply, SentRound
 from quorlock._core.time import NS_PER_S

@@ -1,0 +1,153 @@
+"""Acquire: attempts, and between them a wait in line or a pause, until the lock is granted.
+
+`redlock` runs one attempt, and `waiting` waits in line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from quorlock._core.effects import Sleep
+from quorlock._core.owner import readable
+from quorlock._core.redlock import attempt, common_owner, time_until_free_ms
+from quorlock._core.results import Acquired, FailureReason
+from quorlock._core.time import to_seconds
+from quorlock._core.votes import node_votes
+from quorlock._core.waiting import wait_in_line
+from quorlock.errors import AcquireStopped, AcquireTimeout, NodeError, QuorumUnreachable
+
+if TYPE_CHECKING:
+    from quorlock._core.config import Policy
+    from quorlock._core.effects import Entropy, Flow
+    from quorlock._core.line import Lines
+    from quorlock._core.request import AcquireRequest
+    from quorlock._core.results import AttemptFailed
+    from quorlock._core.time import Instant
+
+# Enough nodes replied about the lock: a later attempt may get it.
+_WORTH_RETRYING = (FailureReason.HELD, FailureReason.LATE, FailureReason.UNFENCED)
+# The nodes are there; a quarantine ends at a known time, or when an operator says that a node is
+# new.
+_NO_OUTAGE = (*_WORTH_RETRYING, FailureReason.QUARANTINED)
+_ERRORS = (FailureReason.FAULTY, FailureReason.FORBIDDEN)
+
+
+def acquire(
+    request: AcquireRequest, policy: Policy, entropy: Entropy, lines: Lines | None = None
+) -> Flow[Acquired]:
+    """Attempt until granted, until `stop` is set, or until waiting longer makes no sense.
+
+    An attempt that has begun is completed: its lease is returned if it wins.
+
+    Args:
+        request: The lock, and how long to wait for it.
+        policy: The settings.
+        entropy: The source of tokens and pauses.
+        lines: The lines of this process; None to try again after random pauses instead.
+
+    Raises:
+        AcquireStopped: `stop` was set before the lock was granted.
+        AcquireTimeout: the lock was held until the timeout.
+        QuorumUnreachable: no quorum replied for `outage_timeout`, or too many nodes were in
+            quarantine until the timeout.
+        NodeError: too many nodes reply with errors.
+    """
+    attempts = 0
+    outage_since: Instant | None = None
+    last: AttemptFailed | None = None
+    stop, at = request.stop, request.asked_at
+    if lines is not None and (request.timeout == 0 or at < lines.polls_until):
+        lines = None
+    joins = lines is not None and lines.is_in_use(request.key, at)
+    while stop is None or not stop.is_set():
+        outcome: Acquired | AttemptFailed | None = None
+        if joins and lines is not None:
+            outcome = yield from wait_in_line(request, policy, entropy, lines, at)
+            lines = lines if outcome else None  # else too few nodes can queue it
+        joins = lines is not None and not joins
+        if outcome is None:
+            outcome = yield from attempt(request, policy, entropy)
+        if isinstance(outcome, Acquired):
+            return outcome
+        last, at = outcome, outcome.ended
+        attempts += 1
+        if outcome.reason in _NO_OUTAGE:
+            outage_since = None
+        else:
+            # Connecting came before the first attempt began, and counts.
+            began = request.asked_at if attempts == 1 else outcome.started
+            outage_since = began if outage_since is None else outage_since
+        wake = _next_attempt_at(outcome, request, policy, entropy, outage_since)
+        joins = joins and outcome.reason is FailureReason.HELD
+        if joins and wake is not None:
+            continue
+        if wake is not None:
+            yield Sleep(wake, stop)
+        elif stop is None or not stop.is_set():
+            _raise_failure(outcome, request, policy, attempts)
+    raise _stopped(last, request, policy, attempts)
+
+
+def try_acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired | None]:
+    """Make one attempt; None if the lock is held. Raises QuorumUnreachable, NodeError."""
+    outcome = yield from attempt(request, policy, entropy)
+    if isinstance(outcome, Acquired):
+        return outcome
+    if outcome.reason in _WORTH_RETRYING:
+        return None
+    _raise_failure(outcome, request, policy, attempts=1)
+
+
+def max_rounds(request: AcquireRequest) -> int:
+    """Return the rounds that an attempt may take: acquire, release, and raising a fence between."""
+    return 3 if request.fencing else 2
+
+
+def _next_attempt_at(
+    last: AttemptFailed,
+    request: AcquireRequest,
+    policy: Policy,
+    entropy: Entropy,
+    outage_since: Instant | None,
+) -> Instant | None:
+    """Return when to try again; None when the time is up (rules 10 and 11)."""
+    if last.reason is FailureReason.FORBIDDEN:
+        return None
+    # Redlock page, "Retry on failure": a random delay, greater than the time a round takes, so that
+    # contenders who split the votes do not collide again.
+    shortest, longest = policy.retry_delay
+    shortest = max(shortest, last.ended - last.started)
+    wake = last.ended + entropy.between(shortest, max(longest, 2 * shortest))
+    give_up = [] if request.timeout is None else [request.asked_at + request.timeout]
+    if outage_since is not None:
+        # The last attempt must *end* within the outage, and each of its rounds may take
+        # node_timeout.
+        longest_attempt = max_rounds(request) * policy.node_timeout
+        give_up.append(outage_since + policy.outage_timeout - longest_attempt)
+    if not give_up:
+        return wake
+    # The last sleep is clamped: one attempt is made when the time is up, none after it.
+    last_chance = min(give_up)
+    return None if last_chance <= last.ended else min(wake, last_chance)
+
+
+def _raise_failure(
+    last: AttemptFailed, request: AcquireRequest, policy: Policy, attempts: int
+) -> NoReturn:
+    votes = node_votes(policy.addresses, last.answers)
+    elapsed = to_seconds(last.ended - request.asked_at)
+    if last.reason in _WORTH_RETRYING:
+        left = time_until_free_ms(last.answers, policy.quorum)
+        holder_ttl = None if left is None else left / 1000
+        holder = readable(common_owner(last.answers, policy.quorum))
+        raise AcquireTimeout(request.resource, votes, attempts, elapsed, holder_ttl, holder)
+    error = NodeError if last.reason in _ERRORS else QuorumUnreachable
+    raise error(request.resource, votes, attempts, elapsed)
+
+
+def _stopped(
+    last: AttemptFailed | None, request: AcquireRequest, policy: Policy, attempts: int
+) -> AcquireStopped:
+    votes = node_votes(policy.addresses, last.answers) if last else ()
+    elapsed = to_seconds(last.ended - request.asked_at) if last else 0.0
+    return AcquireStopped(request.resource, votes, attempts, elapsed)

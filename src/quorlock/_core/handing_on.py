@@ -1,0 +1,146 @@
+"""Release, and handing the lock on to the next waiter of the same process.
+
+A caller that releases runs one acquire round for the next of the line, in which every node
+replaces the old token by a fresh one: a release and an acquire in one step.  So the next lease has
+a token, a fence and a validity of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorlock._core import fence as fencing
+from quorlock._core import redlock
+from quorlock._core.commands import Release
+from quorlock._core.effects import Receive, Send, Timeout
+from quorlock._core.results import Acquired, LossReason, ReleaseResult
+from quorlock._core.rounds import Target
+from quorlock._core.tally import WON, Tally
+
+if TYPE_CHECKING:
+    from quorlock._core.config import Policy
+    from quorlock._core.effects import Entropy, Flow
+    from quorlock._core.line import Line, Lines
+    from quorlock._core.member import Member
+    from quorlock._core.rounds import NodeReply, SentRound
+    from quorlock._core.time import Instant
+
+
+def release(
+    key: bytes,
+    token: bytes,
+    target: Target | None,
+    policy: Policy,
+    entropy: Entropy,
+    lines: Lines | None,
+    at: Instant,
+) -> Flow[ReleaseResult]:
+    """Release a lease that is over here, or hand the lock on to a waiter of this process.
+
+    Args:
+        key: The lock.
+        token: The token of the lease.
+        target: The nodes that have its key; None if another process acquired it.
+        policy: The settings.
+        entropy: The source of tokens.
+        lines: The lines of this process; None if its callers do not wait in line.
+        at: The current time.
+    """
+    line = None if lines is None else lines.get(key)
+    if line is None:
+        return (yield from redlock.release(key, token, target, policy))
+    handed_on = None
+    try:
+        member = None if target is None else line.take_next(at)
+        if member is not None and target is not None:
+            handed_on = yield from _hand_on(member, key, token, target, policy, entropy, line)
+            if handed_on is not None:
+                tally, until, ended = handed_on
+                return (yield from _result(tally, until, ended))
+        return (yield from redlock.release(key, token, target, policy))
+    finally:
+        if handed_on is None:
+            line.on_released(at)
+
+
+def _hand_on(
+    member: Member,
+    key: bytes,
+    token: bytes,
+    target: Target,
+    policy: Policy,
+    entropy: Entropy,
+    line: Line,
+) -> Flow[tuple[Tally, Instant, Instant] | None]:
+    """Exchange the token for a fresh one of the waiter, and give it the lease.
+
+    Returns:
+        The tally, the end of the nodes' time to reply, and the instant of the verdict; None if the
+        round did not win, or the waiter is gone.  Then the old token is still to be released.
+    """
+    request, new = member.request, entropy.token()
+    sent: SentRound | None = None
+    try:
+        command = fencing.acquire_command(
+            key,
+            new,
+            request.ttl_ms,
+            policy,
+            fenced=request.fencing,
+            place=member.place,
+            instead=token,
+        )
+        sent_round: SentRound = yield Send(command, Target((1 << policy.n) - 1, target.path))
+        sent = sent_round
+        tally = Tally(policy.n, sent_round.round)
+        until = sent_round.sent_at + policy.node_timeout
+        decided_at = yield from redlock.collect_until_decided(tally, until)
+        valid_until = policy.valid_until(sent_round.started_at, request.ttl_ms)
+        fence, is_won = 0, tally.verdict is WON and decided_at < valid_until
+        if is_won and request.fencing:
+            fence = yield from fencing.agree_on_fence(
+                tally, key, new, sent_round, valid_until, policy
+            )
+            is_won = fence > 0
+        unsent = target.nodes & ~sent_round.nodes
+        if is_won and unsent:
+            yield Send(Release(key, token), Target(unsent, target.path))
+        if is_won:
+            others_wait = any(answer is not None and answer.ahead > 0 for answer in tally.answers)
+            line.on_exchanged(valid_until, decided_at, others_wait=others_wait)
+            answers = tally.final_answers()
+            lease = Acquired(key, new, request.ttl_ms, valid_until, answers, sent_round, fence)
+            if member.give(lease):
+                return tally, until, decided_at
+        yield Send(Release(key, new), sent_round.target)
+    except BaseException as error:
+        if member.is_open:
+            line.put_back(member)
+        if not isinstance(error, GeneratorExit):
+            if sent is not None:
+                yield Send(Release(key, new), sent.target)
+            yield Send(Release(key, token), target)
+        raise
+    if member.is_open:
+        line.put_back(member)
+    return None
+
+
+def _result(tally: Tally, until: Instant, ended: Instant) -> Flow[ReleaseResult]:
+    """Collect replies until it is known whether a quorum had the old token."""
+    while True:
+        replaced = sum(answer is not None and answer.replaced for answer in tally.answers)
+        if replaced >= tally.quorum or replaced + tally.pending < tally.quorum:
+            break
+        event: NodeReply | Timeout = yield Receive(until)
+        ended = event.at
+        if isinstance(event, Timeout):
+            tally.mark_timed_out()
+            break
+        tally.count(event)
+    answers = tally.final_answers()
+    deleted = replaced >= tally.quorum
+    lacking = sum(a is not None and a.is_lock_answer and not a.replaced for a in tally.answers)
+    is_gone = not deleted and tally.n - lacking < tally.quorum
+    gone = LossReason.EVICTED if is_gone else None
+    return ReleaseResult(deleted=deleted, gone=gone, answers=answers, ended=ended)

@@ -1,0 +1,168 @@
+"""Lines: the waiters of one lock in this process, first come, first served.
+
+Only the first of a line asks the nodes.  A caller that releases the lock hands it on to the first
+by an exchange (`handing_on`), which costs one command a node; while other processes wait too, a
+limited number of times in a row.
+
+Threads share a line, and no lock is taken: every change is one call of C.  Two threads may both
+find that the line needs a first; then two of its waiters ask the nodes, which does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING
+
+from quorlock._core.time import NS_PER_MS, PAST
+
+if TYPE_CHECKING:
+    from quorlock._core.member import Member
+    from quorlock._core.time import Duration, Instant
+
+# While other processes wait, a line has the lock so many times in a row, and for so long, at most.
+EXCHANGES_MAX = 8
+TURN_MAX: Duration = 50 * NS_PER_MS
+# An acquire so soon after another one that had to wait joins the queues without trying before.
+_CONTENDED_FOR: Duration = 500 * NS_PER_MS
+# Lines that are not in use are removed beyond this number.
+_LINES_MAX = 256
+
+
+class Line:
+    """The waiters of one lock.
+
+    Attributes:
+        held_until: The end of the lease that a caller of this process holds; PAST if it is not
+            known to hold one.
+    """
+
+    __slots__ = (
+        "_contended_until",
+        "_exchanges",
+        "_first",
+        "_members",
+        "_others_wait",
+        "_turn_began",
+        "held_until",
+    )
+
+    def __init__(self) -> None:
+        self._members: deque[Member] = deque()  # without the first
+        self._first: dict[None, Member] = {}  # at most one: it asks the nodes
+        self.held_until: Instant = PAST
+        self._contended_until: Instant = PAST
+        self._others_wait = False  # in other processes, when this one got the lock
+        self._exchanges = 0  # in a row
+        self._turn_began: Instant = PAST
+
+    def is_in_use(self, at: Instant) -> bool:
+        """Return whether an acquire has to join: others are before it, or were a moment ago."""
+        return bool(self._first or self._members) or at < max(
+            self.held_until, self._contended_until
+        )
+
+    def join(self, member: Member, at: Instant) -> None:
+        """Add a waiter at the end; it is promoted if it is the first."""
+        self._members.append(member)
+        self.advance(at)
+
+    def leave(self, member: Member, at: Instant) -> None:
+        """Remove a waiter, which takes no lease any more."""
+        if self._first.get(None) is member:
+            self._first.pop(None, None)
+        else:
+            with contextlib.suppress(ValueError):
+                self._members.remove(member)
+        self.advance(at)
+
+    def advance(self, at: Instant) -> None:
+        """Promote the next waiter, unless there is a first or this process holds the lock."""
+        first = self._first.get(None)
+        if first is not None and not first.is_open:
+            self._first.pop(None, None)  # it left while another thread promoted it
+        while not self._first and self.held_until <= at:
+            member = self._next()
+            if member is None:
+                return
+            self.put_back(member)
+
+    def put_back(self, member: Member) -> None:
+        """Make a waiter that was taken out the first again; it asks the nodes."""
+        if self._first.setdefault(None, member) is not member:
+            self._members.appendleft(member)
+        elif not member.is_asking:
+            member.promote()
+
+    def take_next(self, at: Instant) -> Member | None:
+        """Take out the waiter that gets the lock next; None if other processes have their turn."""
+        if self._others_wait and (
+            self._exchanges >= EXCHANGES_MAX or at - self._turn_began >= TURN_MAX
+        ):
+            return None
+        first = self._first.pop(None, None)
+        return first if first is not None and first.is_open else self._next()
+
+    def _next(self) -> Member | None:
+        with contextlib.suppress(IndexError):
+            while True:
+                member = self._members.popleft()
+                if member.is_open:
+                    return member
+        return None
+
+    def on_granted(
+        self, member: Member, until: Instant, at: Instant, *, has_waited: bool, others_wait: bool
+    ) -> None:
+        """Record that the nodes granted the lock to a waiter.
+
+        Args:
+            member: The waiter.
+            until: The end of its lease.
+            at: The current time.
+            has_waited: It had to wait for the lock.
+            others_wait: Other processes wait for the lock.
+        """
+        if self._first.get(None) is member:
+            self._first.pop(None, None)
+        self.held_until, self._others_wait = until, others_wait
+        self._exchanges, self._turn_began = 0, at
+        if has_waited or others_wait:
+            self._contended_until = at + _CONTENDED_FOR
+
+    def on_exchanged(self, until: Instant, at: Instant, *, others_wait: bool) -> None:
+        """Record that a caller of this process handed the lock on to a waiter."""
+        self.held_until, self._others_wait = until, others_wait
+        self._exchanges += 1
+        self._contended_until = at + _CONTENDED_FOR
+
+    def on_released(self, at: Instant) -> None:
+        """Record that this process does not hold the lock any more."""
+        self.held_until = PAST
+        self.advance(at)
+
+
+class Lines:
+    """The lines of all locks, by their keys.
+
+    Attributes:
+        polls_until: Until then nodes are not asked to queue: too many of them cannot.
+    """
+
+    def __init__(self) -> None:
+        self._by_key: dict[bytes, Line] = {}
+        self.polls_until: Instant = PAST
+        self.get = self._by_key.get  # called in every acquire and release
+
+    def is_in_use(self, key: bytes, at: Instant) -> bool:
+        """Return whether an acquire of this lock has to join its line."""
+        line = self.get(key)
+        return line is not None and line.is_in_use(at)
+
+    def line(self, key: bytes, at: Instant) -> Line:
+        """Return the line of this lock, made if there is none."""
+        if len(self._by_key) >= _LINES_MAX:
+            for other, line in list(self._by_key.copy().items()):
+                if not line.is_in_use(at):
+                    self._by_key.pop(other, None)
+        return self._by_key.setdefault(key, Line())

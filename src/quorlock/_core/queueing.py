@@ -1,0 +1,195 @@
+"""Queueing: the flow of a waiter in the queues of the nodes.
+
+Every node has a queue of places, and a release passes the lock on to the first of them: the node
+reserves the lock for that place and calls it (`scripts/release.lua`).  When a quorum of nodes has
+called, an attempt decides.  Queues, calls and reservations are hints, which may be lost: only a
+round grants the lock, and a waiter looks at its place now and then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from quorlock._core.commands import LEAVE, Release
+from quorlock._core.effects import Commit, Enlist, Send, Timeout, Wait
+from quorlock._core.redlock import attempt, failure_reason
+from quorlock._core.results import Acquired, AttemptFailed, FailureReason
+from quorlock._core.rounds import NodeReply, Target
+from quorlock._core.tally import Tally
+from quorlock._core.time import FOR_EVER, NS_PER_MS
+from quorlock._core.votes import NO_REPLY
+from quorlock._core.waiter import Step, Waiter
+
+if TYPE_CHECKING:
+    from quorlock._core.config import Policy
+    from quorlock._core.effects import Entropy, Flow
+    from quorlock._core.line import Line, Lines
+    from quorlock._core.member import Member, Promoted
+    from quorlock._core.request import AcquireRequest
+    from quorlock._core.rounds import SentRound
+    from quorlock._core.time import Duration, Instant
+
+# How long the nodes are not asked to queue after too many of them could not.
+_POLL_FOR: Duration = 5_000 * NS_PER_MS
+# None: the wait goes on.
+_Outcome: TypeAlias = "Acquired | AttemptFailed | None"
+
+
+def queue_up(
+    member: Member,
+    line: Line,
+    request: AcquireRequest,
+    policy: Policy,
+    entropy: Entropy,
+    lines: Lines,
+    at: Instant,
+) -> Flow[tuple[Acquired | AttemptFailed | None, Instant]]:
+    """Wait in the queues of the nodes, and attempt when called.
+
+    Returns:
+        The lease, or the failure, or None if too few nodes can queue; and the current time.
+    """
+    place: bytes = yield Enlist(max(end_of(request), at + policy.connect_timeout), request.stop)
+    if not place:
+        return None, at
+    member.place = place
+    queueing = _Queueing(member, Waiter(place, member, line, policy, entropy), policy, entropy, at)
+    try:
+        outcome = yield from queueing.run()
+        if outcome is None and queueing.has_votes:
+            lines.polls_until = queueing.at + _POLL_FOR
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield queueing.leave
+        raise
+    return outcome, queueing.at
+
+
+class _Queueing:
+    """One waiter in the queues.
+
+    Attributes:
+        at: The current time, as far as known.
+        leave: What removes the place from all queues.
+        has_votes: A quorum of nodes has replied to the latest request, whatever they replied.
+    """
+
+    def __init__(
+        self, member: Member, waiter: Waiter, policy: Policy, entropy: Entropy, at: Instant
+    ) -> None:
+        self.at = at
+        self.leave = Send(Release(member.request.key, b"", waiter.place, LEAVE))
+        self.has_votes = True
+        self._member = member
+        self._request = member.request
+        self._waiter = waiter
+        self._policy = policy
+        self._entropy = entropy
+        self._sent: SentRound | None = None
+
+    def run(self) -> Flow[Acquired | AttemptFailed | None]:
+        """Wait until granted, until the time is up, or until it makes no sense."""
+        yield from self._ask()
+        is_late = False  # no reply that has come is unread
+        while True:
+            step = self._waiter.step(self.at) if self._member.is_open else Step.WAIT
+            if step is Step.GIVE_UP and (is_late or self._waiter.is_answered):
+                yield self.leave
+                return self._not_queued()
+            outcome: _Outcome = None
+            if step is Step.ATTEMPT:
+                outcome = yield from self._attempt()
+            elif step is Step.CORRECT:
+                yield from self._correct()
+            elif step is Step.LOOK:
+                yield from self._ask()
+            else:
+                outcome, is_late = yield from self._wait()
+            if outcome is not None:
+                return outcome
+
+    def _ask(self) -> Flow[None]:
+        """Have the nodes queue the place, or look at it."""
+        waiter = self._waiter
+        sent: SentRound = yield Send(Release(self._request.key, b"", waiter.place, waiter.ticket))
+        self._sent, self.at = sent, sent.sent_at
+        waiter.on_asked(sent.round, sent.sent_at)
+
+    def _correct(self) -> Flow[None]:
+        """Tell nodes with another number the number that a quorum has led to."""
+        waiter, path = self._waiter, self._sent.path if self._sent else None
+        correction = Release(self._request.key, b"", waiter.place, -waiter.ticket)
+        yield Send(correction, Target(waiter.take_corrections(), path))
+
+    def _attempt(self) -> Flow[_Outcome]:
+        """Run an acquire round; if it does not win, its release queues the place again."""
+        waiter = self._waiter
+        waiter.on_attempt()
+        outcome = yield from attempt(self._request, self._policy, self._entropy, waiter)
+        if isinstance(outcome, Acquired):
+            return outcome
+        self.at = outcome.ended
+        waiter.on_attempt_lost()
+        if outcome.reason is FailureReason.HELD:
+            return None
+        yield self.leave
+        return outcome
+
+    def _wait(self) -> Flow[tuple[_Outcome, bool]]:
+        """Wait for one event; return the outcome, and whether no event came."""
+        request, waiter = self._request, self._waiter
+        until = min(waiter.wake_at(), end_of(request))
+        event: Acquired | Promoted | NodeReply | Timeout
+        event = yield Wait(until, request.stop, self._member)
+        if isinstance(event, Acquired):
+            if not waiter.is_answered:
+                yield self.leave  # the request may have queued the place again
+            yield Commit(event)
+            return event, False
+        if isinstance(event, Timeout):
+            self.at = event.at
+            return (yield from self._on_timeout()), True
+        if isinstance(event, NodeReply):
+            self.at = event.at
+            waiter.on_reply(event)
+        return None, False
+
+    def _on_timeout(self) -> Flow[_Outcome]:
+        request = self._request
+        if is_stopped(request):
+            yield self.leave
+            return not_called(request, self._policy, self.at)
+        if self.at < end_of(request):
+            return None
+        # One attempt is made when the time is up; its release leaves the queues.
+        self._waiter.ticket = LEAVE
+        outcome = yield from attempt(request, self._policy, self._entropy, self._waiter)
+        if not isinstance(outcome, Acquired):
+            self.at = outcome.ended
+        return outcome
+
+    def _not_queued(self) -> AttemptFailed | None:
+        """Return the failure if too few nodes reply; None if they reply, and cannot queue."""
+        waiter, policy = self._waiter, self._policy
+        answers = waiter.final_answers()
+        self.has_votes = sum(answer.is_lock_answer for answer in answers) >= policy.quorum
+        if self.has_votes:
+            return None
+        reason = failure_reason(answers, Tally(policy.n, 0))
+        return AttemptFailed(reason, answers, waiter.asked_at, self.at)
+
+
+def not_called(request: AcquireRequest, policy: Policy, at: Instant) -> AttemptFailed:
+    """Return the failure of a waiter that has asked no node for the lock."""
+    return AttemptFailed(FailureReason.HELD, (NO_REPLY,) * policy.n, request.asked_at, at)
+
+
+def is_stopped(request: AcquireRequest) -> bool:
+    """Return whether the caller has ended the wait."""
+    return request.stop is not None and request.stop.is_set()
+
+
+def end_of(request: AcquireRequest) -> Instant:
+    """Return when the time for the acquire is up."""
+    return FOR_EVER if request.timeout is None else request.asked_at + request.timeout

@@ -1,0 +1,215 @@
+"""The state of one place in the queues of the nodes, and what its flow does next.
+
+No input or output: the flow (`acquiring`) reports replies and calls, and asks for the next step.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from quorlock._core.commands import JOIN
+from quorlock._core.effects import CALL
+from quorlock._core.tally import Tally, Verdict
+from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
+from quorlock._core.votes import NO_REPLY, Answer
+
+if TYPE_CHECKING:
+    from quorlock._core.config import Policy
+    from quorlock._core.effects import Entropy
+    from quorlock._core.line import Line
+    from quorlock._core.member import Member
+    from quorlock._core.results import Acquired
+    from quorlock._core.rounds import NodeReply
+    from quorlock._core.time import Duration, Instant
+
+# How long the first call waits for a quorum of them; twice as long after every lost round, up to
+# the second number.  Random, so that two waiters who split the nodes do not ask in step.
+_PATIENCE_MIN: Duration = 5 * NS_PER_MS
+_PATIENCE_MAX: Duration = 100 * NS_PER_MS
+# A waiter looks at its place again, since a call, or the place itself, may be lost: the first of a
+# queue soon.  Later ones wait longer, so that a long queue does not load the nodes.
+_FIRST_LOOK: Duration = 10 * NS_PER_MS
+_FIRST_LOOK_BEHIND: Duration = 100 * NS_PER_MS
+_LOOKS: tuple[Duration, Duration] = (250 * NS_PER_MS, 500 * NS_PER_MS)
+_AHEAD_MAX = 4  # counts for the pause; those ahead may be gone
+# It also looks when the key expires: the first of the queue at once, the next ones after it.
+_AFTER_EXPIRY: Duration = 1 * NS_PER_MS
+_AFTER_THOSE_AHEAD: Duration = 5 * NS_PER_MS
+
+
+class Step(Enum):
+    """What a waiter does next."""
+
+    ATTEMPT = "attempt"  # an acquire round
+    LOOK = "look"  # ask the nodes for its place, which they make again if it is lost
+    CORRECT = "correct"  # tell nodes the number that a quorum has led to
+    GIVE_UP = "give up"  # fewer than a quorum of nodes have queued it
+    WAIT = "wait"
+
+
+class Waiter:
+    """One place in the queues.
+
+    Attributes:
+        place: The place.
+        ticket: Its number in all queues; JOIN before a quorum has proposed one.
+        answers: The answers of the nodes to its latest request; None: no reply yet.
+        asked_at: When that request was sent.
+        has_waited: Some node had others before it, or another holder.
+    """
+
+    def __init__(
+        self, place: bytes, member: Member, line: Line, policy: Policy, entropy: Entropy
+    ) -> None:
+        self.place = place
+        self.ticket = JOIN
+        self.answers: list[Answer | None] = [None] * policy.n
+        self.has_waited = False
+        self._member = member
+        self._line = line
+        self._quorum = policy.quorum
+        self._entropy = entropy
+        self._round = CALL  # of its latest request
+        self._numbers = [0] * policy.n  # its number in each queue, as far as known
+        self._free_at: list[Instant] = [FOR_EVER] * policy.n
+        self._called = 0  # bit i: node i has called, or its key is free
+        self._called_at: Instant = PAST
+        self._patience_base = _PATIENCE_MIN
+        self._patience = entropy.between(_PATIENCE_MIN, 2 * _PATIENCE_MIN)
+        self._node_timeout = policy.node_timeout
+        self.asked_at: Instant = PAST
+        self._pause: Duration = 0  # after the latest request; 0: after the first
+        self._requests = 0
+
+    # --- its requests and their replies ------------------------------------------------------
+
+    def on_asked(self, round_: int, at: Instant) -> None:
+        """Record that a request was sent that queues the place: to join, to look, or again."""
+        self._round, self.asked_at = round_, at
+        n = len(self.answers)
+        self.answers, self._free_at = [None] * n, [FOR_EVER] * n
+        if self._requests:
+            self._pause = self._entropy.between(*_LOOKS)
+        self._requests += 1
+
+    def on_reply(self, reply: NodeReply) -> None:
+        """Record a call, or a reply to the latest request; other replies change nothing."""
+        if reply.round == CALL:
+            self._on_call(reply.node, reply.at)
+            return
+        if reply.round != self._round:
+            return
+        node, answer, at = reply.node, reply.answer, reply.at
+        self.answers[node] = answer
+        self._numbers[node] = answer.ticket
+        self.has_waited |= answer.ahead >= 0
+        if answer.lacks_key:
+            # Free, and not passed on to any waiter: the node cannot call.  So it counts as a call.
+            self._on_call(node, at)
+        elif answer.is_held and answer.ttl_left_ms is not None and answer.ttl_left_ms >= 0:
+            self._free_at[node] = at + answer.ttl_left_ms * NS_PER_MS
+        if self.ticket == JOIN and sum(number > 0 for number in self._numbers) >= self._quorum:
+            self.ticket = max(self._numbers)
+
+    def _on_call(self, node: int, at: Instant) -> None:
+        if not self._called:
+            self._called_at = at
+        self._called |= 1 << node
+
+    @property
+    def is_queued(self) -> bool:
+        """Return whether a quorum of nodes has queued it, by the replies to the latest request."""
+        return sum(a is not None and a.ticket > 0 for a in self.answers) >= self._quorum
+
+    @property
+    def is_answered(self) -> bool:
+        """Return whether every node has replied to the latest request."""
+        return None not in self.answers
+
+    def final_answers(self) -> tuple[Answer, ...]:
+        """Return the latest answers; `NO_REPLY` for nodes without one."""
+        return tuple([NO_REPLY if answer is None else answer for answer in self.answers])
+
+    # --- the next step -----------------------------------------------------------------------
+
+    def step(self, at: Instant) -> Step:
+        """Return what to do now."""
+        if self._called and (
+            self._called.bit_count() >= self._quorum or at >= self._called_at + self._patience
+        ):
+            return Step.ATTEMPT
+        if self.ticket != JOIN and any(n not in (0, self.ticket) for n in self._numbers):
+            return Step.CORRECT
+        if not self.is_queued:
+            is_over = self.is_answered or at >= self.asked_at + self._node_timeout
+            return Step.GIVE_UP if is_over else Step.WAIT
+        return Step.LOOK if at >= self._look_at() else Step.WAIT
+
+    def wake_at(self) -> Instant:
+        """Return when to ask for the next step again, if there is no reply before."""
+        if self._called:
+            return min(self._look_at(), self._called_at + self._patience)
+        return self._look_at()
+
+    def take_corrections(self) -> int:
+        """Return the nodes (bit i: node i) with another number; they count as corrected now."""
+        nodes = 0
+        for node, number in enumerate(self._numbers):
+            if number not in (0, self.ticket):
+                nodes |= 1 << node
+                self._numbers[node] = self.ticket
+        return nodes
+
+    def on_attempt(self) -> None:
+        """Record that an attempt begins: it uses up the calls."""
+        self._called = 0
+
+    def on_attempt_lost(self) -> None:
+        """Wait longer for a quorum of calls from now on."""
+        self._patience_base = min(2 * self._patience_base, _PATIENCE_MAX)
+        self._patience = self._entropy.between(self._patience_base, 2 * self._patience_base)
+
+    def on_won(self, lease: Acquired, tally: Tally, at: Instant) -> Acquired | None:
+        """Record that the attempt has won; return a lease that its caller was given meanwhile."""
+        others_wait = any(answer is not None and answer.ahead > 0 for answer in tally.answers)
+        self._line.on_granted(
+            self._member,
+            lease.valid_until,
+            at,
+            has_waited=self.has_waited,
+            others_wait=others_wait,
+        )
+        return self._member.close()
+
+    def tally(self, n: int, round_: int) -> Tally:
+        """Return the tally of an attempt; calls that come meanwhile are recorded here."""
+        return _AttemptTally(n, round_, self)
+
+    def _look_at(self) -> Instant:
+        """Return when to look: after a pause, or when the keys of a quorum have expired."""
+        known = sorted([max(0, a.ahead) for a in self.answers if a is not None and a.ticket > 0])
+        if len(known) < self._quorum:
+            return self.asked_at + self._node_timeout
+        ahead = min(known[self._quorum - 1], _AHEAD_MAX)
+        pause = self._pause * (1 + ahead)
+        if not self._pause:
+            pause = _FIRST_LOOK_BEHIND * (1 + ahead) if ahead else _FIRST_LOOK
+        free_at = sorted(self._free_at)[self._quorum - 1]
+        return min(self.asked_at + pause, free_at + _AFTER_EXPIRY + _AFTER_THOSE_AHEAD * ahead)
+
+
+class _AttemptTally(Tally):
+    """A tally that passes the calls that come during a round on to the waiter."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self, n: int, round_: int, waiter: Waiter) -> None:
+        super().__init__(n, round_)
+        self._waiter = waiter
+
+    def count(self, reply: NodeReply) -> Verdict:
+        if reply.round == CALL:
+            self._waiter.on_reply(reply)
+            return self.verdict
+        return super().count(reply)

@@ -1,0 +1,96 @@
+"""Waiting in line for a lock: the flow of one waiter.
+
+In its process a waiter waits for the callers before it (`line`).  The first of the line waits in
+the queues of the nodes (`queueing`), unless a caller of this process hands the lock on to it before
+(`handing_on`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorlock._core.commands import Release
+from quorlock._core.effects import Commit, Send, Timeout, Wait
+from quorlock._core.member import Member
+from quorlock._core.queueing import end_of, is_stopped, not_called, queue_up
+from quorlock._core.redlock import attempt
+from quorlock._core.results import Acquired
+from quorlock._core.time import NS_PER_MS
+
+if TYPE_CHECKING:
+    from quorlock._core.config import Policy
+    from quorlock._core.effects import Entropy, Flow
+    from quorlock._core.line import Line, Lines
+    from quorlock._core.member import Promoted
+    from quorlock._core.request import AcquireRequest
+    from quorlock._core.results import AttemptFailed
+    from quorlock._core.rounds import NodeReply
+    from quorlock._core.time import Duration, Instant
+
+# A waiter of a line checks so often whether the line lacks a first: the lease of this process may
+# have ended without a release.
+_CHECK_EVERY: Duration = 500 * NS_PER_MS
+
+
+def wait_in_line(
+    request: AcquireRequest, policy: Policy, entropy: Entropy, lines: Lines, at: Instant
+) -> Flow[Acquired | AttemptFailed | None]:
+    """Wait until granted, until the time is up, until `stop` is set, or until it makes no sense.
+
+    Returns:
+        The lease, or the failure; None if too few nodes can queue the caller.
+    """
+    line, member = lines.line(request.key, at), Member(request)
+    line.join(member, at)
+    outcome: Acquired | AttemptFailed | None
+    try:
+        outcome, at = yield from _wait_for_turn(member, line, request, policy, at)
+        if outcome is None and member.is_asking:
+            outcome, at = yield from queue_up(member, line, request, policy, entropy, lines, at)
+        if isinstance(outcome, Acquired):
+            return outcome
+        line.leave(member, at)
+        given = member.close()
+        if given is not None:
+            return (yield from _commit(given))
+        if outcome is None and not member.is_asking:
+            outcome = yield from attempt(request, policy, entropy)  # once when the time is up
+        return outcome
+    except GeneratorExit:
+        raise
+    except BaseException:
+        # Cancelled or interrupted, perhaps with a lease that the caller will not have.
+        has_lease = not member.is_open
+        line.leave(member, at)
+        given = member.close()
+        if given is not None:
+            yield Send(Release(given.key, given.token), given.sent_round.target)
+        if has_lease:
+            line.on_released(at)
+        raise
+
+
+def _commit(lease: Acquired) -> Flow[Acquired]:
+    """Give the caller a lease that another caller of this process has won for it."""
+    yield Commit(lease)
+    return lease
+
+
+def _wait_for_turn(
+    member: Member, line: Line, request: AcquireRequest, policy: Policy, at: Instant
+) -> Flow[tuple[Acquired | AttemptFailed | None, Instant]]:
+    """Wait until promoted, given a lease, or until the time is up; return the instant too."""
+    give_up = end_of(request)
+    while not member.is_asking:
+        event: Acquired | Promoted | NodeReply | Timeout
+        event = yield Wait(min(give_up, at + _CHECK_EVERY), request.stop, member)
+        if isinstance(event, Acquired):
+            return (yield from _commit(event)), at
+        if isinstance(event, Timeout):
+            at = event.at
+            if is_stopped(request):
+                return not_called(request, policy, at), at
+            if at >= give_up:
+                break
+            line.advance(at)
+    return None, at
