@@ -200,7 +200,7 @@ class Waiter:
 
 
 class _AttemptTally(Tally):
-    """A tally that passes the calls that come during a round on to the waiter."""
+    """A tally that passes other replies on to the waiter: calls, and those to its request."""
 
     __slots__ = ("_waiter",)
 
@@ -209,7 +209,7 @@ class _AttemptTally(Tally):
         self._waiter = waiter
 
     def count(self, reply: NodeReply) -> Verdict:
-        if reply.round == CALL:
+        if reply.round != self.round:
             self._waiter.on_reply(reply)
             return self.verdict
         return super().count(reply)

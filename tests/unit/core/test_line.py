@@ -1,0 +1,195 @@
+"""The line of a process: who is its first, who gets the lock next, and for how many times."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorlock._core.line import EXCHANGES_MAX, TURN_MAX, Line, Lines
+from quorlock._core.member import PROMOTED, Member
+from quorlock._core.results import Acquired
+from quorlock._core.rounds import SentRound
+from quorlock._core.time import NS_PER_MS, PAST
+from tests.harness.support.script import START, ms, policy_of, request_of
+
+REQUEST = request_of(policy_of(3))
+
+
+def lease(until: int = START + ms(10_000)) -> Acquired:
+    return Acquired(b"r", b"token", 10_000, until, (), SentRound(1, START, START, 7))
+
+
+def members(line: Line, count: int) -> list[Member]:
+    joined = [Member(REQUEST) for _ in range(count)]
+    for member in joined:
+        line.join(member, START)
+    return joined
+
+
+def granted(line: Line, member: Member, *, others_wait: bool = False) -> None:
+    until = START + ms(10_000)
+    line.on_granted(member, until, START, has_waited=True, others_wait=others_wait)
+    member.close()
+
+
+def test_only_the_first_asks() -> None:
+    """The first to join is promoted, the others wait."""
+    first, second, third = members(Line(), 3)
+    assert list(first.news) == [PROMOTED]
+    assert [member.is_asking for member in (first, second, third)] == [True, False, False]
+
+
+def test_the_next_is_promoted_when_the_first_leaves() -> None:
+    """A waiter that gives up makes the next one the first, in the order of joining."""
+    line = Line()
+    first, second, third = members(line, 3)
+    line.leave(first, START)
+    assert (second.is_asking, third.is_asking) == (True, False)
+
+
+def test_a_waiter_in_the_middle_may_leave() -> None:
+    """It gets nothing any more, and the order of the others stays."""
+    line = Line()
+    first, second, third = members(line, 3)
+    second.close()
+    line.leave(second, START)
+    line.leave(first, START)
+    assert (second.is_asking, third.is_asking) == (False, True)
+
+
+def test_while_this_process_holds_the_lock_none_asks() -> None:
+    """A waiter behind a holder of its own process waits for it, until the lease would be over."""
+    line = Line()
+    first, second = members(line, 2)
+    granted(line, first)
+    line.advance(START + ms(9_999))
+    assert not second.is_asking
+    line.advance(START + ms(10_000))
+    assert second.is_asking
+
+
+def test_a_release_promotes_the_next() -> None:
+    """When the holder has released without handing on, the next waiter asks the nodes."""
+    line = Line()
+    first, second = members(line, 2)
+    granted(line, first)
+    line.on_released(START)
+    assert second.is_asking
+
+
+def test_the_lock_is_handed_on_in_order() -> None:
+    """The first comes before those behind it; a waiter that left is passed over."""
+    line = Line()
+    first, second, third = members(line, 3)
+    second.close()
+    assert line.take_next(START) is first
+    assert line.take_next(START) is third
+    assert line.take_next(START) is None
+
+
+def test_a_waiter_that_was_taken_out_comes_back_first() -> None:
+    """An exchange that fails leaves the order as it was."""
+    line = Line()
+    first, second, _ = members(line, 3)
+    granted(line, first)
+    taken = line.take_next(START)
+    assert taken is second
+    line.put_back(taken)
+    assert taken.is_asking
+    assert line.take_next(START) is second
+
+
+@pytest.mark.parametrize("others_wait", [True, False])
+def test_a_line_has_the_lock_so_often_in_a_row(others_wait: bool) -> None:
+    """While other processes wait, the number of exchanges is limited; else it is not."""
+    line = Line()
+    first, *rest = members(line, EXCHANGES_MAX + 2)
+    granted(line, first, others_wait=others_wait)
+    for member in rest[:EXCHANGES_MAX]:
+        assert line.take_next(START) is member
+        line.on_exchanged(START + ms(10_000), START, others_wait=others_wait)
+    assert line.take_next(START) is (None if others_wait else rest[EXCHANGES_MAX])
+
+
+def test_a_line_has_the_lock_for_so_long() -> None:
+    """While other processes wait, the turn of a line ends after a time."""
+    line = Line()
+    first, second = members(line, 2)
+    granted(line, first, others_wait=True)
+    assert line.take_next(START + TURN_MAX) is None
+    assert line.take_next(START + TURN_MAX - 1) is second
+
+
+def test_a_new_turn_counts_anew() -> None:
+    """After the nodes have granted the lock again, the line may exchange as often again."""
+    line = Line()
+    first, second = members(line, 2)
+    granted(line, first, others_wait=True)
+    for _ in range(EXCHANGES_MAX):
+        line.on_exchanged(START, START, others_wait=True)
+    assert line.take_next(START) is None
+    granted(line, Member(REQUEST), others_wait=True)
+    assert line.take_next(START) is second
+
+
+def test_a_promoted_waiter_that_has_left_does_not_block_the_line() -> None:
+    """Another thread may promote a waiter at the moment at which it leaves."""
+    line = Line()
+    first, second = members(line, 2)
+    first.close()  # its `leave` finds another first, as if it had been promoted after it
+    line.advance(START)
+    assert second.is_asking
+
+
+def test_a_lease_is_given_once() -> None:
+    """A waiter takes one lease; what comes later is refused, so that its giver releases it."""
+    member, one, another = Member(REQUEST), lease(), lease()
+    woken: list[int] = []
+    member.wake = lambda: woken.append(len(member.news))
+    assert member.give(one)
+    assert not member.give(another)
+    assert (list(member.news), woken) == ([one], [1]), "the news are there when it is woken"
+    assert member.close() is one, "and its owner gets it when it leaves"
+
+
+def test_a_waiter_that_left_takes_no_lease() -> None:
+    """The lease of a waiter that timed out meanwhile stays with its giver."""
+    member = Member(REQUEST)
+    assert member.close() is None
+    assert not member.give(lease())
+    assert not member.is_open
+
+
+def test_contention_is_remembered_for_a_moment() -> None:
+    """After a wait, an acquire joins at once; half a second later it tries first."""
+    lines = Lines()
+    assert not lines.is_in_use(b"r", START)
+    line = lines.line(b"r", START)
+    first = Member(REQUEST)
+    line.join(first, START)
+    granted(line, first)
+    line.on_released(START)
+    assert lines.is_in_use(b"r", START + ms(499))
+    assert not lines.is_in_use(b"r", START + ms(500))
+
+
+def test_a_lock_that_was_free_is_not_contended() -> None:
+    """A waiter that was called at once, with none behind it, leaves no trace."""
+    lines = Lines()
+    line = lines.line(b"r", START)
+    first = Member(REQUEST)
+    line.join(first, START)
+    line.on_granted(first, START + ms(10), START, has_waited=False, others_wait=False)
+    line.on_released(START)
+    assert not lines.is_in_use(b"r", START)
+
+
+def test_lines_without_use_are_forgotten() -> None:
+    """A program that locks a million resources once does not keep a line for each."""
+    lines = Lines()
+    busy = lines.line(b"busy", START)
+    busy.join(Member(REQUEST), START)
+    for number in range(1_000):
+        lines.line(b"%d" % number, START + number * NS_PER_MS)
+    assert lines.get(b"busy") is busy
+    assert sum(lines.get(b"%d" % number) is not None for number in range(1_000)) <= 256
+    assert busy.held_until == PAST

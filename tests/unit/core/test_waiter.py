@@ -1,0 +1,213 @@
+"""A place in the queues of the nodes: what its flow does after which replies and calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorlock._core.commands import JOIN
+from quorlock._core.effects import CALL
+from quorlock._core.line import Line
+from quorlock._core.member import Member
+from quorlock._core.rounds import NodeReply
+from quorlock._core.tally import PENDING, WON
+from quorlock._core.votes import ABSENT, GRANTED, Answer, Vote
+from quorlock._core.waiter import Step, Waiter
+from quorlock.errors import VoteCode
+from tests.harness.support.script import DOWN, START, Dice, ms, policy_of, request_of
+
+PLACE = b"0123456789abcdef:1:100"
+
+
+def queued(ticket: int, ahead: int = 0, left: int = 5_000) -> Answer:
+    """Held by another for `left` ms, and the place is in the queue."""
+    return Answer(Vote.REFUSED, VoteCode.HELD, "", left, ticket=ticket, ahead=ahead)
+
+
+def waiter_of(n: int = 3, share: float = 0.0) -> Waiter:
+    policy = policy_of(n)
+    member = Member(request_of(policy))
+    waiter = Waiter(PLACE, member, Line(), policy, Dice(share))
+    waiter.on_asked(7, START)
+    return waiter
+
+
+def reply(waiter: Waiter, node: int, answer: Answer, after: float = 1, round_: int = 7) -> None:
+    waiter.on_reply(NodeReply(round_, node, answer, START + ms(after)))
+
+
+def call(waiter: Waiter, node: int, after: float = 1) -> None:
+    reply(waiter, node, GRANTED, after, CALL)
+
+
+def joined(n: int = 3, ahead: int = 0, share: float = 0.0) -> Waiter:
+    waiter = waiter_of(n, share)
+    for node in range(n):
+        reply(waiter, node, queued(4, ahead))
+    return waiter
+
+
+@pytest.mark.parametrize(("n", "quorum"), [(1, 1), (3, 2), (5, 3)])
+def test_a_quorum_of_calls_begins_an_attempt(n: int, quorum: int) -> None:
+    """Fewer calls do not, nor two of the same node."""
+    waiter = joined(n)
+    for node in range(quorum - 1):
+        call(waiter, node)
+        call(waiter, node)
+        assert waiter.step(START + ms(1)) is Step.WAIT
+    call(waiter, quorum - 1)
+    assert waiter.step(START + ms(1)) is Step.ATTEMPT
+
+
+def test_too_few_calls_begin_an_attempt_after_a_while() -> None:
+    """Two waiters may have split the nodes, or a call is lost: patience ends after 5 ms."""
+    waiter = joined()
+    call(waiter, 0, 3)
+    assert waiter.step(START + ms(7.9)) is Step.WAIT
+    assert waiter.wake_at() == START + ms(8)
+    assert waiter.step(START + ms(8)) is Step.ATTEMPT
+
+
+def test_patience_grows_with_every_lost_attempt() -> None:
+    """Waiters that split the nodes again and again meet in the order of their numbers."""
+    assert [ms(10), ms(20), ms(40), ms(80), ms(100)] == grown(waiter_of(share=0.0), 5)
+    assert [ms(20), ms(40), ms(80), ms(160), ms(200)] == grown(waiter_of(share=1.0), 5)
+
+
+def grown(waiter: Waiter, times: int) -> list[int]:
+    """Return how long one call waits for others, after each of so many lost attempts."""
+    waits: list[int] = []
+    for _ in range(times):
+        waiter.on_attempt_lost()
+        call(waiter, 0, 0)
+        until = next(at for at in range(0, ms(500), ms(1)) if steps_to(waiter, START + at))
+        waits.append(until)
+        waiter.on_attempt()
+    return waits
+
+
+def steps_to(waiter: Waiter, at: int) -> bool:
+    return waiter.step(at) is Step.ATTEMPT
+
+
+def test_an_attempt_uses_up_its_calls() -> None:
+    """Calls that come after it has begun count for the next one."""
+    waiter = joined()
+    call(waiter, 0)
+    call(waiter, 1)
+    waiter.on_attempt()
+    assert waiter.step(START + ms(2)) is Step.WAIT
+    call(waiter, 0, 2)
+    call(waiter, 2, 2)
+    assert waiter.step(START + ms(2)) is Step.ATTEMPT
+
+
+def test_a_call_that_comes_during_a_round_is_not_lost() -> None:
+    """The tally of the attempt passes it on, and so do late replies to the request before it."""
+    waiter = waiter_of()
+    tally = waiter.tally(3, 8)
+    assert tally.count(NodeReply(CALL, 0, GRANTED, START)) is PENDING
+    assert tally.count(NodeReply(7, 1, queued(9), START)) is PENDING
+    assert tally.count(NodeReply(8, 0, GRANTED, START)) is PENDING
+    assert tally.count(NodeReply(CALL, 1, GRANTED, START)) is PENDING
+    assert tally.count(NodeReply(8, 1, GRANTED, START)) is WON
+    assert waiter.step(START) is Step.ATTEMPT
+    assert waiter.answers[1] == queued(9)
+
+
+def test_the_number_is_the_largest_of_a_quorum() -> None:
+    """The nodes with another number are corrected, also those that reply later."""
+    waiter = waiter_of()
+    reply(waiter, 0, queued(4))
+    assert waiter.ticket == JOIN
+    reply(waiter, 1, queued(6))
+    assert waiter.ticket == 6
+    assert waiter.step(START + ms(1)) is Step.CORRECT
+    assert waiter.take_corrections() == 0b001
+    assert waiter.step(START + ms(1)) is Step.WAIT
+    reply(waiter, 2, queued(9))
+    assert waiter.step(START + ms(1)) is Step.CORRECT
+    assert (waiter.take_corrections(), waiter.ticket) == (0b100, 6)
+
+
+def test_an_absent_key_counts_as_a_call() -> None:
+    """The node could not call any waiter, so the lock is free there."""
+    waiter = waiter_of()
+    reply(waiter, 0, ABSENT._replace(ticket=3))
+    reply(waiter, 1, ABSENT._replace(ticket=3))
+    assert waiter.step(START + ms(1)) is Step.ATTEMPT
+
+
+def test_replies_to_earlier_requests_change_nothing() -> None:
+    """Rule 1: a reply counts for its own round."""
+    waiter = joined()
+    reply(waiter, 0, ABSENT, round_=6)
+    assert waiter.answers[0] == queued(4)
+
+
+@pytest.mark.parametrize(("ahead", "look"), [(0, 10), (1, 200), (2, 300), (4, 500), (50, 500)])
+def test_the_first_look(ahead: int, look: int) -> None:
+    """The first of the queue soon checks that it has its place; those behind it later."""
+    waiter = joined(ahead=ahead)
+    assert waiter.wake_at() == START + ms(look)
+    assert waiter.step(START + ms(look - 1)) is Step.WAIT
+    assert waiter.step(START + ms(look)) is Step.LOOK
+
+
+@pytest.mark.parametrize(("ahead", "look"), [(0, 250), (1, 500), (3, 1_000), (9, 1_250)])
+def test_later_looks(ahead: int, look: int) -> None:
+    """Then it looks at random times, less often the more are ahead, up to a limit."""
+    waiter = waiter_of()
+    waiter.on_asked(7, START)
+    for node in range(3):
+        reply(waiter, node, queued(4, ahead))
+    assert waiter.wake_at() == START + ms(look)
+
+
+@pytest.mark.parametrize(("ahead", "after"), [(0, 1), (1, 6), (2, 11)])
+def test_a_look_when_the_key_expires(ahead: int, after: int) -> None:
+    """When the keys of a quorum have expired, the first of the queue looks at once."""
+    waiter = waiter_of(5)
+    waiter.on_asked(7, START)
+    for node, left in enumerate([90, 40, 60, 5_000, 70]):
+        reply(waiter, node, queued(4, ahead, left))
+    assert waiter.wake_at() == START + ms(1 + 70 + after), "the third shortest of the five"
+
+
+def test_it_waits_for_replies_before_it_looks_again() -> None:
+    """A slow network is no reason to ask twice."""
+    waiter = waiter_of()
+    assert waiter.wake_at() == START + ms(50)
+    reply(waiter, 0, queued(4))
+    assert waiter.step(START + ms(49)) is Step.WAIT
+
+
+def test_too_few_nodes_can_queue() -> None:
+    """As soon as all have replied, or their time is up, it gives up."""
+    waiter = waiter_of()
+    reply(waiter, 0, queued(4))
+    reply(waiter, 1, queued(0))
+    assert waiter.step(START + ms(1)) is Step.WAIT
+    assert waiter.step(START + ms(50)) is Step.GIVE_UP
+    reply(waiter, 2, DOWN.answer)
+    assert waiter.step(START + ms(1)) is Step.GIVE_UP
+
+
+def test_a_minority_that_cannot_queue_is_not_felt() -> None:
+    """A node that is down, or has no right to queue, changes nothing."""
+    waiter = waiter_of()
+    reply(waiter, 0, queued(4))
+    reply(waiter, 1, DOWN.answer)
+    reply(waiter, 2, queued(4))
+    assert waiter.step(START + ms(1)) is Step.WAIT
+    call(waiter, 0)
+    call(waiter, 2)
+    assert waiter.step(START + ms(1)) is Step.ATTEMPT
+
+
+def test_whether_it_had_to_wait() -> None:
+    """A place that was called at once did not wait; one that is in a queue does."""
+    waiter = waiter_of()
+    reply(waiter, 0, queued(4, ahead=-1, left=100))
+    assert not waiter.has_waited
+    reply(waiter, 1, queued(4, ahead=0))
+    assert waiter.has_waited
