@@ -107,7 +107,7 @@ def _hand_on(
             yield Send(Release(key, token), Target(unsent, target.path))
         if is_won:
             others_wait = any(answer is not None and answer.ahead > 0 for answer in tally.answers)
-            line.on_exchanged(valid_until, decided_at, others_wait=others_wait)
+            line.on_exchanged(decided_at, others_wait=others_wait)
             answers = tally.final_answers()
             lease = Acquired(key, new, request.ttl_ms, valid_until, answers, sent_round, fence)
             if member.give(lease):

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # While other processes wait, a line has the lock so many times in a row, and for so long, at most.
 EXCHANGES_MAX = 8
 TURN_MAX: Duration = 50 * NS_PER_MS
+# A lease that is held for longer may have ended without a release.  Then the next waiter asks the
+# nodes; also if the lease goes on, so that it has its place in their queues.
+STALLED_AFTER: Duration = 500 * NS_PER_MS
 # An acquire so soon after another one that had to wait joins the queues without trying before.
 _CONTENDED_FOR: Duration = 500 * NS_PER_MS
 # Lines that are not in use are removed beyond this number.
@@ -30,27 +33,24 @@ _LINES_MAX = 256
 
 
 class Line:
-    """The waiters of one lock.
-
-    Attributes:
-        held_until: The end of the lease that a caller of this process holds; PAST if it is not
-            known to hold one.
-    """
+    """The waiters of one lock."""
 
     __slots__ = (
+        "_changed_at",
         "_contended_until",
         "_exchanges",
         "_first",
+        "_is_held",
         "_members",
         "_others_wait",
         "_turn_began",
-        "held_until",
     )
 
     def __init__(self) -> None:
         self._members: deque[Member] = deque()  # without the first
         self._first: dict[None, Member] = {}  # at most one: it asks the nodes
-        self.held_until: Instant = PAST
+        self._is_held = False  # by a caller of this process, as far as known
+        self._changed_at: Instant = PAST  # when it got the lock last
         self._contended_until: Instant = PAST
         self._others_wait = False  # in other processes, when this one got the lock
         self._exchanges = 0  # in a row
@@ -58,9 +58,12 @@ class Line:
 
     def is_in_use(self, at: Instant) -> bool:
         """Return whether an acquire has to join: others are before it, or were a moment ago."""
-        return bool(self._first or self._members) or at < max(
-            self.held_until, self._contended_until
-        )
+        return self._is_held or bool(self._first or self._members) or at < self._contended_until
+
+    def is_idle(self, at: Instant) -> bool:
+        """Return whether it can be forgotten."""
+        is_empty = not (self._first or self._members)
+        return is_empty and at >= max(self._contended_until, self._changed_at + STALLED_AFTER)
 
     def join(self, member: Member, at: Instant) -> None:
         """Add a waiter at the end; it is promoted if it is the first."""
@@ -77,11 +80,11 @@ class Line:
         self.advance(at)
 
     def advance(self, at: Instant) -> None:
-        """Promote the next waiter, unless there is a first or this process holds the lock."""
+        """Promote the next waiter, unless there is a first, or it is soon handed the lock."""
         first = self._first.get(None)
         if first is not None and not first.is_open:
             self._first.pop(None, None)  # it left while another thread promoted it
-        while not self._first and self.held_until <= at:
+        while not self._first and not (self._is_held and at < self._changed_at + STALLED_AFTER):
             member = self._next()
             if member is None:
                 return
@@ -112,33 +115,34 @@ class Line:
         return None
 
     def on_granted(
-        self, member: Member, until: Instant, at: Instant, *, has_waited: bool, others_wait: bool
+        self, member: Member, at: Instant, *, has_waited: bool, others_wait: bool
     ) -> None:
         """Record that the nodes granted the lock to a waiter.
 
         Args:
             member: The waiter.
-            until: The end of its lease.
             at: The current time.
             has_waited: It had to wait for the lock.
             others_wait: Other processes wait for the lock.
         """
         if self._first.get(None) is member:
             self._first.pop(None, None)
-        self.held_until, self._others_wait = until, others_wait
-        self._exchanges, self._turn_began = 0, at
+        self._is_held, self._others_wait = True, others_wait
+        self._changed_at = self._turn_began = at
+        self._exchanges = 0
         if has_waited or others_wait:
             self._contended_until = at + _CONTENDED_FOR
 
-    def on_exchanged(self, until: Instant, at: Instant, *, others_wait: bool) -> None:
+    def on_exchanged(self, at: Instant, *, others_wait: bool) -> None:
         """Record that a caller of this process handed the lock on to a waiter."""
-        self.held_until, self._others_wait = until, others_wait
+        self._is_held, self._others_wait = True, others_wait
         self._exchanges += 1
+        self._changed_at = at
         self._contended_until = at + _CONTENDED_FOR
 
     def on_released(self, at: Instant) -> None:
         """Record that this process does not hold the lock any more."""
-        self.held_until = PAST
+        self._is_held = False
         self.advance(at)
 
 
@@ -163,6 +167,6 @@ class Lines:
         """Return the line of this lock, made if there is none."""
         if len(self._by_key) >= _LINES_MAX:
             for other, line in list(self._by_key.copy().items()):
-                if not line.is_in_use(at):
+                if line.is_idle(at):
                     self._by_key.pop(other, None)
         return self._by_key.setdefault(key, Line())

@@ -52,7 +52,7 @@ class Turn(Protocol):
         """Return the tally of the round, which also takes the calls that come meanwhile."""
         ...
 
-    def on_won(self, lease: Acquired, tally: Tally, at: Instant) -> Acquired | None:
+    def on_won(self, tally: Tally, at: Instant) -> Acquired | None:
         """Record that the attempt has won; return a lease that the caller was given meanwhile."""
         ...
 
@@ -109,7 +109,7 @@ def attempt(
                 won = Acquired(
                     request.key, token, request.ttl_ms, valid_until, answers, sent_round, fence
                 )
-                surplus = turn.on_won(won, tally, decided_at) if turn else None
+                surplus = turn.on_won(tally, decided_at) if turn else None
                 if surplus:
                     yield Send(Release(surplus.key, surplus.token), surplus.sent_round.target)
                 yield Commit(won)

@@ -170,12 +170,11 @@ class Waiter:
         self._patience_base = min(2 * self._patience_base, _PATIENCE_MAX)
         self._patience = self._entropy.between(self._patience_base, 2 * self._patience_base)
 
-    def on_won(self, lease: Acquired, tally: Tally, at: Instant) -> Acquired | None:
+    def on_won(self, tally: Tally, at: Instant) -> Acquired | None:
         """Record that the attempt has won; return a lease that its caller was given meanwhile."""
         others_wait = any(answer is not None and answer.ahead > 0 for answer in tally.answers)
         self._line.on_granted(
             self._member,
-            lease.valid_until,
             at,
             has_waited=self.has_waited,
             others_wait=others_wait,

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from quorlock._core.commands import Release
 from quorlock._core.effects import Commit, Send, Timeout, Wait
+from quorlock._core.line import STALLED_AFTER
 from quorlock._core.member import Member
 from quorlock._core.queueing import end_of, is_stopped, not_called, queue_up
 from quorlock._core.redlock import attempt
 from quorlock._core.results import Acquired
-from quorlock._core.time import NS_PER_MS
 
 if TYPE_CHECKING:
     from quorlock._core.config import Policy
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
     from quorlock._core.request import AcquireRequest
     from quorlock._core.results import AttemptFailed
     from quorlock._core.rounds import NodeReply
-    from quorlock._core.time import Duration, Instant
-
-# A waiter of a line checks so often whether the line lacks a first: the lease of this process may
-# have ended without a release.
-_CHECK_EVERY: Duration = 500 * NS_PER_MS
+    from quorlock._core.time import Instant
 
 
 def wait_in_line(
@@ -83,7 +79,7 @@ def _wait_for_turn(
     give_up = end_of(request)
     while not member.is_asking:
         event: Acquired | Promoted | NodeReply | Timeout
-        event = yield Wait(min(give_up, at + _CHECK_EVERY), request.stop, member)
+        event = yield Wait(min(give_up, at + STALLED_AFTER), request.stop, member)
         if isinstance(event, Acquired):
             return (yield from _commit(event)), at
         if isinstance(event, Timeout):

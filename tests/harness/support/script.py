@@ -18,6 +18,7 @@ from quorlock._core.config import Policy, policy
 from quorlock._core.effects import (
     Commit,
     Effect,
+    Enlist,
     Flow,
     FlowCancelled,
     Receive,
@@ -25,6 +26,7 @@ from quorlock._core.effects import (
     SendBatch,
     Sleep,
     Timeout,
+    Wait,
 )
 from quorlock._core.request import AcquireRequest
 from quorlock._core.rounds import NodeReply, SentRound
@@ -129,12 +131,16 @@ class Dice:
 
 @dataclass
 class Script:
-    """One run. `sending`: how long the bytes take to leave, from `started` to `sent`."""
+    """One run. `sending`: how long the bytes take to leave, from `started` to `sent`.
+
+    place: What the flow gets when it enlists.
+    """
 
     plan: Sequence[Round]
     backs: Round | None = None
     sending: Duration = 0
     now: Instant = START
+    place: bytes = b""
     effects: list[tuple[Instant, Effect]] = field(default_factory=list)
     _mail: list[tuple[Instant, int, NodeReply]] = field(default_factory=list)
     _rounds: int = 0
@@ -180,12 +186,17 @@ class Script:
             result: T = stop.value
             return result
 
-    def _perform(self, effect: Send | SendBatch | Receive | Sleep) -> Any:
+    def _perform(self, effect: Effect) -> Any:
         if isinstance(effect, SendBatch):
             return tuple([self._send(send) for send in effect.sends])
         if isinstance(effect, Send):
             return self._send(effect)
-        if isinstance(effect, Receive) and self._mail and self._mail[0][0] <= effect.until:
+        if isinstance(effect, Enlist):
+            return self.place
+        assert not isinstance(effect, Commit)
+        if isinstance(effect, Wait) and effect.member.news:
+            return effect.member.news.popleft()
+        if isinstance(effect, (Receive, Wait)) and self._mail and self._mail[0][0] <= effect.until:
             at, _, replied = heappop(self._mail)
             self.now = max(self.now, at)
             return replied._replace(at=self.now)
