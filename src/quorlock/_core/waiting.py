@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from quorlock._core.commands import Release
 from quorlock._core.effects import Commit, Send, Timeout, Wait
 from quorlock._core.line import STALLED_AFTER
-from quorlock._core.member import Member
+from quorlock._core.member import Member, Promoted
 from quorlock._core.queueing import end_of, is_stopped, not_called, queue_up
 from quorlock._core.redlock import attempt
 from quorlock._core.results import Acquired
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
     from quorlock._core.line import Line, Lines
-    from quorlock._core.member import Promoted
     from quorlock._core.request import AcquireRequest
     from quorlock._core.results import AttemptFailed
     from quorlock._core.rounds import NodeReply
@@ -77,9 +76,14 @@ def _wait_for_turn(
 ) -> Flow[tuple[Acquired | AttemptFailed | None, Instant]]:
     """Wait until promoted, given a lease, or until the time is up; return the instant too."""
     give_up = end_of(request)
-    while not member.is_asking:
+    while True:
         event: Acquired | Promoted | NodeReply | Timeout
-        event = yield Wait(min(give_up, at + STALLED_AFTER), request.stop, member)
+        if member.news:
+            event = member.news.popleft()
+        else:
+            event = yield Wait(min(give_up, at + STALLED_AFTER), request.stop, member)
+        if isinstance(event, Promoted):
+            return None, at
         if isinstance(event, Acquired):
             return (yield from _commit(event)), at
         if isinstance(event, Timeout):
@@ -87,6 +91,5 @@ def _wait_for_turn(
             if is_stopped(request):
                 return not_called(request, policy, at), at
             if at >= give_up:
-                break
+                return None, at
             line.advance(at)
-    return None, at

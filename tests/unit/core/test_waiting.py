@@ -1,0 +1,518 @@
+"""The flow of a waiter: what it sends, in which order, and that it leaves nothing behind.
+
+Each test drives the flow by hand: it says what every effect results in.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from quorlock._core.acquiring import acquire
+from quorlock._core.commands import JOIN, LEAVE, Acquire, Release, ScriptedAcquire
+from quorlock._core.effects import (
+    CALL,
+    Commit,
+    Enlist,
+    FlowCancelled,
+    Receive,
+    Send,
+    Sleep,
+    Timeout,
+    Wait,
+)
+from quorlock._core.handing_on import release
+from quorlock._core.line import STALLED_AFTER, Lines
+from quorlock._core.member import Member
+from quorlock._core.request import AcquireRequest
+from quorlock._core.results import Acquired, LossReason
+from quorlock._core.rounds import NodeReply, SentRound, Target
+from quorlock._core.time import from_seconds
+from quorlock._core.votes import GRANTED, HELD, NOT_SET, Answer, Vote
+from quorlock.errors import AcquireStopped, AcquireTimeout, NodeError, QuorumUnreachable, VoteCode
+from tests.harness.support.script import DOWN, START, Dice, ms, policy_of
+
+PLACE = b"0123456789abcdef:1:100"
+POLICY = policy_of(3)
+QUEUED = Answer(Vote.REFUSED, VoteCode.HELD, "", 5_000, ticket=4, ahead=0)
+NO_QUEUE = Answer(Vote.REFUSED, VoteCode.HELD, "", 5_000)
+EXCHANGED = Answer(Vote.GRANTED, VoteCode.GRANTED, ahead=0, replaced=True)
+TAKEN = Answer(Vote.GRANTED, VoteCode.GRANTED, ahead=0)
+
+
+class Hand:
+    """A flow that is driven by hand. `now` is the time that the next results have."""
+
+    def __init__(self, flow: Any) -> None:
+        self.now = START
+        self.rounds = 0
+        self.result: Any = None
+        self.over = False
+        self.flow = flow
+        self.effect: Any = next(flow)
+
+    def expects(self, kind: type[object]) -> None:
+        """Expect an effect of this kind."""
+        effect = self.effect
+        assert isinstance(effect, kind), effect
+
+    def waits(self) -> Member:
+        """Expect a wait; return the waiter."""
+        effect = self.effect
+        assert isinstance(effect, Wait), effect
+        return effect.member
+
+    def step(self, value: Any) -> None:
+        """Give the flow the result of its effect."""
+        try:
+            self.effect = self.flow.send(value)
+        except StopIteration as stop:
+            self.result, self.over = stop.value, True
+
+    def sends(self, command: object) -> None:
+        """Expect this command, and send it."""
+        assert isinstance(self.effect, Send), self.effect
+        assert self.effect.command == command
+        self.send()
+
+    def send(self) -> Send:
+        """Expect a send, and send it."""
+        send = self.effect
+        assert isinstance(send, Send), send
+        self.rounds += 1
+        self.step(SentRound(self.rounds, self.now, self.now, 0b111, "path"))
+        return send
+
+    def replies(self, *answers: Answer) -> None:
+        """Give the replies of the nodes to the latest round, as far as the flow wants them."""
+        round_ = self.rounds
+        for node, answer in enumerate(answers):
+            if self.over or not isinstance(self.effect, (Receive, Wait)):
+                return
+            self.step(NodeReply(round_, node, answer, self.now))
+
+    def call(self, *nodes: int) -> None:
+        """Have these nodes call."""
+        for node in nodes:
+            self.step(NodeReply(CALL, node, GRANTED, self.now))
+
+    def times_out(self) -> None:
+        """Let the time of the wait pass."""
+        assert isinstance(self.effect, (Receive, Wait, Sleep)), self.effect
+        self.now = max(self.now, self.effect.until)
+        self.step(self.now if isinstance(self.effect, Sleep) else Timeout(self.now))
+
+    def cancels(self) -> list[object]:
+        """Cancel the flow; return what it sends."""
+        sent: list[object] = []
+        try:
+            effect = self.flow.throw(FlowCancelled())
+            while True:
+                assert isinstance(effect, Send)
+                sent.append(effect.command)
+                effect = self.flow.send(SentRound(99, self.now, self.now, 0b111, "path"))
+        except FlowCancelled:
+            self.over = True
+        return sent
+
+
+def acquires(lines: Lines, timeout: float | None = None, **rest: Any) -> Hand:
+    wait = None if timeout is None else from_seconds(timeout)
+    request = AcquireRequest("r", b"r", 10_000, START, wait, **rest)
+    return Hand(acquire(request, POLICY, Dice(), lines))
+
+
+def releases(lines: Lines, token: bytes = b"old") -> Hand:
+    target = Target(0b111, "path")
+    return Hand(release(b"r", token, target, POLICY, Dice(), lines, START))
+
+
+def leave() -> Release:
+    return Release(b"r", b"", PLACE, LEAVE)
+
+
+def queued(lines: Lines | None = None, timeout: float | None = None, **rest: Any) -> Hand:
+    """Return a flow that waits in the queues, after an attempt that found the lock held."""
+    hand = acquires(lines or Lines(), timeout, **rest)
+    hand.sends(Acquire(b"r", b"token-0", 10_000))
+    hand.replies(HELD, HELD, HELD)
+    hand.sends(Release(b"r", b"token-0"))
+    hand.replies(HELD, HELD, HELD)
+    hand.expects(Enlist)
+    hand.step(PLACE)
+    hand.sends(Release(b"r", b"", PLACE, JOIN))
+    hand.replies(QUEUED, QUEUED, QUEUED)
+    hand.waits()
+    return hand
+
+
+def attempts(hand: Hand, *, token: bytes = b"token-1", replies: tuple[Answer, ...]) -> None:
+    """Expect an attempt for the place."""
+    hand.sends(ScriptedAcquire(b"r", token, 10_000, 0, 0, PLACE))
+    hand.replies(*replies)
+
+
+def lease_of(token: bytes = b"given") -> Acquired:
+    sent = SentRound(1, START, START, 0b111, "path")
+    return Acquired(b"r", token, 10_000, START + ms(9_000), (), sent)
+
+
+# --- the way in --------------------------------------------------------------------------------
+
+
+def test_a_free_lock_costs_what_it_did() -> None:
+    """Without contention there is one plain round, and no queue."""
+    lines = Lines()
+    hand = acquires(lines)
+    hand.sends(Acquire(b"r", b"token-0", 10_000))
+    hand.replies(GRANTED, GRANTED)
+    hand.expects(Commit)
+    assert lines.get(b"r") is None
+
+
+def test_a_quorum_of_calls_leads_to_an_attempt() -> None:
+    """The attempt names the place, and its win is committed."""
+    hand = queued()
+    hand.call(2, 0)
+    attempts(hand, replies=(TAKEN, TAKEN))
+    hand.expects(Commit)
+    assert hand.effect.granted.token == b"token-1"
+
+
+def test_a_lost_attempt_queues_again_with_its_number() -> None:
+    """Its release gives back what it got, and the place keeps its turn."""
+    hand = queued()
+    hand.call(0, 1)
+    attempts(hand, replies=(TAKEN, HELD, HELD))
+    hand.sends(Release(b"r", b"token-1", PLACE, 4))
+    hand.replies(QUEUED, QUEUED, QUEUED)
+    hand.waits()
+    hand.call(1, 2)
+    attempts(hand, token=b"token-2", replies=(TAKEN, TAKEN))
+    hand.expects(Commit)
+
+
+def test_after_a_wait_the_next_acquire_queues_at_once() -> None:
+    """It saves the attempt that would be lost."""
+    lines = Lines()
+    hand = queued(lines)
+    hand.call(0, 1)
+    attempts(hand, replies=(TAKEN, TAKEN))
+    again = releases(lines)
+    again.sends(Release(b"r", b"old"))
+    again.replies(GRANTED, GRANTED)
+    assert again.result.deleted
+    assert isinstance(acquires(lines).effect, Enlist)
+
+
+def test_a_number_that_differs_is_corrected() -> None:
+    """Only the node with another number is told."""
+    hand = acquires(Lines())
+    hand.send()
+    hand.replies(HELD, HELD, HELD)
+    hand.send()
+    hand.replies(HELD, HELD, HELD)
+    hand.step(PLACE)
+    hand.sends(Release(b"r", b"", PLACE, JOIN))
+    hand.replies(QUEUED, QUEUED._replace(ticket=9))
+    correction = hand.send()
+    assert correction.command == Release(b"r", b"", PLACE, -9)
+    assert correction.behind == Target(0b001, "path")
+    hand.waits()
+
+
+# --- looks, and what cannot queue ----------------------------------------------------------------
+
+
+def test_it_looks_at_its_place() -> None:
+    """A call or the place itself may be lost: the look queues it again with its number."""
+    hand = queued()
+    hand.times_out()
+    assert hand.now == START + ms(10)
+    hand.sends(Release(b"r", b"", PLACE, 4))
+    hand.waits()
+
+
+def test_without_enlisting_it_polls() -> None:
+    """Too few nodes can call: it tries again after random pauses, as with waiting="poll"."""
+    hand = acquires(Lines())
+    for _ in range(2):
+        hand.send()
+        hand.replies(HELD, HELD, HELD)
+    hand.expects(Enlist)
+    hand.step(b"")
+    for _ in range(3):
+        hand.send()
+        hand.replies(HELD, HELD, HELD)
+        hand.send()
+        hand.replies(HELD, HELD, HELD)
+        hand.expects(Sleep)
+        hand.times_out()
+
+
+def test_nodes_that_cannot_queue_are_not_asked_for_a_while() -> None:
+    """They reply about the lock, and give no number: it polls, and later acquires do so too."""
+    lines = Lines()
+    hand = acquires(lines)
+    for _ in range(2):
+        hand.send()
+        hand.replies(HELD, HELD, HELD)
+    hand.step(PLACE)
+    hand.sends(Release(b"r", b"", PLACE, JOIN))
+    hand.replies(NO_QUEUE, NO_QUEUE, QUEUED)
+    hand.sends(leave())
+    hand.expects(Send)
+    assert isinstance(hand.effect.command, Acquire)
+    assert lines.polls_until > START
+    assert isinstance(acquires(lines).effect, Send)
+
+
+def test_an_outage_ends_the_wait() -> None:
+    """While no quorum replies it leaves the queues, and the limit for outages counts."""
+    hand = queued(timeout=60.0)
+    hand.times_out()
+    hand.sends(Release(b"r", b"", PLACE, 4))
+    hand.replies(DOWN.answer, DOWN.answer, QUEUED)
+    hand.sends(leave())
+    hand.expects(Sleep)
+    with pytest.raises(QuorumUnreachable):
+        during_outage(hand)
+    assert hand.now < START + from_seconds(6)
+
+
+def during_outage(hand: Hand) -> None:
+    """Drive the flow to its end while no node is connected."""
+    while not hand.over:
+        if isinstance(hand.effect, Sleep):
+            hand.times_out()
+        elif isinstance(hand.effect, Send):
+            hand.send()
+        else:
+            hand.replies(*[DOWN.answer] * 3)
+            if isinstance(hand.effect, Receive):
+                hand.times_out()
+
+
+def test_a_lasting_fault_ends_the_wait() -> None:
+    """A right that was taken away meanwhile is said at once."""
+    denied = Answer(Vote.REFUSED, VoteCode.ACCESS_DENIED, "NOPERM")
+    hand = queued()
+    hand.times_out()
+    hand.send()
+    hand.replies(denied, denied, denied)
+    with pytest.raises(NodeError):
+        hand.sends(leave())
+
+
+# --- the ways out ----------------------------------------------------------------------------
+
+
+def test_when_the_time_is_up_one_attempt_is_made() -> None:
+    """Its release leaves the queues, so an abandoned wait leaves no place."""
+    hand = queued(timeout=0.005)
+    hand.times_out()
+    attempts(hand, replies=(HELD, HELD, HELD))
+    hand.sends(Release(b"r", b"token-1", PLACE, LEAVE))
+    with pytest.raises(AcquireTimeout):
+        hand.replies(HELD, HELD, HELD)
+
+
+def test_a_stopped_waiter_leaves() -> None:
+    """It leaves all queues without waiting for replies."""
+    stop = threading.Event()
+    hand = queued(stop=stop)
+    stop.set()
+    hand.step(Timeout(hand.now))
+    hand.send()
+    if isinstance(hand.effect, Sleep):
+        with pytest.raises(AcquireStopped):
+            hand.times_out()
+
+
+def test_a_cancelled_waiter_leaves() -> None:
+    """Nothing else is sent."""
+    assert queued().cancels() == [leave()]
+
+
+def test_a_waiter_that_is_cancelled_in_an_attempt_leaves() -> None:
+    """It releases its token first, then it leaves the queues."""
+    hand = queued()
+    hand.call(0, 1)
+    hand.send()
+    assert hand.cancels() == [Release(b"r", b"token-1"), leave()]
+
+
+def test_a_winner_that_is_cancelled_releases() -> None:
+    """Its caller does not get the lease: the lock is released, and its line goes on."""
+    lines = Lines()
+    hand, behind = queued(lines), acquires(lines)
+    hand.call(0, 1)
+    attempts(hand, replies=(TAKEN, TAKEN))
+    assert hand.cancels() == [Release(b"r", b"token-1"), leave()]
+    behind.waits()
+    assert behind.waits().is_asking
+
+
+def test_the_next_of_the_line_asks_when_the_first_leaves() -> None:
+    """The waiter behind it is promoted."""
+    lines = Lines()
+    hand, behind = queued(lines), acquires(lines)
+    behind.waits()
+    hand.cancels()
+    behind.step(behind.waits().news.popleft())
+    behind.expects(Enlist)
+
+
+def test_a_waiter_of_a_line_that_gives_up_makes_one_attempt() -> None:
+    """It has asked no node before, so its error tells what the nodes say."""
+    lines = Lines()
+    queued(lines)
+    behind = acquires(lines, timeout=0.1)
+    behind.times_out()
+    behind.sends(Acquire(b"r", b"token-0", 10_000))
+    behind.replies(HELD, HELD, HELD)
+    behind.sends(Release(b"r", b"token-0"))
+    with pytest.raises(AcquireTimeout):
+        behind.replies(HELD, HELD, HELD)
+
+
+def test_a_line_that_does_not_move_lets_its_next_waiter_ask() -> None:
+    """The lease of this process may have ended without a release."""
+    lines = Lines()
+    hand, behind = queued(lines), acquires(lines)
+    hand.call(0, 1)
+    attempts(hand, replies=(TAKEN, TAKEN))
+    behind.waits()
+    assert behind.effect.until == START + STALLED_AFTER
+    behind.times_out()
+    behind.expects(Enlist)
+
+
+# --- handing on ----------------------------------------------------------------------------------
+
+
+def test_a_release_hands_the_lock_on() -> None:
+    """One round replaces the token on all nodes; the waiter commits what it is given."""
+    lines = Lines()
+    hand = queued(lines)
+    releaser = releases(lines)
+    exchange = releaser.send()
+    assert exchange.command == ScriptedAcquire(b"r", b"token-0", 10_000, 0, 0, PLACE, b"old")
+    assert exchange.behind == Target(0b111, "path")
+    releaser.replies(EXCHANGED, EXCHANGED)
+    assert releaser.result.deleted
+    hand.waits()
+    given = hand.waits().news.popleft()
+    assert isinstance(given, Acquired)
+    assert (given.token, given.valid_until) == (b"token-0", POLICY.valid_until(START, 10_000))
+    hand.step(given)
+    assert hand.effect == Commit(given)
+
+
+def test_a_waiter_with_an_open_request_leaves_too() -> None:
+    """Its request may reach a node after the exchange, and would queue the place again."""
+    hand = queued()
+    hand.times_out()
+    hand.send()
+    hand.waits()
+    given = lease_of()
+    assert hand.waits().give(given)
+    hand.step(hand.waits().news.popleft())
+    hand.sends(leave())
+    assert hand.effect == Commit(given)
+
+
+def test_an_exchange_that_is_lost_releases_both() -> None:
+    """The waiter stays the first, and the old token is released as ever."""
+    lines = Lines()
+    queued(lines)
+    releaser = releases(lines)
+    releaser.send()
+    releaser.replies(EXCHANGED, HELD, HELD)
+    releaser.sends(Release(b"r", b"token-0"))
+    releaser.sends(Release(b"r", b"old"))
+    releaser.replies(GRANTED, GRANTED)
+    assert releaser.result.deleted
+
+
+def test_a_waiter_that_left_during_the_exchange_gets_nothing() -> None:
+    """The fresh token is released, and the old one too."""
+    lines = Lines()
+    hand = queued(lines)
+    releaser = releases(lines)
+    releaser.send()
+    assert hand.cancels() == [leave()]
+    releaser.replies(EXCHANGED, EXCHANGED)
+    releaser.sends(Release(b"r", b"token-0"))
+    releaser.sends(Release(b"r", b"old"))
+    releaser.replies(HELD, HELD, HELD)
+    assert not releaser.result.deleted
+
+
+def test_a_cancelled_exchange_releases_both() -> None:
+    """The caller of release is interrupted: nothing stays, and the waiter goes on."""
+    lines = Lines()
+    hand = queued(lines)
+    releaser = releases(lines)
+    releaser.send()
+    assert releaser.cancels() == [Release(b"r", b"token-0"), Release(b"r", b"old")]
+    hand.waits()
+    assert hand.waits().is_open
+
+
+def test_a_given_lease_is_released_if_its_waiter_is_cancelled() -> None:
+    """The lease was won for a caller that is gone."""
+    hand = queued()
+    hand.waits()
+    given = lease_of()
+    hand.waits().give(given)
+    assert hand.cancels() == [leave(), Release(b"r", b"given")]
+
+
+def test_a_lease_that_comes_with_a_won_attempt_is_released() -> None:
+    """Only one of them can be valid; the other's keys must not stay."""
+    hand = queued()
+    member = hand.waits()
+    hand.call(0, 1)
+    hand.send()
+    member.give(lease_of())
+    hand.replies(TAKEN, TAKEN)
+    hand.sends(Release(b"r", b"given"))
+    hand.expects(Commit)
+
+
+def test_a_node_that_got_no_exchange_gets_a_release() -> None:
+    """It may hold the old token: nothing else would release it there."""
+    lines = Lines()
+    queued(lines)
+    releaser = releases(lines)
+    releaser.rounds = 1
+    releaser.step(SentRound(1, START, START, 0b011, "path"))
+    releaser.replies(EXCHANGED, EXCHANGED, NOT_SET)
+    release = releaser.send()
+    assert release.command == Release(b"r", b"old")
+    assert release.behind == Target(0b100, "path")
+    assert releaser.result.deleted
+
+
+def test_a_lease_whose_keys_were_gone_is_not_reported_as_deleted() -> None:
+    """The exchange is granted where the key is absent; then the releaser had lost its lease."""
+    lines = Lines()
+    queued(lines)
+    releaser = releases(lines)
+    releaser.send()
+    releaser.replies(TAKEN, TAKEN, EXCHANGED)
+    assert not releaser.result.deleted
+    assert releaser.result.gone is LossReason.EVICTED
+
+
+def test_without_a_waiter_a_release_is_plain() -> None:
+    """The line stays known, and the nodes pass the lock on."""
+    lines = Lines()
+    hand = queued(lines)
+    hand.call(0, 1)
+    attempts(hand, replies=(TAKEN, TAKEN))
+    releaser = releases(lines, b"token-1")
+    releaser.sends(Release(b"r", b"token-1"))
