@@ -8,7 +8,7 @@ from typing import Generic, NoReturn, Self, TypedDict, TypeVar, Unpack
 
 from quorlock._api.health import is_ready
 from quorlock._api.session import Session
-from quorlock._core.config import Policy, RestartGuard, Seconds, policy
+from quorlock._core.config import Policy, RestartGuard, Seconds, Waiting, policy
 from quorlock._core.owner import DEFAULT_OWNER
 from quorlock._core.results import NodeStatus
 from quorlock._drivers.abc import AnyDriver
@@ -30,6 +30,7 @@ class RedlockSettings(TypedDict, total=False):
     retry_delay: tuple[Seconds, Seconds]
     outage_timeout: Seconds
     restart_guard: RestartGuard
+    waiting: Waiting
     prefix: str | bytes
     owner: str | None
 
@@ -54,6 +55,9 @@ class RedlockBase(ABC, Generic[D]):
         restart_guard: how a restarted node, which may have lost locks, is kept from voting: by its
             "uptime", by a "marker" among its keys (which FLUSHALL and old snapshots lose too), or
             None: not at all, where nodes are born empty (tests, CI).
+        waiting: how acquire waits for a lock that is held.  "auto": in the queues of the nodes,
+            which call the waiters in order of arrival; by polling where too few nodes can.
+            "poll": by trying again after random pauses, which does not keep the order.
         prefix: the start of the Redis key, before the resource's name.
         owner: who holds its locks, for other clients to see: `inspect`, `AcquireTimeout.holder`
             and `quorlock status` show it.  "{host}" and "{pid}" stand for the name of the machine
@@ -75,6 +79,7 @@ class RedlockBase(ABC, Generic[D]):
         retry_delay: tuple[Seconds, Seconds] = (0.05, 0.2),
         outage_timeout: Seconds = 5.0,
         restart_guard: RestartGuard = "uptime",
+        waiting: Waiting = "auto",
         prefix: str | bytes = "",
         owner: str | None = DEFAULT_OWNER,
     ) -> None:
@@ -89,6 +94,7 @@ class RedlockBase(ABC, Generic[D]):
             retry_delay=retry_delay,
             outage_timeout=outage_timeout,
             restart_guard=restart_guard,
+            waiting=waiting,
             prefix=prefix,
         )
         entropy = SystemEntropy(owner)
@@ -99,8 +105,8 @@ class RedlockBase(ABC, Generic[D]):
     def from_env(cls, **settings: Unpack[RedlockSettings]) -> Self:
         """Return a Redlock with the nodes and settings that the command line would use.
 
-        They come from QUORLOCK_NODES, QUORLOCK_MAX_TTL, QUORLOCK_OWNER and QUORLOCK_PASSWORD, and
-        from a TOML file: that of QUORLOCK_CONFIG, else ./quorlock.toml or
+        They come from QUORLOCK_NODES, QUORLOCK_MAX_TTL, QUORLOCK_OWNER, QUORLOCK_WAITING and
+        QUORLOCK_PASSWORD, and from a TOML file: that of QUORLOCK_CONFIG, else ./quorlock.toml or
         ~/.config/quorlock/quorlock.toml.  A file that is only found is not read if QUORLOCK_NODES
         names the nodes.  "local" stands for the nodes that `quorlock local up` starts.
 

@@ -17,6 +17,7 @@ Read by every command that uses nodes; an option goes before its variable:
 
 Read by `run` and `acquire`:
   QUORLOCK_OWNER     who holds the lock, for others to see
+  QUORLOCK_WAITING   auto: wait in order, called by the nodes; poll: ask at random times
 
 Read by `extend` and `release`:
   QUORLOCK_TOKEN     the token that `acquire` printed

@@ -26,6 +26,7 @@ else:
     Seconds = Union[float, "__import__('datetime').timedelta"]
 
 RestartGuard: TypeAlias = Literal["uptime", "marker"] | None
+Waiting: TypeAlias = Literal["auto", "poll"]
 
 # The default ttl, unless max_ttl is shorter.
 TTL_DEFAULT = 10.0
@@ -59,6 +60,7 @@ class Policy(NamedTuple):
     restart_guard: RestartGuard
     n: int  # nodes configured, not nodes up
     quorum: int  # nodes that must agree
+    waiting: Waiting = "auto"
 
     @property
     def max_ttl(self) -> Duration:
@@ -125,6 +127,7 @@ def policy(
     outage_timeout: Seconds,
     prefix: str | bytes,
     restart_guard: RestartGuard = "uptime",
+    waiting: Waiting = "auto",
 ) -> Policy:
     """Validate a user's settings; raise ConfigError with the argument, the value and the fix."""
     per_node = positive("node_timeout", node_timeout)
@@ -149,6 +152,7 @@ def policy(
         restart_guard=_restart_guard(restart_guard),
         n=len(addresses),
         quorum=quorum(len(addresses)),
+        waiting=_waiting(waiting),
     )
 
 
@@ -237,6 +241,13 @@ def _restart_guard(value: RestartGuard) -> RestartGuard:
     if value not in ("uptime", "marker", None):
         fix = "give 'uptime', 'marker', or None where nodes are born empty (tests, CI)"
         raise ConfigError("restart_guard", value, fix)
+    return value
+
+
+def _waiting(value: Waiting) -> Waiting:
+    if value not in ("auto", "poll"):
+        fix = "give 'auto' (in order, called by the nodes) or 'poll' (at random times)"
+        raise ConfigError("waiting", value, fix)
     return value
 
 

@@ -26,6 +26,7 @@ FILE = "quorlock.toml"
 LOCAL = "local"  # in place of URLs: the user's own nodes on this machine
 _NODES, _CONFIG, _OWNER = "QUORLOCK_NODES", "QUORLOCK_CONFIG", "QUORLOCK_OWNER"
 _PASSWORD, _MAX_TTL = "QUORLOCK_PASSWORD", "QUORLOCK_MAX_TTL"
+_WAITING = "QUORLOCK_WAITING"
 _MAX_TTL_OPTION = "--max-ttl"
 _STDERR = 2
 
@@ -102,6 +103,8 @@ def read(
     _set_max_ttl(options, arguments, origins)
     if (owner := os.environ.get(_OWNER)) is not None:
         arguments["owner"], origins["owner"] = owner, _OWNER
+    if waiting := os.environ.get(_WAITING):
+        arguments["waiting"], origins["waiting"] = waiting, _WAITING
     login = {name: arguments.pop(name, None) for name in _LOGIN}
     if password := _password(options):
         login["password"] = password

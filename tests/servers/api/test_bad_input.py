@@ -339,6 +339,8 @@ CALLS = [
         " CI)",
         restart_guard="off",
     ),
+    making("waiting another word", "waiting='fair': give 'auto' …", waiting="fair"),
+    making("waiting True", "waiting=True: give 'auto' …", waiting=True),
     making("restart_guard True", "restart_guard=True: give 'uptime', …", restart_guard=True),
     making("prefix a number", "prefix=1: give a string, '' for none", prefix=1),
     making("prefix with NUL", f"prefix='a\\x00': {NUL}", prefix="a\0"),

@@ -116,6 +116,14 @@ def test_the_password_is_that_of_the_environment(
                 " node_timeout=0.05 s, and the drift (from QUORLOCK_MAX_TTL)"
             ),
         ),
+        (
+            {"NODES": "redis://a", "WAITING": "never"},
+            "",
+            (
+                "waiting='never': give 'auto' (in order, called by the nodes) or 'poll'"
+                " (at random times) (from QUORLOCK_WAITING)"
+            ),
+        ),
         ({"NODES": ","}, "", "nodes=(): give at least one node"),
         ({"CONFIG": "missing.toml"}, "", "file='missing.toml': No such file or directory"),
         ({}, "tttl = 3", "file='quorlock.toml': the key 'tttl' is unknown; did you mean 'ttl'?"),

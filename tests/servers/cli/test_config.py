@@ -23,7 +23,7 @@ SECRET = "canary-s3cret"
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home, from which nothing is named; the working directory is beside it."""
-    for name in ("NODES", "CONFIG", "PASSWORD", "MAX_TTL", "OWNER"):
+    for name in ("NODES", "CONFIG", "PASSWORD", "MAX_TTL", "OWNER", "WAITING"):
         monkeypatch.delenv(f"QUORLOCK_{name}", raising=False)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     folder = tmp_path / "home"
@@ -121,6 +121,7 @@ def test_the_keys_are_the_arguments_of_a_redlock() -> None:
         *("drift_factor = 0.02", "retry_delay = [0.1, 0.3]", "outage_timeout = 0"),
         *(
             'restart_guard = "none"',
+            'waiting = "poll"',
             'prefix = "app:"',
             'owner = "ci"',
             'username = "u"',
@@ -132,7 +133,7 @@ def test_the_keys_are_the_arguments_of_a_redlock() -> None:
     with found.redlock() as redlock:
         policy = redlock._session.policy
     assert (policy.ttl_ms, policy.max_ttl_ms, policy.restart_guard) == (8000, 20_500, None)
-    assert policy.prefix == b"app:"
+    assert (policy.prefix, policy.waiting) == (b"app:", "poll")
     assert redlock._session.entropy.token().endswith(b"@ci")
 
 
@@ -319,6 +320,9 @@ def test_max_ttl_comes_from_the_option_the_environment_or_the_file(
     assert refusal().startswith("QUORLOCK_MAX_TTL 10ms: shorter than ")
     monkeypatch.setenv("QUORLOCK_MAX_TTL", "long")
     assert refusal().startswith("QUORLOCK_MAX_TTL long: this is no duration\nhint: ")
+    monkeypatch.delenv("QUORLOCK_MAX_TTL")
+    monkeypatch.setenv("QUORLOCK_WAITING", "never")
+    assert refusal().startswith("QUORLOCK_WAITING never: give 'auto' ")
 
 
 def test_a_longer_lease_needs_only_the_option(shell: Shell) -> None:
@@ -345,6 +349,7 @@ def test_config_shows_what_is_in_force_and_from_where(shell: Shell) -> None:
         "QUORLOCK_CONFIG": "q.toml",
         "QUORLOCK_PASSWORD": SECRET,
         "QUORLOCK_MAX_TTL": "1h",
+        "QUORLOCK_WAITING": "poll",
     }
     text = shell.answer("config", given=given)
     assert SECRET not in text
@@ -357,6 +362,7 @@ def test_config_shows_what_is_in_force_and_from_where(shell: Shell) -> None:
         ("max_ttl", "1h QUORLOCK_MAX_TTL"),
         ("node_timeout", "50ms default"),
         ("retry_delay", "50ms to 200ms default"),
+        ("waiting", "poll QUORLOCK_WAITING"),
         ("prefix", "app: q.toml"),
         ("password", "*** QUORLOCK_PASSWORD"),
     ):
