@@ -131,7 +131,8 @@ class _Queueing:
             return outcome
         self.at = outcome.ended
         waiter.on_attempt_lost()
-        if outcome.reason is FailureReason.HELD:
+        is_over = self.at >= end_of(self._request) or is_stopped(self._request)
+        if outcome.reason is FailureReason.HELD and not is_over:
             return None
         yield self.leave
         return outcome

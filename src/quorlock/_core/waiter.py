@@ -13,6 +13,7 @@ from quorlock._core.effects import CALL
 from quorlock._core.tally import Tally, Verdict
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
 from quorlock._core.votes import NO_REPLY, Answer
+from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
     from quorlock._core.config import Policy
@@ -104,7 +105,7 @@ class Waiter:
         self.answers[node] = answer
         self._numbers[node] = answer.ticket
         self.has_waited |= answer.ahead >= 0
-        if answer.lacks_key:
+        if answer.code is VoteCode.KEY_MISSING:
             # Free, and not passed on to any waiter: the node cannot call.  So it counts as a call.
             self._on_call(node, at)
         elif answer.is_held and answer.ttl_left_ms is not None and answer.ttl_left_ms >= 0:
