@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypeGuard
 
 from quorlock._core.owner import readable
+from quorlock._core.places import is_reservation
 from quorlock._core.tally import quorum
 from quorlock._core.votes import Answer
 from quorlock.errors import VoteCode
 
-Verdict: TypeAlias = Literal["held", "free", "split", "unreachable"]
+Verdict: TypeAlias = Literal["held", "free", "passing", "split", "unreachable"]
 
 
 class NodeView(NamedTuple):
@@ -24,6 +25,7 @@ class NodeView(NamedTuple):
         code: the reason, for programs; None if it did.
         owner: who the holder is, as it says itself: the `owner` of its `Redlock`; None if its token
             has none, as those of other libraries.
+        reserved: the node keeps the lock for a waiter that it has called; it has no holder there.
     """
 
     node: str
@@ -32,6 +34,7 @@ class NodeView(NamedTuple):
     error: str
     code: VoteCode | None = None
     owner: str | None = None
+    reserved: bool = False
 
 
 class Inspection(NamedTuple):
@@ -39,11 +42,15 @@ class Inspection(NamedTuple):
 
     Attributes:
         resource: its name.
-        verdict: "held" (one holder on a quorum), "free" (a quorum has no key), "split" (neither:
+        verdict: "held" (one holder on a quorum), "free" (a quorum has no key), "passing" (a quorum
+            has no holder, and nodes keep the lock for the next waiter), "split" (none of these:
             leftovers or contenders), "unreachable" (fewer than a quorum answered).
         ttl_left: seconds until the keys of a quorum have expired; None if free or never.
         nodes: the view of each node.
         owner: who holds it, if one holder has a quorum and says it.
+        waiters: how many wait in the queues of a quorum of nodes: one for each process, or rather
+            `Redlock`, whatever number of threads or tasks wait there.  Clients that poll are not
+            seen.
     """
 
     resource: str
@@ -51,6 +58,7 @@ class Inspection(NamedTuple):
     ttl_left: float | None
     nodes: tuple[NodeView, ...]
     owner: str | None = None
+    waiters: int = 0
 
 
 def inspection(
@@ -60,13 +68,18 @@ def inspection(
     views = tuple(map(_view, addresses, answers))
     verdict = _verdict(views)
     left = ttl_left_ms / 1000 if ttl_left_ms and verdict != "free" else None
-    return Inspection(resource, verdict, left, views, _owner(views) if verdict == "held" else None)
+    owner = _owner(views) if verdict == "held" else None
+    return Inspection(resource, verdict, left, views, owner, _waiters(answers))
 
 
 def token_of(holder: str, answers: tuple[Answer, ...]) -> bytes | None:
     """Return the token among these answers that has this digest."""
-    tokens = {answer.holder for answer in answers if answer.holder is not None}
+    tokens = {answer.holder for answer in answers if _is_token(answer.holder)}
     return next((token for token in tokens if digest(token) == holder), None)
+
+
+def _is_token(holder: bytes | None) -> TypeGuard[bytes]:
+    return holder is not None and not is_reservation(holder)
 
 
 def digest(token: bytes) -> str:
@@ -80,12 +93,19 @@ def _view(address: str, answer: Answer) -> NodeView:
     left, is_told = answer.ttl_left_ms, answer.is_held or answer.code is VoteCode.KEY_MISSING
     return NodeView(
         node=address,
-        holder=digest(answer.holder) if answer.holder is not None else None,
+        holder=digest(answer.holder) if _is_token(answer.holder) else None,
         ttl_left=left / 1000 if left is not None and left >= 0 else None,
         error="" if is_told else answer.reason,
         code=None if is_told else answer.code,
         owner=readable(answer.owner),
+        reserved=answer.holder is not None and is_reservation(answer.holder),
     )
+
+
+def _waiters(answers: tuple[Answer, ...]) -> int:
+    """Return the largest number that a quorum of nodes has at least in its queues."""
+    counts = sorted((max(0, answer.ahead) for answer in answers), reverse=True)
+    return counts[quorum(len(counts)) - 1]
 
 
 def _owner(views: tuple[NodeView, ...]) -> str | None:
@@ -100,7 +120,9 @@ def _verdict(views: tuple[NodeView, ...]) -> Verdict:
     if len(told) < needed:
         return "unreachable"
     holders = Counter(view.holder for view in told)
-    if holders[None] >= needed:
-        return "free"
-    del holders[None]
+    without = holders.pop(None, 0)
+    if without >= needed:
+        # Where a minority keeps it for a waiter, the others can still be won.
+        reserved = sum(view.reserved for view in told)
+        return "free" if without - reserved >= needed else "passing"
     return "held" if holders and max(holders.values()) >= needed else "split"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # docs/reference/cli.md explains each verdict.
 HELD, FREE, SPLIT, LEFTOVER, UNREACHABLE = "held", "free", "split", "leftover", "unreachable"
+PASSING = "passing"
 _UNLESS = ", if nothing is extended"
 
 
@@ -52,6 +53,7 @@ def as_facts(inspection: Inspection) -> dict[str, Any]:
         "verdict": verdict(inspection),
         "owner": inspection.owner,
         "ttl_left": inspection.ttl_left,
+        "waiters": inspection.waiters,
         "nodes": [view._asdict() | {"error": view.error or None} for view in inspection.nodes],
     }
 
@@ -85,11 +87,17 @@ def _sentence(inspection: Inspection) -> str:
     if found == FREE:
         return "free"
     if found == HELD:
-        return f"held by {there}{_end(inspection)}"
+        return f"held by {there}{waiting(inspection)}{_end(inspection)}"
+    if found == PASSING:
+        reserved = sum(view.reserved for view in inspection.nodes)
+        left = f", and there is a key of {there}" * bool(there)
+        calls = f"{reserved} of {n} nodes have called the next waiter"
+        return f"passing: {calls}{left}{waiting(inspection)}"
     if found == LEFTOVER:
         return f"leftover: it is not held, but there is a key of {there}"
     if found == SPLIT:
-        return f"split: no holder has a quorum, nor is one free; {there}{_end(inspection)}"
+        contenders = f"{there}{waiting(inspection)}{_end(inspection)}"
+        return f"split: no holder has a quorum, nor is one free; {contenders}"
     silent = sum(bool(view.error) for view in inspection.nodes)
     return f"unreachable: {silent} of {n} nodes did not reply{'; ' * bool(there)}{there}"
 
@@ -98,6 +106,12 @@ def shown_holder(inspection: Inspection, holder: str) -> str:
     """Return the owner of this digest, if it is known, and the digest."""
     owner = named(inspection, holder)
     return holder if owner is None else f"{owner} ({holder})"
+
+
+def waiting(inspection: Inspection) -> str:
+    """Return how many wait, after a comma; "" if none are known to."""
+    waiters = inspection.waiters
+    return f", {waiters:,} {'wait' if waiters > 1 else 'waits'}" if waiters else ""
 
 
 def _end(inspection: Inspection) -> str:
@@ -109,7 +123,7 @@ def _end(inspection: Inspection) -> str:
 def _state(view: NodeView) -> str:
     if view.error:
         return view.error
-    if view.holder is None:
+    if view.holder is None and not view.reserved:
         return "free"
     left = "without end" if view.ttl_left is None else f"{view.ttl_left:.1f} s left"
-    return f"{view.holder}, {left}"
+    return f"{view.holder or 'kept for the waiter that it has called'}, {left}"

@@ -63,8 +63,9 @@ def command(
 ) -> int:
     """Show whether each lock RESOURCE is held, and by whom. Without RESOURCE: all held locks.
 
-    held: one holder has a quorum of nodes. free: no node that answered has a key. leftover: free,
-    but a minority of nodes still has a key. split: no holder has a quorum, and no quorum is free.
+    held: one holder has a quorum of nodes. passing: the nodes have called the next waiter. free: no
+    node that answered has a key. leftover: free, but a minority of nodes still has a key. split: no
+    holder has a quorum, and no quorum is free.
     unreachable: fewer than a quorum of nodes answered.
 
     Without RESOURCE, every held lock is found if a quorum of nodes lists its keys. Keys of other

@@ -153,3 +153,34 @@ async def test_a_hung_node_is_not_asked_for_ever(face: Face, nodes: Servers) -> 
             end = time.monotonic() + 10  # any one reply may take longer than node_timeout
             while (await redlock.inspect("a")).nodes[0].error:
                 assert time.monotonic() < end
+
+
+RESERVED = "quorlock:next:00f1e2d3c4b5a697:12:100"
+
+
+async def test_passing(face: Face, nodes: Servers) -> None:
+    """A quorum keeps the lock for a waiter: it has no holder, and is not free."""
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        steal(nodes[:3], "a", RESERVED)
+        report = await redlock.inspect("a")
+        assert (report.verdict, report.owner) == ("passing", None)
+        assert [view.reserved for view in report.nodes] == [True] * 3 + [False] * 2
+        assert all(view.holder is None and view.error == "" for view in report.nodes)
+        assert await redlock.lock("a").locked() is False
+        assert await redlock.break_lease("a", digest(RESERVED)) is False
+        assert holders(nodes, "a")[:3] == [RESERVED.encode()] * 3
+
+
+async def test_how_many_wait(face: Face, nodes: Servers) -> None:
+    """As many as a quorum of nodes has in its queues, whether the lock is held or not."""
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        for node, places in zip(nodes, (4, 3, 2, 1, 0), strict=True):
+            for number in range(places):
+                place = f"00f1e2d3c4b5a697:{number}:100"
+                node.execute("ZADD", "quorlock:queue:a", number, place)
+        assert (await redlock.inspect("a")).waiters == 2
+        steal(nodes, "a")
+        assert (await redlock.inspect("a")).waiters == 2
+        assert (await redlock.inspect("b")).waiters == 0
+        nodes[4].execute("SET", "quorlock:queue:b", "of another type")
+        assert (await redlock.inspect("b")).verdict == "free"

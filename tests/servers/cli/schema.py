@@ -13,6 +13,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "string": str,
     "number": (int, float),
     "integer": int,
+    "boolean": bool,
     "null": type(None),
 }
 WORDS = {
@@ -29,7 +30,9 @@ def problems(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str =
         name = schema["$ref"].removeprefix("#/$defs/")
         return problems(value, root["$defs"][name], root, at)
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    if isinstance(value, bool) or not any(isinstance(value, TYPES[kind]) for kind in kinds):
+    # A bool is an int to Python, and no number to JSON.
+    fits = [kind for kind in kinds if isinstance(value, bool) <= (kind == "boolean")]
+    if not any(isinstance(value, TYPES[kind]) for kind in fits):
         return [f"{at}: {value!r} is no {' or '.join(kinds)}"]
     found = []
     if value not in schema.get("enum", [value]):

@@ -20,6 +20,8 @@ from tests.servers.cli import schema
 from tests.servers.cli.command import Shell, at_last
 from tests.servers.cli.live import Terminal
 
+RESERVED = "quorlock:next:00f1e2d3c4b5a697:12:100"
+
 SCHEMA: dict[str, Any] = json.loads(
     (Path(__file__).parents[3] / "docs" / "reference" / "cli.schema.json").read_text()
 )
@@ -72,6 +74,7 @@ def test_while_nodes_are_killed(shell: Shell, mortal_nodes: Servers) -> None:
         "ttl_left": None,
         "error": facts["nodes"][0]["error"],
         "code": "not_connected",
+        "reserved": False,
     }
     assert facts["nodes"][0]["error"]
     assert "split: no holder has a quorum" in shell.answer("status", "a")
@@ -168,6 +171,43 @@ def test_every_word_of_the_schema_is_checked() -> None:
         assert found == [f"{name}: {needed} is missing" for needed in sorted(part["required"])]
 
 
+def view(node: str, holder: str | None = None, *, reserved: bool = False) -> NodeView:
+    left = None if holder is None and not reserved else 0.5
+    return NodeView(node, holder, left, "", reserved=reserved)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "views", "waiters", "words"),
+    [
+        ("held", [view("a", "f1"), view("b", "f1")], 0, "held by f1 on 2 of 2 nodes; a quorum"),
+        ("held", [view("a", "f1"), view("b", "f1")], 1, "held by f1 on 2 of 2 nodes, 1 waits; a "),
+        ("held", [view("a", "f1"), view("b", "f1")], 12, "held by f1 on 2 of 2 nodes, 12 wait; "),
+        (
+            "passing",
+            [view("a", reserved=True), view("b", reserved=True), view("c", "f1")],
+            3,
+            (
+                "passing: 2 of 3 nodes have called the next waiter, and there is a key of f1 on"
+                " 1 of 3 nodes, 3 wait\n"
+            ),
+        ),
+        ("free", [view("a"), view("b"), view("c", reserved=True)], 0, "free\n"),
+    ],
+)
+def test_the_sentence_says_how_many_wait(
+    verdict: Any, views: list[NodeView], waiters: int, words: str
+) -> None:
+    """A node that keeps the lock for a waiter has no holder, and is not called free."""
+    inspection = Inspection("a", verdict, 0.5, tuple(views), None, waiters)
+    text = shown.as_text(inspection)
+    assert text.startswith(f"'a': {words}")
+    kept = "kept for the waiter that it has called, 0.5 s left"
+    assert text.count(kept) == sum(one.reserved for one in views)
+    facts = shown.as_facts(inspection)
+    assert schema.problems(facts, SCHEMA["$defs"]["resource"], SCHEMA) == []
+    assert facts["waiters"] == waiters
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -218,6 +258,26 @@ def test_what_is_free_needs_no_breaking(shell: Shell) -> None:
     """The command succeeds even without --yes."""
     done = shell.run("break", "a")
     assert (done.returncode, done.stdout) == (0, "'a': nothing to break\n")
+
+
+def test_what_is_kept_for_a_waiter_is_not_broken(shell: Shell, nodes: Servers) -> None:
+    """It belongs to no holder; the exit code of `status` says that the lock is not free."""
+    steal(nodes[:], "a", RESERVED)
+    done = shell.run("break", "a", "--yes")
+    assert (done.returncode, done.stdout) == (0, "'a': nothing to break\n")
+    assert at_last(nodes, "a", RESERVED)
+    assert status_of(shell)["verdict"] == "passing"
+    assert shell.run("status", "a", "--exit-code").returncode == 75
+
+
+def test_queues_are_not_listed(shell: Shell, nodes: Servers) -> None:
+    """Only the lock is."""
+    steal(nodes[:], "a", RESERVED)
+    for node in nodes:
+        node.execute("ZADD", "quorlock:queue:a", 1, "00f1e2d3c4b5a697:12:100")
+    text = shell.answer("status")
+    assert text.startswith("'a': passing: 5 of 5 nodes have called the next waiter")
+    assert "queue" not in text
 
 
 def test_without_a_quorum_it_says_so(shell: Shell, used_nodes: Servers) -> None:

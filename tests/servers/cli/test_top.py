@@ -290,7 +290,7 @@ def test_long_names_are_cut_where_they_are_alike() -> None:
     ]
     held = [LockFacts(shown_as(name, "f" * 12), 0.0, 0) for name in names]
     lines = as_lines(NodeColumns(datetime(2026, 1, 1, tzinfo=UTC), [], held, 0, []), 80, None)
-    shown = [text.split()[0] for text, _ in lines if text.startswith("deploy")]
+    shown = [text.split()[0] for text, _ in lines if text.startswith("deplo")]
     assert len(set(shown)) == 4
     assert all(".." in name for name in shown)
 
@@ -299,8 +299,8 @@ def test_numbers_are_short() -> None:
     lines = picture(80, None, 5)
     assert lines[3].split() == ["node", "up", "0.10", "12000", "3", "12M", "250k"]
     assert lines[4].split() == ["n", "down", "-", "-", "-", "-", "-"]
-    assert lines[8].split() == ["a000", "held", "f" * 12, "2/2", "1.0", "s", "0", "s", "3"]
-    assert [line.split()[-3:-1] for line in lines[9:13]] == [
+    assert lines[8].split() == ["a000", "held", "f" * 12, "2/2", "1.0", "s", "0", "s", "0", "3"]
+    assert [line.split()[-4:-2] for line in lines[9:13]] == [
         ["17", "min"],
         ["33", "min"],
         ["50", "min"],
@@ -311,10 +311,10 @@ def test_numbers_are_short() -> None:
 @pytest.mark.parametrize(
     ("width", "node", "lock"),
     [
-        (80, "p50 ms max ms conns keys ops/s", "verdict holder nodes left seen changes"),
-        (72, "p50 ms max ms conns keys ops/s", "verdict holder nodes left seen"),
-        (60, "p50 ms max ms conns keys ops/s", "verdict holder left seen"),
-        (40, "p50 ms max ms", "verdict left"),
+        (80, "p50 ms max ms conns keys ops/s", "verdict holder nodes left seen wait changes"),
+        (72, "p50 ms max ms conns keys ops/s", "verdict holder nodes left seen wait"),
+        (60, "p50 ms max ms conns keys ops/s", "verdict holder left seen wait"),
+        (40, "p50 ms max ms", "verdict left wait"),
         (20, "", "left"),
     ],
 )

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from quorlock._api.inspection import Inspection, digest, inspection
+from quorlock._api.inspection import Inspection, digest, inspection, token_of
 from quorlock._core.commands import Inspect
 from quorlock._core.redlock import inspect, raise_no_quorum, time_until_free_ms
 from quorlock._core.tally import quorum
@@ -91,6 +91,54 @@ def test_every_node_is_shown_with_what_it_said() -> None:
     ]
     assert "A" not in digest(b"A")
     assert digest(b"A") != digest(b"B")
+
+
+def waiting(say: Say, ahead: int) -> Say:
+    """The same answer, of a node where so many wait."""
+    assert isinstance(say.answer, Answer)
+    return say._replace(answer=say.answer._replace(ahead=ahead))
+
+
+CALLED = holds(b"quorlock:next:00f1e2d3c4b5a697:1:100", 100)
+
+
+@pytest.mark.parametrize(
+    ("plan", "verdict"),
+    [
+        ([CALLED, CALLED, CALLED], "passing"),
+        ([CALLED, CALLED, A], "passing"),
+        ([CALLED, FREE, A], "passing"),
+        ([CALLED, FREE, FREE], "free"),
+        ([CALLED, A, A], "held"),
+        ([CALLED, A, B], "split"),
+        ([CALLED, CALLED, DOWN], "passing"),
+        ([CALLED, A, DOWN], "split"),
+        ([CALLED, DOWN, DOWN], "unreachable"),
+    ],
+)
+def test_a_lock_that_is_passed_on_has_no_holder(plan: Round, verdict: str) -> None:
+    """A node that keeps it for a waiter shows no digest, and names none that could be broken."""
+    made = report(Script([plan]))
+    assert made.verdict == verdict
+    kept = [say is CALLED for say in plan]
+    assert [view.reserved for view in made.nodes] == kept
+    assert all(view.holder is None for view in made.nodes if view.reserved)
+    reservation = b"quorlock:next:00f1e2d3c4b5a697:1:100"
+    answers = (Answer(Vote.REFUSED, VoteCode.HELD, "", 100, reservation),) * 3
+    assert token_of(digest(reservation), answers) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "waiters"),
+    [((0, 0, 0), 0), ((2, 2, 1), 2), ((2, 1, 0), 1), ((9, 0, 0), 0), ((3, 3, None), 3)],
+)
+def test_as_many_wait_as_a_quorum_of_nodes_has(
+    counts: tuple[int | None, ...], waiters: int
+) -> None:
+    """A minority may have forgotten its queue, or have places of clients that are gone."""
+    plan = [DOWN if count is None else waiting(A, count) for count in counts]
+    assert report(Script([plan])).waiters == waiters
+    assert report(Script([[A, A, A]])).waiters == 0, "a node that does not say"
 
 
 def test_a_holder_without_ttl_is_never_free_by_itself() -> None:

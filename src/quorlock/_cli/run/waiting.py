@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Self
 
-from quorlock._cli.inspection_view import HELD, holders, named, shown_holder
+from quorlock._cli.inspection_view import HELD, holders, named, shown_holder, waiting
 from quorlock.errors import QuorlockError, VoteCode
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class WaitReports:
         if len(silent) > len(inspection.nodes) // 2:
             whys = dict.fromkeys(silent.values())
             of_all = f"{len(silent)} of {len(inspection.nodes)} nodes cast no vote"
-            unknown = {"holder": None, "owner": None, "holder_ttl": None}
+            unknown = {"holder": None, "owner": None, "holder_ttl": None, "waiters": 0}
             is_new = all(status.code is VoteCode.QUARANTINED for status in down)
             sentence = f"{of_all}: {'; '.join(whys)}{_FRESH if is_new else ''}"
             self._report(frozenset(silent), sentence, unknown)
@@ -81,7 +81,10 @@ class WaitReports:
             holder, ttl = holders(inspection)[0][0], inspection.ttl_left
             left = "" if ttl is None else f", at most {ttl:.1f} s more"
             facts = {"holder": holder, "owner": named(inspection, holder), "holder_ttl": ttl}
-            self._report(holder, f"held by {shown_holder(inspection, holder)}{left}", facts)
+            # This process waits too, and is among them once it has a place in the queues.
+            queue = waiting(inspection) if inspection.waiters > 1 else ""
+            sentence = f"held by {shown_holder(inspection, holder)}{left}{queue}"
+            self._report(holder, sentence, facts | {"waiters": inspection.waiters})
 
     def _report(self, state: object, sentence: str, facts: Mapping[str, object]) -> None:
         if state == self._reported or self._ended.wait(_SETTLE):

@@ -37,10 +37,11 @@ def command(
 
     p50, max: duration of recent TIME commands. conns: connections of quorlock's clients, including
     this one. keys: in the database. ops/s: of all clients. nodes: how many have the holder's key.
-    seen: how long `top` has seen this holder. changes: how often it saw a new holder.
+    seen: how long `top` has seen this holder. wait: how many wait in the queues of a quorum of
+    nodes, one for each process. changes: how often it saw a new holder.
 
-    --waiters needs +monitor. Nodes do not track waiting clients, but these retry. For up to half of
-    each interval MONITOR shows the commands of one node, which slows a busy node to a third. tried:
+    --waiters shows clients that poll too, and needs +monitor. For up to half of each interval
+    MONITOR shows the commands of one node, which slows a busy node to a third. tried:
     connections that tried to acquire, including the winner. One connection may stand for many
     waiting callers.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from quorlock._cli.inspection_view import HELD, digests, holders, named, verdict
+from quorlock._cli.inspection_view import HELD, PASSING, digests, holders, named, verdict
 from quorlock._cli.text_layout import wrapped
 from quorlock._cli.top.facts import DOWN, HUNG, KEPT_OUT, UP
 
@@ -44,10 +44,11 @@ _NODES = (
 _LOCKS = (
     _Column("resource", 0, right=False),
     _Column("verdict", 11, 2, right=False),
-    _Column("holder", 16, 3, right=False),
+    _Column("holder", 14, 3, right=False),
     _Column("nodes", 5, 5),
-    _Column("left", 7, 1),
+    _Column("left", 6, 1),
     _Column("seen", 7, 4),
+    _Column("wait", 4, 2),
     _Column("changes", 7, 6),
 )
 _TRIED = _Column("tried", 5, 3)
@@ -77,6 +78,7 @@ def _lock_facts(lock: LockFacts) -> dict[str, Any]:
         "ttl_left": inspection.ttl_left,
         "seen_for": round(lock.seen_for, 3),
         "changes": lock.changes,
+        "waiters": inspection.waiters,
         "tried": lock.tried,
     }
 
@@ -135,6 +137,7 @@ def _lock(lock: LockFacts, columns: Sequence[_Column], width: int) -> str:
         f"{count}/{len(inspection.nodes)}",
         "-" if inspection.ttl_left is None else _age(inspection.ttl_left, ".1f"),
         _age(lock.seen_for, ".0f"),
+        str(inspection.waiters),
         str(lock.changes),
         *([str(lock.tried)] if _TRIED in columns else []),
     )
@@ -142,7 +145,7 @@ def _lock(lock: LockFacts, columns: Sequence[_Column], width: int) -> str:
 
 
 def _style(lock: LockFacts) -> str:
-    return "" if verdict(lock.inspection) == HELD else "yellow"
+    return "" if verdict(lock.inspection) in (HELD, PASSING) else "yellow"
 
 
 def _header(columns: Sequence[_Column], width: int) -> str:
