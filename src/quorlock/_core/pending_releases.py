@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock._core.commands import ACQUIRES, Extend, Release
+from quorlock._core.commands import ACQUIRES, Extend, Release, ScriptedAcquire
 from quorlock._core.releases_in_doubt import ReleaseCopy, ReleasesInDoubt
 from quorlock._core.time import NS_PER_MS, PAST
 from quorlock._core.votes import Vote
@@ -205,9 +205,17 @@ class PendingReleases:
 
 
 def relies_on_key(send: Send) -> bool:
-    """Return whether the command extends a key, or restores one behind the round that set it."""
+    """Return whether the command extends a key, or restores one behind the round that set it.
+
+    An exchange is behind a round too, and relies on no key: its token is fresh, so no release of it
+    is pending.  A release of the token that it replaces finds either that token, before the
+    exchange, which then sets an absent key, or the fresh one, and changes nothing.
+    """
     command, behind, _, _, _, _ = send
-    return type(command) is Extend or (behind is not None and type(command) in ACQUIRES)
+    if behind is None or type(command) is Extend:
+        return type(command) is Extend
+    is_exchange = type(command) is ScriptedAcquire and command.instead
+    return type(command) in ACQUIRES and not is_exchange
 
 
 def _schedule(pending_release: _PendingRelease, now: Instant) -> None:

@@ -7,7 +7,7 @@ send only what the rule lets through.
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from quorlock._core.commands import SPARED, Command, Release
+from quorlock._core.commands import SPARED, Command, Release, ScriptedAcquire
 from quorlock._core.pending_releases import relies_on_key
 from quorlock._core.restart_guard import VOTES, over_limit, quarantine_answer
 from quorlock._core.votes import BACKLOG, NOT_SET, RELEASING, TIMED_OUT, Answer
@@ -122,7 +122,20 @@ def is_forbidden(send: "Send", node: RoutedNode, at: "Instant") -> bool:
 
 def unsent(command: Command) -> Unsent:
     """Decide about a command for a node without a connection, or whose connection is lost."""
-    return Unsent(type(command) is Release)
+    return Unsent(_frees_key(command))
+
+
+def is_spared(command: Command) -> bool:
+    """Return whether it is not sent to a node with a backlog.
+
+    Neither are requests that only concern a place in a queue: they are hints, and many of them
+    would cut off the releases behind them.
+    """
+    return type(command) in SPARED or (type(command) is Release and not command.token)
+
+
+def _frees_key(command: Command) -> bool:
+    return type(command) is Release and bool(command.token)
 
 
 def is_for_all(send: "Send", nodes: int, path: object) -> bool:
@@ -143,6 +156,8 @@ def is_plain(send: "Send", nodes: int, path: object) -> bool:
 def _carrier(command: Command, behind: "Target", index: int, path: object, paths: Paths) -> object:
     """Return the path on which the acquire has no reply yet; the caller's own if there is none."""
     token: bytes = getattr(command, "token", b"")
+    if type(command) is ScriptedAcquire and command.instead:
+        token = command.instead  # an exchange, which must follow the acquire of the old token
     for other in behind.paths:
         connection = paths.connection(other, index)
         if connection is not None and connection.has_pending_acquire(token):
@@ -152,7 +167,7 @@ def _carrier(command: Command, behind: "Target", index: int, path: object, paths
 
 def _left(command: Command, run_id: str) -> Route:
     """Decide about a command that would overtake its acquire on a path that cannot take it."""
-    return Unsent(is_release=True, run_id=run_id) if type(command) is Release else TIMED_OUT
+    return Unsent(is_release=True, run_id=run_id) if _frees_key(command) else TIMED_OUT
 
 
 def _held_back(command: Command, connection: RoutedConnection, at: "Instant") -> Answer | None:
@@ -163,4 +178,4 @@ def _held_back(command: Command, connection: RoutedConnection, at: "Instant") ->
         refusal = refusal or over_limit(command, connection.ttl_ms_max)
         if refusal is not None:
             return refusal
-    return BACKLOG if type(command) in SPARED and connection.is_backlogged(at) else None
+    return BACKLOG if is_spared(command) and connection.is_backlogged(at) else None

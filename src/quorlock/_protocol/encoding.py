@@ -17,6 +17,7 @@ from quorlock._core.commands import (
     IssueFence,
     Release,
     ScriptedAcquire,
+    Subscribe,
 )
 
 if TYPE_CHECKING:
@@ -31,15 +32,19 @@ def encode(command: Command) -> bytes:
             b"*6\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$2\r\nNX\r\n$2\r\nPX\r\n$%d\r\n%b\r\n"
         ) % (len(key), key, len(token), token, len(ttl), ttl)
     if type(command) is Release:
-        key, token = command.key, command.token
+        key, token, place, _ = command
+        if place:
+            return encode_command(b"EVALSHA", scripts.RELEASE.sha, *_arguments(command))
         return _RELEASE % (len(key), key, len(token), token)
-    if type(command) is ScriptedAcquire:
+    if type(command) is ScriptedAcquire and not (command.place or command.instead):
         key, token, ttl = command.key, command.token, b"%d" % command.ttl_ms
         grid, marker = b"%d" % command.grid_ms, b"%d" % command.marker_ms
         return _ACQUIRE % (
             *(len(key), key, len(COUNTER) + len(key), key, len(token), token),
             *(len(ttl), ttl, len(grid), grid, len(marker), marker),
         )
+    if type(command) is Subscribe:
+        return encode_command(b"SUBSCRIBE", command.key)
     return encode_command(b"EVALSHA", _script(command).sha, *_arguments(command))
 
 
@@ -85,15 +90,21 @@ def _script(command: Command) -> Script:
 
 
 def _arguments(command: Command) -> tuple[bytes, ...]:
+    said: tuple[bytes, ...]
     if isinstance(command, Inspect):
         return (b"1", command.key)
     if isinstance(command, Release):
-        return (b"1", command.key, command.token)
+        said = (command.token,)
+        if command.place:
+            said = (*said, command.place, b"%d" % command.ticket)
+        return (b"1", command.key, *said)
     if isinstance(command, IssueFence):
         keys = (b"2", command.key, COUNTER + command.key)
         return (*keys, command.token, b"%d" % command.fence, b"%d" % command.ahead_ms)
     if isinstance(command, ScriptedAcquire):
         numbers = (command.ttl_ms, command.grid_ms, command.marker_ms)
         said = (command.token, *[b"%d" % number for number in numbers])
+        if command.place or command.instead:
+            said = (*said, command.place, command.instead)
         return (b"3", command.key, COUNTER + command.key, MARKER, *said)
     return (b"1", command.key, command.token, b"%d" % command.ttl_ms)

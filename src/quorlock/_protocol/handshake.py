@@ -54,6 +54,7 @@ class ServerInfo(NamedTuple):
         agreed: what the clients of these nodes have in common (`_core.agreement`); b"": nothing
             yet.
         marked_ms: for how long it has had its marker, where that is requested (scripts/guard.lua).
+        resp3: it speaks RESP3 over this connection.
     """
 
     run_id: str
@@ -62,6 +63,7 @@ class ServerInfo(NamedTuple):
     born_empty: bytes = b""
     agreed: bytes = b""
     marked_ms: int = 0
+    resp3: bool = False
 
 
 # Decides whether a node with these facts is admitted. Raises NodeRejected.
@@ -154,6 +156,7 @@ def _handshake(
     if consider is not None:
         rest.append((b"GET", CONFIG))
     hello, *replies = yield [_hello(username, password), *rest]
+    resp3 = isinstance(hello, dict)
     if _knows_no_hello(hello):
         logged_in, *replies = yield [*_login(username, password), *rest]
         _check(logged_in, password)
@@ -166,7 +169,9 @@ def _handshake(
     server, replication = (_info(reply, password) for reply in replies[:2])
     server_info = _server_info(server, replication, password)
     agreed = b"" if consider is None else _value(replies[2], password)
-    server_info = server_info._replace(born_empty=_value(born_empty, password), agreed=agreed)
+    server_info = server_info._replace(
+        born_empty=_value(born_empty, password), agreed=agreed, resp3=resp3
+    )
     for reply in probes:
         _check_script(reply, password)
     if consider is not None:

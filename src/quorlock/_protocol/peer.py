@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 from quorlock._core.commands import Release
 from quorlock._core.rounds import replied
 from quorlock._core.votes import GRANTED
-from quorlock._protocol.pipeline import RequestPipeline
+from quorlock._protocol.pipeline import RequestPipeline, replaced_token
 
 if TYPE_CHECKING:
-    from quorlock._core.commands import AnyAcquire
+    from quorlock._core.commands import AnyAcquire, Command
     from quorlock._core.restart_guard import Quarantine
     from quorlock._core.time import Duration, Instant
     from quorlock._core.votes import Answer
@@ -65,6 +65,7 @@ class Peer:
         lost: The connection is lost or closed; nothing is sent over it.
         quarantine: Set while the server must not vote.
         ttl_ms_max: The longest lease for requests over it; 0: only the client's limit.
+        resp3: The server speaks RESP3, so it can send calls among its replies.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Peer:
         self.lost = False
         self.quarantine: Quarantine | None = None
         self.ttl_ms_max = 0
+        self.resp3 = False
         self.pipeline = RequestPipeline(secret, max_silence)
 
     @property
@@ -109,11 +111,19 @@ class Peer:
             node_state.latency = at - request.asked_at
         else:
             node_state.on_answer(request, answer, at)
-            if type(request.command) is Release and answer.is_fault and not answer.is_done:
-                self.on_release_refused(request.command, at)
+            if not answer.is_done:
+                self._release_again(request.command, answer, at)
         receiver = request.receiver
         if not receiver.over:
             receiver.deliver(replied((request.round, node_state.index, answer, at)))
+
+    def _release_again(self, command: Command, answer: Answer, at: Instant) -> None:
+        """Retry a release, or the one in an exchange, that was not carried out."""
+        release = replaced_token(command)
+        if type(command) is Release and command.token and answer.is_fault:
+            release = command
+        if release is not None:
+            self.on_release_refused(release, at)
 
     def on_release_refused(self, release: Release, at: Instant) -> None:
         """Retry a release that the server answered with an error."""

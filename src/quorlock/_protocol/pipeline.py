@@ -21,8 +21,10 @@ from quorlock._core.commands import (
     IssueFence,
     Release,
     ScriptedAcquire,
+    Subscribe,
 )
 from quorlock._core.owner import secret_of
+from quorlock._core.places import called, channel_of
 from quorlock._protocol.encoding import encode, encode_command, encode_eval
 from quorlock._protocol.reader import (
     NEED_DATA,
@@ -46,18 +48,20 @@ if TYPE_CHECKING:
 
 # A server that hung reads 16 KiB, executes them, finds that its client has closed the connection,
 # and drops the rest: the release of an acquire must be among what it reads.  So a node with this
-# many unread bytes gets no new acquires. The releases of those that were sent fit into the rest.
-UNREAD_MAX = 6 * 1024
+# many unread bytes gets no new acquires. The releases of those that were sent fit into the rest; so
+# do both releases after an exchange.
+UNREAD_MAX = 5 * 1024
 # Fewer pending requests than this need no count: with their releases they fit, however long.
-UNCOUNTED_MAX = 7
+UNCOUNTED_MAX = 4
 # The first of each on a connection is sent in full: NOSCRIPT would cost another round trip.
 _FENCING = (ScriptedAcquire, IssueFence)
 # An acquire may have been granted; a release may not have been carried out.
-_LEAVES_A_KEY = (*ACQUIRES, Release)
 
 # Takes the keys of an invalidation: read over this connection, and changed by another client since.
 # None: the server was emptied.
 InvalidationCallback = Callable[["Sequence[bytes] | None"], None]
+# Takes the place and the lock key of a call.
+CallCallback = Callable[[bytes, bytes], None]
 
 
 class Demoted(ProtocolError):
@@ -128,12 +132,14 @@ class RequestPipeline:
     __slots__ = (
         "_full_since",
         "_is_tracking",
+        "_on_call",
         "_on_invalidation",
         "_reader",
         "_secret",
         "has_extend_script",
         "has_partial_reply",
         "has_release_script",
+        "listen_error",
         "max_silence",
         "outgoing",
         "pending",
@@ -157,6 +163,8 @@ class RequestPipeline:
         self.outgoing: bytes = b""  # what the driver must send on our behalf (scripts in full)
         self._on_invalidation: InvalidationCallback | None = None
         self._is_tracking = False  # the server was asked to
+        self._on_call: CallCallback | None = None
+        self.listen_error: str = ""  # why the server sends no calls
         self._reader = ReplyReader()
         self.protocol_error: ProtocolError | None = None
         self.has_partial_reply: bool = False  # the parser has had a part of a reply
@@ -166,6 +174,24 @@ class RequestPipeline:
         self._on_invalidation = callback
         if not self._is_tracking:
             self.has_extend_script = False
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether the server was asked to send the calls to an inbox, and has not refused."""
+        return self._on_call is not None and not self.listen_error
+
+    def subscribe(self, inbox: bytes, on_call: CallCallback, at: Instant) -> bytes:
+        """Call `on_call` for every call to this inbox; return the bytes to send.
+
+        Once for a connection, and in RESP3 only: a subscriber could send nothing else in RESP2.  A
+        refusal sets `listen_error`.
+        """
+        self._on_call = on_call
+        if self.shared is not None:
+            self.shared.flush_to_private()
+        command = Subscribe(channel_of(inbox))
+        self.pending.append(PendingRequest(command, _NO_RECEIVER, 0, at))
+        return encode(command)
 
     def append(self, request: PendingRequest, data: bytes) -> bytes:
         """Add a request to the queue and return the bytes to send, `data` as a rule."""
@@ -247,10 +273,10 @@ class RequestPipeline:
                         self.protocol_error = ProtocolError(f"unexpected reply to {name}")
                         break
                     found.append((request, answer))
-                elif type(request.command) is not EnableTracking and not self._resend_script(
-                    request, str(reply)
-                ):
-                    found.append((request, self._refused(request, str(reply))))
+                    if type(request.command) is Subscribe:
+                        self.listen_error = "replies to SUBSCRIBE, where RESP3 has a push"
+                else:
+                    self._on_error(request, str(reply), found)
                 # Nearly every answer is the last one that came: nothing is left to parse then.
                 self.has_partial_reply = reader.has_data()
                 if not self.has_partial_reply:
@@ -261,6 +287,16 @@ class RequestPipeline:
             self.protocol_error = not_redis()
         return found
 
+    def _on_error(
+        self, request: PendingRequest, error: str, found: list[tuple[PendingRequest, Answer]]
+    ) -> None:
+        """Add the answer to the others, if the request has a receiver and is not sent again."""
+        kind = type(request.command)
+        if kind is Subscribe:
+            self.listen_error = error_answer(error, self._secrets(request)).text
+        elif kind is not EnableTracking and not self._resend_script(request, error):
+            found.append((request, self._refused(request, error)))
+
     def _refused(self, request: PendingRequest, error: str) -> Answer:
         if error.startswith("READONLY"):
             self.protocol_error = Demoted("connection given up: it is a replica now")
@@ -270,13 +306,24 @@ class RequestPipeline:
         """Return what an error text must not show: the password, and the tokens that were sent."""
         commands = [q.command for q in (request, *self.pending)]
         tokens = [secret_of(getattr(command, "token", b"")) for command in commands]
+        tokens += [secret_of(getattr(command, "instead", b"")) for command in commands]
         # A shorter one is a user's own: it proves nothing, and is part of many words.
         long_enough = [token for token in tokens if len(token) >= PIECE_MIN]
         return [self._secret, *[token.decode(errors="replace") for token in long_enough]]
 
     def keys_in_doubt(self) -> Iterator[AnyAcquire | Release]:
-        """Return the pending commands that may leave a key on the node."""
-        return (q.command for q in tuple(self.pending) if isinstance(q.command, _LEAVES_A_KEY))
+        """Yield pending commands that may leave a key on the node; releases without their place.
+
+        An exchange may leave either of its tokens there.
+        """
+        for request in tuple(self.pending):
+            command = request.command
+            if isinstance(command, ACQUIRES):
+                yield command
+            if isinstance(command, Release) and command.token:
+                yield Release(command.key, command.token)
+            if (replaced := replaced_token(command)) is not None:
+                yield replaced
 
     def has_pending_acquire(self, token: bytes) -> bool:
         """Return True if the acquire with this token is still pending here."""
@@ -296,12 +343,22 @@ class RequestPipeline:
         return _TRACK
 
     def _on_push(self, push: list[Any]) -> None:
-        """Pass the keys of an invalidation on; ignore any other push."""
-        if self._on_invalidation is not None and len(push) == 2 and push[0] == b"invalidate":  # noqa: PLR2004
+        """Pass the keys of an invalidation on, or a call; ignore any other push."""
+        if len(push) == 3 and self._on_call is not None:  # noqa: PLR2004
+            self._on_message(push[0], push[2], self._on_call)
+        elif self._on_invalidation is not None and len(push) == 2 and push[0] == b"invalidate":  # noqa: PLR2004
             keys: list[Any] | None = push[1]
             self._on_invalidation(
                 None if keys is None else [k for k in keys if isinstance(k, bytes)]
             )
+
+    def _on_message(self, kind: Any, content: Any, on_call: CallCallback) -> None:
+        if kind == b"subscribe" and self.pending and type(self.pending[0].command) is Subscribe:
+            self.pending.popleft()  # its reply, in its place among the replies
+        if kind == b"message" and isinstance(content, bytes):
+            place, key = called(content)
+            if place:
+                on_call(place, key)
 
     def _is_new(self, command: Command) -> bool:
         """Return True the first time that this kind of command is sent on this connection."""
@@ -333,6 +390,13 @@ class RequestPipeline:
 def size_of(requests: Iterable[PendingRequest]) -> int:
     """Return the bytes of these requests; scripts count by their names."""
     return sum(len(encode(q.command)) for q in requests if q.command is not _TRACKS)
+
+
+def replaced_token(command: Command) -> Release | None:
+    """Return the release of the token that an exchange replaces; None for other commands."""
+    if isinstance(command, ScriptedAcquire) and command.instead:
+        return Release(command.key, command.instead)
+    return None
 
 
 def _is_over(request: PendingRequest) -> bool:

@@ -16,6 +16,7 @@ from quorlock._core.commands import (
     IssueFence,
     Release,
     ScriptedAcquire,
+    Subscribe,
 )
 from quorlock._core.owner import owner_in
 from quorlock._core.restart_guard import MARKED, kept_out
@@ -88,6 +89,8 @@ def _acquired(reply: Any) -> Answer:
 
 
 def _acquired_by_script(reply: Any) -> Answer:
+    if reply.__class__ is list and len(reply) == 5:  # noqa: PLR2004
+        return _granted_from_queue(reply)
     told = _told(reply)
     if told is None:
         return NONSENSE
@@ -99,6 +102,16 @@ def _acquired_by_script(reply: Any) -> Answer:
     if what == -1 and number > 0:
         return kept_out(MARKED, None, number / 1000)._replace(clock_us=clock_us)
     return _COUNTER_OFF._replace(clock_us=clock_us) if (what, number) == (-2, 0) else NONSENSE
+
+
+def _granted_from_queue(reply: list[Any]) -> Answer:
+    *granted, waiters, replaced = reply
+    if granted[0] != 1 or not _whole(waiters) or waiters < 0 or not _whole(replaced):
+        return NONSENSE
+    answer = _acquired_by_script(granted)
+    if answer is NONSENSE:
+        return NONSENSE
+    return answer._replace(ahead=waiters, replaced=replaced == 1)
 
 
 def _raised(reply: Any) -> Answer:
@@ -145,26 +158,43 @@ def _released(reply: Any) -> Answer:
     if _whole(reply):
         return GRANTED if reply == -3 else _found(reply, None)  # noqa: PLR2004 (see release.lua)
     try:
-        ttl_left_ms, owner = reply
+        what, owner, *of_place = reply
     except (TypeError, ValueError):
         return NONSENSE
-    return _found(ttl_left_ms, None, owner) if isinstance(owner, bytes) else NONSENSE
+    if not isinstance(owner, bytes):
+        return NONSENSE
+    if not of_place:
+        return _found(what, None, owner)
+    found = GRANTED if what == -3 and not owner else _found(what, None, owner)  # noqa: PLR2004
+    return _with_place(found, of_place)
+
+
+def _with_place(found: Answer, of_place: list[Any]) -> Answer:
+    """Add the sender's place in the queue: its ticket and how many are before it."""
+    if found is NONSENSE or len(of_place) != 2 or not all(map(_whole, of_place)):  # noqa: PLR2004
+        return NONSENSE
+    ticket, ahead = of_place
+    return NONSENSE if ticket < 0 or ahead < -1 else found._replace(ticket=ticket, ahead=ahead)
 
 
 def _inspected(reply: Any) -> Answer:
     try:
-        holder, ttl_left_ms = reply
+        holder, ttl_left_ms, waiters = reply
     except (TypeError, ValueError):
         return NONSENSE
+    if not _whole(waiters) or waiters < 0:
+        return NONSENSE
     if holder is None:
-        return ABSENT
+        return ABSENT._replace(ahead=waiters)
     if not isinstance(holder, bytes):
         return NONSENSE
-    return _found(ttl_left_ms, holder, owner_in(holder))
+    found = _found(ttl_left_ms, holder, owner_in(holder))
+    return found if found is NONSENSE else found._replace(ahead=waiters)
 
 
-def _tracked(reply: Any) -> Answer:
-    del reply  # a server that does not track sends no invalidations, and that is all
+def _told_nothing(reply: Any) -> Answer:
+    """Return the answer to a request to be told of something by pushes; none waits for it."""
+    del reply  # a server that sends no pushes, and that is all
     return GRANTED
 
 
@@ -191,6 +221,7 @@ WHOLE: dict[type, dict[bytes, Answer]] = {
     Release: {b":-3\r\n": GRANTED},
     Inspect: {},
     EnableTracking: {},
+    Subscribe: {},
 }
 # What a reply means, if it is not an error (`error_answer`), by the kind of command.
 READERS: dict[type, Callable[[Any], Answer]] = {
@@ -200,5 +231,6 @@ READERS: dict[type, Callable[[Any], Answer]] = {
     Extend: _extended,
     Release: _released,
     Inspect: _inspected,
-    EnableTracking: _tracked,
+    EnableTracking: _told_nothing,
+    Subscribe: _told_nothing,
 }

@@ -3,14 +3,21 @@
 -- ARGV[1] token  ARGV[2] ttl in ms
 -- ARGV[3] fences are at least the next multiple of so many ms of the clock; 0: none is wanted
 -- ARGV[4] the marker must have been there for so many ms; 0: no marker is wanted
+-- ARGV[5] our place in the queue of the lock, ARGV[6] a token to replace, '' for none; or neither
+--   argument. The place is removed; a key that is reserved for it, or has that token, is granted
 -- returns {what, TIME in us, number}:
 --   1 granted, and the fence (0: none was wanted); 0 held by another, and its PTTL;
 --   -1 kept out by the marker, and the ms left;
 --   -2 the counter is no number or more than a day ahead of the clock, and 0
+--   of a grant with ARGV[5] also: places in the queue (0: not known), 1 if the key had that token
 -- errors  WRONGTYPE: a key holds another type of data; nothing is changed then
 local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local us = time[1] * 1000000 + time[2]
+local place, instead = ARGV[5], ARGV[6]
+if place and place ~= '' then
+  redis.pcall('ZREM', 'quorlock:queue:' .. KEYS[1], place)
+end
 if ARGV[4] ~= '0' then
   -- Of the process that this one followed as a replica, the last; zeros if it never was one.
   local followed = string.match(redis.call('INFO', 'replication'), 'master_replid2:(%w*[1-9a-f]%w*)')
@@ -29,7 +36,9 @@ if ARGV[4] ~= '0' then
   end
 end
 local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then
+local replaces = place and holder and holder ~= '' and holder == instead
+local reserved = place and place ~= '' and holder == 'quorlock:next:' .. place
+if holder and holder ~= ARGV[1] and not replaces and not reserved then
   return { 0, us, redis.call('PTTL', KEYS[1]) }
 end
 local fence = 0
@@ -41,11 +50,15 @@ if ARGV[3] ~= '0' then
   -- At least the clock: a counter may be lost, or an old one be back from the disk.
   fence = math.max(last + 1, (math.floor(ms / ARGV[3]) + 1) * ARGV[3] * 1000)
 end
-if not holder then
+if holder ~= ARGV[1] then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 end
 if fence > 0 then
   -- Forgotten after a day without use. No tostring: it loses digits beyond the 14th.
   redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', 86400000)
 end
-return { 1, us, fence }
+if not place then
+  return { 1, us, fence }
+end
+local waiters = redis.pcall('ZCARD', 'quorlock:queue:' .. KEYS[1])
+return { 1, us, fence, type(waiters) == 'number' and waiters or 0, replaces and 1 or 0 }

@@ -15,7 +15,8 @@ local followed = string.match(redis.call('INFO', 'replication'), 'master_replid2
 local us = ARGV[1] .. (followed and '.' .. followed or '')
 local run_id = string.match(owner or '', '^[^.]*')
 if run_id == ARGV[1] and owner ~= us then
-  since = nil -- it was a replica meanwhile: all its keys are another master's
+  -- It was a replica meanwhile: all its keys are another master's.
+  since = nil
 elseif run_id ~= ARGV[1] then
   if ARGV[2] == 'all' then
     since = 0
@@ -24,7 +25,8 @@ elseif run_id ~= ARGV[1] then
   end
 end
 if not since or since > ms then
-  since = ms -- never marked, or before the clock was set back
+  -- Never marked, or before the clock was set back.
+  since = ms
 end
 local now = us .. ':' .. string.format('%.0f', since)
 if now ~= marker then

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from quorlock import scripts
 from quorlock._protocol.encoding import COUNTER, MARKER, SCRIPTS
+from quorlock.testing import fake_waiting
 from quorlock.testing.fake_node import (
     FULL,
     OK,
@@ -26,10 +27,12 @@ from quorlock.testing.fake_node import (
     Status,
     ttl_left,
 )
+from quorlock.testing.fake_waiting import Push
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from quorlock._core.commands import Command
     from quorlock.scripts import Script
     from quorlock.testing.fake_node import Reply
 
@@ -43,19 +46,33 @@ class Text(bytes):
 class ClientSession:
     """The state of one connection to a node.
 
-    Replies are Python objects: int, bytes, `Status`, `Text`, `Error`, None, list, and dict for a
-    map. They are sent in RESP3.
+    Replies are Python objects: int, float, bytes, `Status`, `Text`, `Error`, None, list, dict for a
+    map, and `Push`. They are sent in RESP3.
 
     Attributes:
         node: the node at the other end.
         id: the number of the connection.
+        channels: those that it has subscribed to.
+        on_push: takes the messages on these channels, one by one.
     """
 
-    __slots__ = ("id", "node")
+    __slots__ = ("channels", "id", "node", "on_push")
 
     def __init__(self, node: FakeNode, number: int = 1) -> None:
         self.node: FakeNode = node
         self.id: int = number
+        self.channels: list[bytes] = []
+        self.on_push: Callable[[Push], None] = _ignore
+
+    def hear(self, channel: bytes, message: bytes) -> None:
+        """Take a message that was published."""
+        self.on_push(Push([b"message", channel, message]))
+
+    def close(self) -> None:
+        """Unsubscribe from all channels."""
+        for channel in self.channels:
+            self.node.unsubscribe(channel, self.hear)
+        self.channels.clear()
 
     def execute(self, words: Sequence[bytes], at: int) -> Reply:
         """Execute one command, of at least one word, at this instant of the node's clock (ms)."""
@@ -70,6 +87,10 @@ class ClientSession:
         if known.grows and self.node.full:
             return FULL
         return known.run(CommandCall(self, self.node, rest, at))
+
+
+def _ignore(push: Push) -> None:
+    del push
 
 
 class CommandCall(NamedTuple):
@@ -204,7 +225,7 @@ def _pttl(call: CommandCall) -> Reply:
 
 def _rpush(call: CommandCall) -> Reply:
     entry = call.alive() or Entry(None, None)
-    if entry.value is not None:
+    if entry.value is not None or entry.places:
         return WRONG_TYPE
     members = (*entry.members, *call.words[1:])
     call.node.keys[call.words[0]] = Entry(None, entry.until, members)
@@ -252,16 +273,35 @@ def _run(call: CommandCall, script: Script) -> Reply:
         one, other = arguments
         act = call.node.guard if script is scripts.GUARD else call.node.compare_and_set
         return act(key, one, other, call.at)
-    made: Any = _COMMANDS.get(script)
-    numbers = [_integer(word) for word in arguments[1:]]
-    if made is None or len(arguments) != len(made._fields) - 1 or None in numbers:
-        return _STRANGE
-    return call.node.ask(made(key, *arguments[:1], *numbers), call.at)
+    made = _command(script, key, arguments)
+    return _STRANGE if made is None else call.node.ask(made, call.at)
 
 
+def _command(script: Script, key: bytes, arguments: Sequence[bytes]) -> Command | None:
+    """Return the command that a script carries out; None for other arguments than quorlock's."""
+    shape = next((s for s in _SHAPES.get(script, ()) if len(s) == len(arguments)), None)
+    if shape is None:
+        return None
+    fields = [
+        _integer(word) if kind == "n" else word for kind, word in zip(shape, arguments, strict=True)
+    ]
+    if None in fields or (script is scripts.RELEASE and b"" in fields[1:]):
+        return None
+    made: Command = _COMMANDS[script](key, *fields)
+    return made
+
+
+# The arguments of a script, with and without a place in a queue: t a text, n a number.
+_SHAPES: Final = {
+    scripts.ACQUIRE: ("tnnn", "tnnntt"),
+    scripts.RAISE: ("tnn",),
+    scripts.EXTEND: ("tn",),
+    scripts.RELEASE: ("t", "ttn"),
+    scripts.INSPECT: ("",),
+}
 _NO_SCRIPT: Final = Error("NOSCRIPT No matching script.")
 _STRANGE: Final = Error("ERR a node in memory runs quorlock's own scripts only, not this one")
-_COMMANDS: Final = {script: command for command, script in SCRIPTS.items()}
+_COMMANDS: Final[dict[Script, Any]] = {script: command for command, script in SCRIPTS.items()}
 _SIDE_KEYS: Final = {scripts.ACQUIRE: 2, scripts.RAISE: 1}  # how many, after the lock's key
 _OWN: Final = (*_COMMANDS, scripts.CONFIG, scripts.GUARD, scripts.PROBE)
 _TEXTS: Final = {script.text: script for script in _OWN}
@@ -356,7 +396,14 @@ COMMANDS: Final = {
     b"keys": Known(_keys, 1, 1),
     b"ping": Known(_ping, 0, 0),
     b"pttl": Known(_pttl, 1, 1),
+    b"publish": Known(fake_waiting.publish, 2, 2),
     b"rpush": Known(_rpush, 2, _MANY, writes=True, grows=True),
     b"set": Known(_set, 2, _MANY, writes=True, grows=True),
+    b"subscribe": Known(fake_waiting.subscribe, 1, 1),
     b"time": Known(_time, 0, 0),
+    b"unsubscribe": Known(fake_waiting.unsubscribe, 1, 1),
+    b"zadd": Known(fake_waiting.zadd, 3, 3, writes=True, grows=True),
+    b"zcard": Known(fake_waiting.zcard, 1, 1),
+    b"zrange": Known(fake_waiting.zrange, 4, 4),
+    b"zrem": Known(fake_waiting.zrem, 2, 2, writes=True),
 }

@@ -10,12 +10,24 @@ lists of words are in `fake_commands`, bytes and connections in `memory`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias, Union
 
 from quorlock import scripts
-from quorlock._core.commands import Acquire, Command, Extend, IssueFence, Release, ScriptedAcquire
+from quorlock._core.commands import (
+    JOIN,
+    LEAVE,
+    Acquire,
+    Command,
+    Extend,
+    IssueFence,
+    Release,
+    ScriptedAcquire,
+)
 from quorlock._core.owner import owner_in
+from quorlock._core.places import RESERVED
 from quorlock._protocol.encoding import COUNTER, MARKER
+from quorlock.testing.fake_queue import FakeQueue, Places
 
 
 class Error(str):
@@ -30,7 +42,9 @@ class Status(bytes):
     __slots__ = ()
 
 
-Reply: TypeAlias = Union[int, bytes, Error, "list[Reply]", "dict[bytes, Reply]", None]
+Reply: TypeAlias = Union[int, float, bytes, Error, "list[Reply]", "dict[bytes, Reply]", None]
+# Takes the channel and the message of a PUBLISH.
+Subscriber: TypeAlias = Callable[[bytes, bytes], None]
 
 # A counter expires after a day without use; one that is a day ahead of the clock is an error.
 DAY_MS: Final = 86_400_000
@@ -57,12 +71,14 @@ _SETS_LOCK, _SETS_COUNTER, _SETS_MARKER = (b"redis.call('SET', KEYS[%d]" % n for
 class Entry(NamedTuple):
     """A key's value, and the last instant (ms) at which it exists (None: it does not expire).
 
-    If the value is None, the key has another type: `members` are those of a list.
+    If the value is None, the key has another type: `members` are those of a list, `places` those of
+    a sorted set.
     """
 
     value: bytes | None
     until: int | None
     members: tuple[bytes, ...] = ()
+    places: Places = ()
 
 
 class FakeNode:
@@ -76,9 +92,20 @@ class FakeNode:
         known: SHA-1 (hex) of the cached scripts.
         started: the start of the process, by the node's wall clock (ms).
         followed: the replication id of the last master, after a dot; "" if there was none.
+        subscribers: those of each channel.
     """
 
-    __slots__ = ("_saved", "followed", "full", "keys", "known", "read_only", "run_id", "started")
+    __slots__ = (
+        "_saved",
+        "followed",
+        "full",
+        "keys",
+        "known",
+        "read_only",
+        "run_id",
+        "started",
+        "subscribers",
+    )
 
     def __init__(self, run_id: str = "", started: int = 0) -> None:
         self.keys: dict[bytes, Entry] = {}
@@ -88,6 +115,7 @@ class FakeNode:
         self.known: set[bytes] = set()
         self.started: int = started
         self.followed: bytes = b""
+        self.subscribers: dict[bytes, list[Subscriber]] = {}
         self._saved: dict[bytes, Entry] = {}
 
     # --- the commands that quorlock sends ----------------------------------------------------
@@ -97,8 +125,9 @@ class FakeNode:
         kind = type(command)
         if kind is Acquire:
             return self.set_nx_px(command.key, command.token, command.ttl_ms, at)  # type: ignore[union-attr]
-        if kind is Release:
-            return self.release(command.key, command.token, at)  # type: ignore[union-attr]
+        if isinstance(command, Release):
+            key, token, place, ticket = command
+            return self.release(key, token, at, place, ticket)
         if kind is ScriptedAcquire:
             return self.acquire(command, at)  # type: ignore[arg-type]
         if kind is IssueFence:
@@ -120,25 +149,33 @@ class FakeNode:
 
     def acquire(self, command: ScriptedAcquire, at: int) -> Reply:
         """Run scripts/acquire.lua."""
-        key, token, ttl_ms, grid_ms, marker_ms = command
+        key, token, ttl_ms, grid_ms, marker_ms, place, instead = command
+        queue = FakeQueue(self, key, at)
+        if place:
+            queue.remove(place)
         if marker_ms and (kept_out := self._kept_out(marker_ms, at)) is not None:
             return kept_out
         entry = self.alive(key, at)
         if entry is not None and entry.value is None:
             return in_script(WRONG_TYPE, scripts.ACQUIRE, _GETS_LOCK)
-        if entry is not None and entry.value != token:
+        holder = b"" if entry is None else entry.value
+        replaced = bool(instead) and holder == instead
+        is_free = entry is None or replaced or (bool(place) and holder == RESERVED + place)
+        if entry is not None and holder != token and not is_free:
             return [0, at * 1_000, ttl_left(entry, at)]
         fence = self._next_fence(key, grid_ms, at) if grid_ms else 0
         if not isinstance(fence, int):
             return fence
-        if (entry is None or fence) and (refusal := self._refusal()):
-            first = _SETS_LOCK if entry is None else _SETS_COUNTER
+        sets = entry is None or holder != token
+        if (sets or fence) and (refusal := self._refusal()):
+            first = _SETS_LOCK if sets else _SETS_COUNTER
             return in_script(refusal, scripts.ACQUIRE, first)
-        if entry is None:
+        if sets:
             self.expire_at(key, Entry(token, None), at + ttl_ms, at)
         if fence:
             self.expire_at(COUNTER + key, Entry(b"%d" % fence, None), at + DAY_MS, at)
-        return [1, at * 1_000, fence]
+        more = [len(queue.places), int(replaced)] if place or instead else []
+        return [1, at * 1_000, fence, *more]
 
     def _kept_out(self, marker_ms: int, at: int) -> Reply:
         """Return the script's reply if the marker is too recent; None if it is old enough."""
@@ -198,20 +235,36 @@ class FakeNode:
         """Return the error of a write that needs memory; None if it is allowed."""
         return READ_ONLY if self.read_only else FULL if self.full else None
 
-    def release(self, key: bytes, token: bytes | None, at: int) -> Reply:
-        """Run scripts/release.lua."""
+    def release(
+        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = JOIN
+    ) -> Reply:
+        """Run scripts/release.lua. action: its ARGV[3]."""
         entry = self.alive(key, at)
-        if entry is None:
-            return -2
-        if entry.value is None:
+        if entry is not None and entry.value is None:
             return in_script(WRONG_TYPE, scripts.RELEASE, _GETS)
-        if entry.value != token:
-            owner, left = owner_in(entry.value), ttl_left(entry, at)
+        holder = (entry and entry.value) or b""
+        queue, ticket = FakeQueue(self, key, at), 0
+        is_ours = bool(holder) and holder == token
+        if place:
+            ticket = queue.act(place, action)
+            is_ours = is_ours or (action >= LEAVE and holder == RESERVED + place)
+        reserved = False
+        if is_ours or (place and action >= JOIN and entry is None):
+            reserved, is_deaf = queue.pass_on(place)
+            ticket = 0 if is_deaf else ticket
+        if is_ours and not reserved:
+            if self.read_only:
+                return in_script(READ_ONLY, scripts.RELEASE, b"redis.call('DEL'")
+            del self.keys[key]
+        found = self.alive(key, at)
+        left = DELETED if is_ours else -2 if found is None else ttl_left(found, at)
+        owner = b"" if is_ours else owner_in(holder)
+        if not place:
             return [left, owner] if owner else left
-        if self.read_only:
-            return in_script(READ_ONLY, scripts.RELEASE, b"redis.call('DEL'")
-        del self.keys[key]
-        return DELETED
+        ahead = queue.ahead(place)
+        if ahead >= 0 and action < LEAVE:
+            ticket = -action
+        return [left, owner, ticket, ahead]
 
     def extend(self, key: bytes, token: bytes | None, ttl_ms: int, at: int) -> Reply:
         """Run scripts/extend.lua."""
@@ -237,12 +290,12 @@ class FakeNode:
 
     def inspect(self, key: bytes, at: int) -> Reply:
         """Run scripts/inspect.lua."""
-        entry = self.alive(key, at)
+        entry, waiters = self.alive(key, at), len(FakeQueue(self, key, at).places)
         if entry is None:
-            return [None, -2]
+            return [None, -2, waiters]
         if entry.value is None:
             return in_script(WRONG_TYPE, scripts.INSPECT, _GETS)
-        return [entry.value[:4_096], ttl_left(entry, at)]
+        return [entry.value[:4_096], ttl_left(entry, at), waiters]
 
     def guard(self, key: bytes, run_id: bytes, worth: bytes, at: int) -> Reply:
         """Run scripts/guard.lua."""
@@ -290,9 +343,45 @@ class FakeNode:
     def expire_at(self, key: bytes, entry: Entry, until: int, at: int) -> None:
         """Set the key's expiry; if it is not in the future, delete the key now."""
         if until > at:
-            self.keys[key] = Entry(entry.value, until, entry.members)
+            self.keys[key] = entry._replace(until=until)
         else:
-            del self.keys[key]
+            self.keys.pop(key, None)
+
+    def set_value(self, key: bytes, value: bytes, until: int) -> None:
+        """Set a string that expires."""
+        self.keys[key] = Entry(value, until)
+
+    def set_places(self, key: bytes, places: Places, at: int, keep_ms: int = 0) -> None:
+        """Set the members of a sorted set, and for keep_ms > 0 its time to live."""
+        entry = self.alive(key, at) or Entry(None, None)
+        if places:
+            until = at + keep_ms if keep_ms else entry.until
+            self.keys[key] = entry._replace(places=places, until=until)
+        elif entry.places:
+            self.keys.pop(key, None)
+
+    # --- channels ----------------------------------------------------------------------------
+
+    def subscribe(self, channel: bytes, subscriber: Subscriber) -> None:
+        """Pass what is published on the channel on to the subscriber."""
+        subscribers = self.subscribers.setdefault(channel, [])
+        if subscriber not in subscribers:
+            subscribers.append(subscriber)
+
+    def unsubscribe(self, channel: bytes, subscriber: Subscriber) -> None:
+        """Undo `subscribe`."""
+        subscribers = self.subscribers.get(channel, [])
+        if subscriber in subscribers:
+            subscribers.remove(subscriber)
+        if not subscribers:
+            self.subscribers.pop(channel, None)
+
+    def publish(self, channel: bytes, message: bytes) -> int:
+        """Execute PUBLISH: return how many subscribers the message has."""
+        subscribers = list(self.subscribers.get(channel, ()))
+        for subscriber in subscribers:
+            subscriber(channel, message)
+        return len(subscribers)
 
     def uptime_s(self, at: int) -> int:
         """Return the uptime as INFO does: the difference of whole seconds of the wall clock."""
@@ -308,6 +397,7 @@ class FakeNode:
         """Start another process: `memory` is "kept", "saved" (the keys on disk) or "lost"."""
         self.run_id, self.started = run_id, started
         self.known.clear()
+        self.subscribers.clear()
         if memory == "saved":
             self.keys = dict(self._saved)
         elif memory == "lost":

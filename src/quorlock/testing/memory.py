@@ -35,6 +35,7 @@ import hiredis
 import quorlock
 from quorlock.testing.fake_commands import ClientSession, Text
 from quorlock.testing.fake_node import Entry, Error, FakeNode, Status, is_side_key
+from quorlock.testing.fake_waiting import Push
 
 if TYPE_CHECKING:
     from quorlock.testing.fake_node import Reply
@@ -331,6 +332,7 @@ class _NodeState:
     def remove(self, connection: _Connection) -> None:
         """Remove a connection that is closed and needs no more work."""
         self._connections.pop(connection, None)
+        connection.session.close()
 
     def serves(self, connection: _Connection) -> bool:
         """Return whether the node replies now to this connection."""
@@ -354,10 +356,12 @@ class _Connection:
     def __init__(self, state: _NodeState, session: ClientSession, sock: socket.socket) -> None:
         self.registered: int = 0  # the poll events that the thread waits for here
         self._state = state
-        self._session = session
+        self.session = session
         self._sock = sock
         self._reader = hiredis.Reader(notEnoughData=_MORE)
         self._out = b""
+        self._pushed: list[Push] | None = None  # to itself, by the request that it executes
+        session.on_push = self._push
         self._over = False  # the client sent no request: the connection ends after the error
         sock.setblocking(False)
 
@@ -423,7 +427,20 @@ class _Connection:
             return _encoded(_NO_REQUEST)
         if not words:
             return b""
-        return _encoded(self._session.execute(words, _at_ms()))
+        self._pushed = pushed = []
+        reply = self.session.execute(words, _at_ms())
+        self._pushed = None
+        # After the reply, as Valkey does; Redis 7.0 sends them before it.
+        return b"".join(map(_encoded, [reply, *pushed]))
+
+    def _push(self, push: Push) -> None:
+        if self._pushed is not None:
+            self._pushed.append(push)
+            return
+        self._out += _encoded(push)
+        self._send()
+        if self._out:
+            _own_server().wake()
 
     def _send(self) -> None:
         if self._out:
@@ -448,9 +465,13 @@ def _encoded(reply: Reply) -> bytes:
             return _encoded_more(reply)
 
 
-def _encoded_more(reply: list[Reply] | dict[bytes, Reply] | None) -> bytes:
+def _encoded_more(reply: float | list[Reply] | dict[bytes, Reply] | None) -> bytes:
     if reply is None:
         return b"_\r\n"
+    if isinstance(reply, float):
+        return f",{reply:.17g}\r\n".encode()
+    if isinstance(reply, Push):
+        return b">%d\r\n" % len(reply) + b"".join(map(_encoded, reply))
     if isinstance(reply, list):
         return b"*%d\r\n" % len(reply) + b"".join(map(_encoded, reply))
     parts = (part for item in reply.items() for part in item)

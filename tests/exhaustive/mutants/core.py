@@ -380,8 +380,8 @@ CORE = [
     Mutant(
         "lua-release-of-anybody",
         "scripts/release.lua",
-        "if holder == ARGV[1] then",
-        "if holder then",
+        "local ours = holder == ARGV[1] and holder ~= ''",
+        "local ours = holder ~= ''",
         ("tests/servers/scripts/test_scripts.py",),
     ),
     Mutant(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from quorlock.scripts import as_sent
 from tests.exhaustive.mutants.mutant import ROOT, Mutant
 
 COPIED = ("src", "sim", "tests", "tools", "spec", "bench", "docs", "examples", "pyproject.toml")
@@ -59,7 +60,7 @@ def plant(mutant: Mutant, tree: Path) -> None:
 
 
 def _sha(text: str) -> str:
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return hashlib.sha1(as_sent(text.encode()), usedforsecurity=False).hexdigest()
 
 
 def passes(tree: Path, tests: tuple[str, ...]) -> bool:

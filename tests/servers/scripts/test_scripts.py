@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,32 +154,32 @@ def test_extend_by_the_longest_ttl(node: Server) -> None:
     assert ttl_ms - 1_000 < pttl(node) <= ttl_ms
 
 
-# --- inspect.lua: {token, ttl}, {false, -2} when absent -----------------------------------------
+# --- inspect.lua: {token, ttl, waiters}, {false, -2, waiters} when absent -----------------------
 
 
 def test_inspect_returns_token_and_ttl(node: Server) -> None:
     """Both in one reply; -1 for a key without end; nothing changes."""
     node.execute("SET", KEY, OTHER, "PX", 5_000)
-    holder, left = run(node, scripts.INSPECT)
+    holder, left, _ = run(node, scripts.INSPECT)
     assert holder == OTHER
     assert 4_000 < left <= 5_000
     node.execute("PERSIST", KEY)
-    assert run(node, scripts.INSPECT) == [OTHER, -1]
+    assert run(node, scripts.INSPECT) == [OTHER, -1, 0]
     assert node.execute("GET", KEY) == OTHER
 
 
 def test_inspect_cuts_what_is_longer_than_any_token(node: Server) -> None:
     """A reply of 10 MB would cost the connection."""
     node.execute("SET", KEY, b"x" * 10_000_000)
-    assert run(node, scripts.INSPECT) == [b"x" * 4_096, -1]
+    assert run(node, scripts.INSPECT) == [b"x" * 4_096, -1, 0]
 
 
 def test_inspect_of_nothing(node: Server) -> None:
     """None and -2, also for what has just expired: never a token with the ttl of nothing."""
-    assert run(node, scripts.INSPECT) == [None, -2]
+    assert run(node, scripts.INSPECT) == [None, -2, 0]
     node.execute("SET", KEY, TOKEN, "PX", 1)
     time.sleep(0.005)
-    assert run(node, scripts.INSPECT) == [None, -2]
+    assert run(node, scripts.INSPECT) == [None, -2, 0]
 
 
 # --- all of them ------------------------------------------------------------------------------
@@ -227,9 +229,9 @@ def test_names_and_tokens_are_bytes(node: Server, binary: bytes) -> None:
 @each
 def test_a_header_names_every_return_value(script: Script, arguments: object) -> None:
     """KEYS, returns and errors are said before the first statement."""
-    header = [line for line in script.text.decode().splitlines() if line.startswith("--")]
-    text = " ".join(header)
-    assert script.text.startswith(header[0].encode())
+    (name,) = [name for name in vars(scripts) if getattr(scripts, name) is script]
+    lines = Path(scripts.__file__).with_name(f"{name.lower()}.lua").read_text().splitlines()
+    text = " ".join(takewhile(lambda line: line.startswith("--"), lines))
     assert "KEYS[1] lock key" in text
     assert "returns" in text
     assert "errors  WRONGTYPE" in text

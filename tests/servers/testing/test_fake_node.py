@@ -35,13 +35,13 @@ def test_a_key_lives_to_the_end_of_its_last_ms(node: FakeNode) -> None:
     """A key exists as long as the server's clock has not passed the instant: now > when, in its
     source.
     """
-    assert node.ask(Inspect(KEY), NOW + 100) == [TOKEN, 0]
-    assert node.ask(Inspect(KEY), NOW + 101) == [None, -2]
+    assert node.ask(Inspect(KEY), NOW + 100) == [TOKEN, 0, 0]
+    assert node.ask(Inspect(KEY), NOW + 101) == [None, -2, 0]
     assert node.keys == {}
 
 
 def test_a_clock_that_is_set_back_lets_keys_live_longer(node: FakeNode) -> None:
-    assert node.ask(Inspect(KEY), NOW - 1000) == [TOKEN, 1100]
+    assert node.ask(Inspect(KEY), NOW - 1000) == [TOKEN, 1100, 0]
     assert node.ask(Acquire(KEY, OTHER, 100), NOW + 100) is None
 
 
@@ -58,7 +58,7 @@ def test_a_restart_with_its_memory_keeps_the_keys(node: FakeNode) -> None:
     """An append-only file that was always written: their ends are instants, the clock went on."""
     node.restart("second", memory="kept")
     assert node.run_id == "second"
-    assert node.ask(Inspect(KEY), NOW + 40) == [TOKEN, 60]
+    assert node.ask(Inspect(KEY), NOW + 40) == [TOKEN, 60, 0]
 
 
 def test_a_restart_without_memory_is_empty(node: FakeNode) -> None:
@@ -162,7 +162,7 @@ def test_a_replica_refuses_to_write_and_answers_requests(node: FakeNode) -> None
     assert node.ask(Extend(KEY, TOKEN, 50), NOW) == 1
     assert node.ask(Extend(KEY, OTHER, 200), NOW) == 0
     assert node.ask(Release(KEY, OTHER), NOW) == 100
-    assert node.ask(Inspect(KEY), NOW) == [TOKEN, 100]
+    assert node.ask(Inspect(KEY), NOW) == [TOKEN, 100, 0]
 
 
 def test_a_replica_hides_what_expired_and_keeps_it(node: FakeNode) -> None:
@@ -181,7 +181,7 @@ def test_a_full_node_refuses_new_locks_only(node: FakeNode) -> None:
     assert node.ask(Acquire(b"free", TOKEN, 100), NOW) == FULL
     assert node.ask(Acquire(KEY, OTHER, 100), NOW) == FULL
     assert node.ask(Extend(KEY, TOKEN, 200), NOW) == 1
-    assert node.ask(Inspect(KEY), NOW) == [TOKEN, 200]
+    assert node.ask(Inspect(KEY), NOW) == [TOKEN, 200, 0]
     assert node.ask(Release(KEY, TOKEN), NOW) == -3
     node.full = False
     assert node.ask(Acquire(KEY, OTHER, 100), NOW) == OK

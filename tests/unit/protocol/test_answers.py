@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
+from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release, ScriptedAcquire
 from quorlock._core.votes import ABSENT, GRANTED, HELD, Answer, Vote
 from quorlock._protocol.replies import NONSENSE, READERS, error_answer, printable
 from quorlock.errors import VoteCode
 
 ACQUIRE, EXTEND = Acquire(b"k", b"t", 1_000), Extend(b"k", b"t", 1_000)
 RELEASE, INSPECT = Release(b"k", b"t"), Inspect(b"k")
+SCRIPTED = ScriptedAcquire(b"k", b"t", 1_000)
 OWNED = b"0123456789abcdef0123456789abcdef@web:1"
 COMMANDS: list[Command] = [ACQUIRE, EXTEND, RELEASE, INSPECT]
 
@@ -43,13 +44,25 @@ MEANT: list[tuple[Command, Any, Answer]] = [
     (RELEASE, [30_000, b"web:1"], found(30_000, owner=b"web:1")),
     (RELEASE, [-1, b"\xff"], found(-1, owner=b"\xff")),
     (RELEASE, [-2, b"web:1"], ABSENT),
-    (INSPECT, [None, -2], ABSENT),
-    (INSPECT, [b"t", -1], found(-1, b"t")),
-    (INSPECT, [b"t", 0], found(0, b"t")),
-    (INSPECT, [b"\xff", 5], found(5, b"\xff")),
-    (INSPECT, [b"", 5], found(5, b"")),
-    (INSPECT, [OWNED, 5], found(5, OWNED, b"web:1")),
-    (INSPECT, [OWNED[1:], 5], found(5, OWNED[1:])),
+    (RELEASE, [-3, b"", 7, 0], GRANTED._replace(ticket=7, ahead=0)),
+    (RELEASE, [-2, b"", 0, -1], ABSENT),
+    (RELEASE, [90, b"", 7, -1], found(90)._replace(ticket=7)),
+    (RELEASE, [90, b"web:1", 7, 3], found(90, owner=b"web:1")._replace(ticket=7, ahead=3)),
+    (INSPECT, [None, -2, 0], ABSENT._replace(ahead=0)),
+    (INSPECT, [None, -2, 3], ABSENT._replace(ahead=3)),
+    (INSPECT, [b"t", -1, 0], found(-1, b"t")._replace(ahead=0)),
+    (INSPECT, [b"t", 0, 1], found(0, b"t")._replace(ahead=1)),
+    (INSPECT, [b"\xff", 5, 0], found(5, b"\xff")._replace(ahead=0)),
+    (INSPECT, [b"", 5, 0], found(5, b"")._replace(ahead=0)),
+    (INSPECT, [OWNED, 5, 0], found(5, OWNED, b"web:1")._replace(ahead=0)),
+    (INSPECT, [OWNED[1:], 5, 0], found(5, OWNED[1:])._replace(ahead=0)),
+    (SCRIPTED, [1, 9, 0], Answer(Vote.GRANTED, VoteCode.GRANTED, clock_us=9)),
+    (
+        SCRIPTED,
+        [1, 9, 8, 2, 1],
+        Answer(Vote.GRANTED, VoteCode.GRANTED, fence=8, clock_us=9, ahead=2, replaced=True),
+    ),
+    (SCRIPTED, [1, 9, 0, 0, 0], Answer(Vote.GRANTED, VoteCode.GRANTED, clock_us=9, ahead=0)),
 ]
 
 
@@ -77,8 +90,37 @@ NO_RELEASED: list[Any] = [
     [5, 5],
     [b"o", 5],
     [5, b"o", 5],
+    [5, b"o", -1, 0],
+    [5, b"o", 1, -2],
+    [5, b"o", 1.0, 0],
+    [5, b"o", 1, None],
+    [5, b"o", 1, 0, 0],
+    [-4, b"", 1, 0],
+    [-3, b"o", 1, 0],
+    [5, None, 1, 0],
 ]
-NO_INSPECTED: list[Any] = [None, b"t", 5, [], [b"t"], [b"t", 5, 5], {b"t": 5}, [1, 5], [False, 5]]
+NO_SCRIPTED: list[Any] = [
+    [1, 9, 0, 0],
+    [1, 9, 0, 0, 0, 0],
+    [0, 9, 5, 0, 0],
+    [1, 9, 0, -1, 0],
+    [1, 9, 0, None, 0],
+    [1, 9, 0, 0, b"1"],
+    [1, 0, 0, 0, 0],
+    [1, 9, -1, 0, 0],
+]
+NO_INSPECTED: list[Any] = [
+    None,
+    b"t",
+    5,
+    [],
+    [b"t"],
+    [b"t", 5],
+    {b"t": 5},
+    [1, 5, 0],
+    [False, 5, 0],
+]
+NO_INSPECTED += [[b"t", 5, n] for n in (-1, None, b"1", True)]
 NO_TTL: list[Any] = [None, True, b"5", 5.0, -3, [5]]
 
 WRONG: list[tuple[Command, Any]] = [
@@ -86,7 +128,8 @@ WRONG: list[tuple[Command, Any]] = [
     *((EXTEND, reply) for reply in NO_EXTENDED),
     *((RELEASE, reply) for reply in NO_RELEASED),
     *((INSPECT, reply) for reply in NO_INSPECTED),
-    *((INSPECT, [b"t", ttl]) for ttl in NO_TTL),
+    *((SCRIPTED, reply) for reply in NO_SCRIPTED),
+    *((INSPECT, [b"t", ttl, 0]) for ttl in NO_TTL),
 ]
 
 

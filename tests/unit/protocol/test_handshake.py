@@ -106,7 +106,7 @@ def test_a_master_is_accepted(db: int, text: type[bytes]) -> None:
     made = handshake(db=db)
     select = OK if db else b""
     made.feed(HELLO3 + select + RAN + text(SERVER) + text(MASTER))
-    assert made.server_info == ServerInfo(RUN_ID, "7.0.15")
+    assert made.server_info == ServerInfo(RUN_ID, "7.0.15", resp3=True)
 
 
 def test_valkey_reports_its_own_version() -> None:
@@ -114,7 +114,7 @@ def test_valkey_reports_its_own_version() -> None:
     made = handshake()
     info = b"redis_version:7.2.4\r\nvalkey_version:9.1.0\r\nrun_id:abc\r\n"
     made.feed(HELLO3 + RAN + bulk(info) + bulk(MASTER))
-    assert made.server_info == ServerInfo("abc", "9.1.0")
+    assert made.server_info == ServerInfo("abc", "9.1.0", resp3=True)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_split_at_every_byte() -> None:
         made.feed(FIRST[:cut])
         assert made.server_info is None
         made.feed(FIRST[cut:])
-        assert made.server_info == ServerInfo(RUN_ID, "7.0.15")
+        assert made.server_info == ServerInfo(RUN_ID, "7.0.15", resp3=True)
     made = handshake(db=1)
     for data in OLD:
         for i in range(len(data)):
@@ -447,7 +447,7 @@ def test_what_all_agree_on_is_read_in_the_same_packet() -> None:
             born=bulk(RUN_ID.encode()), uptime=b"uptime_in_seconds:7\r\n", agreed=bulk(AGREED)
         )
     )
-    assert made.server_info == ServerInfo(RUN_ID, "7.0.15", 7, RUN_ID.encode(), AGREED)
+    assert made.server_info == ServerInfo(RUN_ID, "7.0.15", 7, RUN_ID.encode(), AGREED, resp3=True)
     assert kept == [AGREED]
 
 

@@ -100,9 +100,13 @@ EXCHANGES: list[tuple[Command, bytes, Answer]] = [
     (extend(), b":-1\r\n", ABSENT),
     (release(), b":-3\r\n", GRANTED),
     (release(), b":77\r\n", Answer(Vote.REFUSED, VoteCode.HELD, "", 77)),
-    (INSPECT, b"*2\r\n$3\r\n\r\n*\r\n:5\r\n", Answer(Vote.REFUSED, VoteCode.HELD, "", 5, b"\r\n*")),
-    (Inspect(b"k"), b"*2\r\n_\r\n:-2\r\n", ABSENT),
-    (Inspect(b"k"), b"*2\r\n$-1\r\n:-2\r\n", ABSENT),
+    (
+        INSPECT,
+        b"*3\r\n$3\r\n\r\n*\r\n:5\r\n:2\r\n",
+        Answer(Vote.REFUSED, VoteCode.HELD, "", 5, b"\r\n*", ahead=2),
+    ),
+    (Inspect(b"k"), b"*3\r\n_\r\n:-2\r\n:0\r\n", ABSENT._replace(ahead=0)),
+    (Inspect(b"k"), b"*3\r\n$-1\r\n:-2\r\n:9\r\n", ABSENT._replace(ahead=9)),
 ]
 PUSHES = [b">2\r\n+invalidate\r\n*1\r\n+k\r\n", b">1\r\n_\r\n", b">3\r\n+m\r\n:1\r\n#f\r\n"]
 
@@ -142,7 +146,7 @@ REPLIES: dict[type[Command], tuple[bytes, ...]] = {
     Acquire: (b"+OK\r\n", b"_\r\n", b"$-1\r\n", b"-ERR +OK\r\n", b"$2\r\nOK\r\n"),
     Extend: (b":1\r\n", b":0\r\n", b":-1\r\n", b"-BUSY :1\r\n"),
     Release: (b":-3\r\n", b":-2\r\n", b":1234\r\n", b"-ERR :-3\r\n"),
-    Inspect: (b"*2\r\n$5\r\n+OK\r\n\r\n:7\r\n", b"*2\r\n$-1\r\n:-2\r\n"),
+    Inspect: (b"*3\r\n$5\r\n+OK\r\n\r\n:7\r\n:0\r\n", b"*3\r\n$-1\r\n:-2\r\n:1\r\n"),
 }
 PUSH = b">2\r\n+OK\r\n+OK\r\n"
 PLAIN: tuple[Command, ...] = (
@@ -233,7 +237,7 @@ def test_pushes_are_no_answers() -> None:
         (release(), b",-3\r\n"),
         (release(), b"*1\r\n:-3\r\n"),
         (Inspect(b"k"), b"#f\r\n"),
-        (Inspect(b"k"), b"*2\r\n#f\r\n:-2\r\n"),
+        (Inspect(b"k"), b"*3\r\n#f\r\n:-2\r\n:0\r\n"),
         (Inspect(b"k"), b"%1\r\n$1\r\nt\r\n:5\r\n"),
     ],
 )
@@ -311,7 +315,7 @@ def test_a_reply_without_an_end(start: bytes, more: bytes) -> None:
 def test_many_small_replies_are_not_one_without_an_end() -> None:
     """The bound is for one reply: a busy connection may carry any number of bytes."""
     talk = Talk()
-    part = b"*2\r\n$9000\r\n" + b"x" * 9_000 + b"\r\n:5\r\n"
+    part = b"*3\r\n$9000\r\n" + b"x" * 9_000 + b"\r\n:5\r\n:0\r\n"
     for _ in range(2 * REPLY_BYTES_MAX // len(part)):
         talk.ask(Inspect(b"k"))
         assert len(talk.deliver(part[:5_000], part[5_000:])) == 1

@@ -1,0 +1,105 @@
+"""The queue of one lock on a node in memory, as scripts/release.lua and acquire.lua use it.
+
+No error of the queue (another type, a replica, no memory) reaches the caller: as in the scripts, it
+counts as an empty queue that takes no place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from quorlock._core.commands import LEAVE
+from quorlock._core.places import QUEUE, RESERVED, channel_of
+
+if TYPE_CHECKING:
+    from quorlock.testing.fake_node import FakeNode
+
+# A queue is deleted after this time without use.
+QUEUE_MS: Final = 60_000
+_TICKET_MAX: Final = 2**52
+_PLACE: Final = re.compile(rb"([0-9a-fA-F]+):[0-9]+:([0-9]+)")
+_INT64_MAX: Final = 2**63 - 1
+
+# The places with their tickets, in order.
+Places = tuple[tuple[float, bytes], ...]
+
+
+def with_place(places: Places, ticket: float, place: bytes) -> Places:
+    """Return the places with this one added, or moved to another ticket."""
+    return tuple(sorted((*without(places, place), (ticket, place))))
+
+
+def without(places: Places, place: bytes) -> Places:
+    """Return the places without this one."""
+    return tuple(entry for entry in places if entry[1] != place)
+
+
+class FakeQueue:
+    """The queue of the lock `key` at the instant `at`."""
+
+    def __init__(self, node: FakeNode, key: bytes, at: int) -> None:
+        self._node = node
+        self._lock_key = key
+        self._key = QUEUE + key
+        self._at = at
+
+    @property
+    def places(self) -> Places:
+        """All places; () if there is no queue, or another type of data."""
+        entry = self._node.alive(self._key, self._at)
+        return (entry and entry.places) or ()
+
+    def ahead(self, place: bytes) -> int:
+        """Return how many places are before this one; -1 if it is not in the queue."""
+        members = [member for _, member in self.places]
+        return members.index(place) if place in members else -1
+
+    def act(self, place: bytes, action: int) -> int:
+        """Do what a release asks for its place; return its ticket, 0 if it is not queued."""
+        if action < 0:
+            if action == LEAVE:
+                self.remove(place)
+            elif self.ahead(place) >= 0 and self._takes_places():
+                self._write(with_place(self.places, -action, place))
+            return 0
+        if not self._takes_places():
+            return 0
+        own = {member: ticket for ticket, member in self.places}.get(place)
+        last = self.places[-1][0] if self.places else 0
+        ticket = action or (min(max(last, 0), _TICKET_MAX) + 1 if own is None else own)
+        self._write(with_place(self.places, ticket, place), QUEUE_MS)
+        return int(ticket)
+
+    def remove(self, place: bytes) -> None:
+        """Remove a place."""
+        if not self._node.read_only:
+            self._write(without(self.places, place))
+
+    def pass_on(self, own: bytes) -> tuple[bool, bool]:
+        """Reserve the lock for the first place whose process hears the call.
+
+        Returns:
+            Whether it is reserved; and whether the place `own` was removed, since nobody hears it.
+        """
+        node, is_deaf = self._node, False
+        while self.places and not node.read_only:
+            (_, first), *rest = self.places
+            self._write(tuple(rest))
+            found = _PLACE.fullmatch(first)
+            if found and node.publish(channel_of(found[1]), first + b" " + self._lock_key):
+                ms = int(found[2])
+                if node.full or not 0 < ms <= _INT64_MAX - self._at:
+                    return False, is_deaf
+                node.set_value(self._lock_key, RESERVED + first, self._at + ms)
+                return True, is_deaf
+            is_deaf = is_deaf or first == own
+        return False, is_deaf
+
+    def _takes_places(self) -> bool:
+        node = self._node
+        entry = node.alive(self._key, self._at)
+        return not (node.read_only or node.full) and (entry is None or bool(entry.places))
+
+    def _write(self, places: Places, keep_ms: int = 0) -> None:
+        self._node.set_places(self._key, places, self._at, keep_ms)
