@@ -70,6 +70,15 @@ class Line:
         self._members.append(member)
         self.advance(at)
 
+    def stay(self, member: Member, at: Instant) -> None:
+        """Keep a waiter, also if another caller was interrupted after it had taken it out.
+
+        If that caller is not gone, the waiter is in line twice, which does no harm.
+        """
+        if self._first.get(None) is not member and member not in self._members:
+            self._members.appendleft(member)
+        self.advance(at)
+
     def leave(self, member: Member, at: Instant) -> None:
         """Remove a waiter, which takes no lease any more."""
         if self._first.get(None) is member:

@@ -36,9 +36,9 @@ def wait_in_line(
         The lease, or the failure; None if too few nodes can queue the caller.
     """
     line, member = lines.line(request.key, at), Member(request)
-    line.join(member, at)
     outcome: Acquired | AttemptFailed | None
     try:
+        line.join(member, at)
         outcome, at = yield from _wait_for_turn(member, line, request, policy, at)
         if outcome is None and member.is_asking:
             outcome, at = yield from queue_up(member, line, request, policy, entropy, lines, at)
@@ -92,4 +92,4 @@ def _wait_for_turn(
                 return not_called(request, policy, at), at
             if at >= give_up:
                 return None, at
-            line.advance(at)
+            line.stay(member, at)
