@@ -18,6 +18,15 @@
 6. `Commit`: The flow stays there until the caller has its lease, and is closed then. If the caller
    is cancelled or interrupted before that, the flow is cancelled and releases the lock.
 7. Replies that arrive after their flow has finished are read and dropped. No other flow gets them.
+8. `Enlist`: The driver has every connection that the flow uses, and every one that replaces it,
+   subscribe to the calls for one inbox. A call for the place is a reply to the round CALL, until
+   the flow ends. If a node calls a place that no flow has, the driver removes it from the queue
+   there at once, so that the node calls the next one. An acquire that hands a lease on
+   (`ScriptedAcquire.instead`) is treated as a release: it never queues, and may be sent while the
+   driver closes.
+9. `Wait`: The driver installs `member.wake` before it looks for news. A waiting flow has no slot
+   of the admission, and without a place also no connection set. It ends at once when the driver is
+   closed.
 """
 
 from __future__ import annotations
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from quorlock._core.effects import Flow
+    from quorlock._core.line import Lines
     from quorlock._core.results import NodeStatus
     from quorlock._drivers.aio.loop_driver import LoopDriver
     from quorlock._drivers.node_states import NodeStates
@@ -50,7 +60,9 @@ class AnyDriver(Protocol):
 
 
 class BlockingDriver(AnyDriver, Protocol):
-    """Runs flows in threads."""
+    """Runs flows in threads. `lines`: see `_core.line`; None if acquires poll."""
+
+    lines: Lines | None
 
     def run(self, flow: Flow[T], over: TrackedConnections | None = None) -> T: ...
 

@@ -32,7 +32,7 @@ from quorlock._drivers.clock import now, sleep_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.effects import StopEvent
+    from quorlock._core.request import StopEvent
     from quorlock._core.time import Instant
 
 
@@ -49,6 +49,25 @@ def is_stopped(stop: StopEvent | None) -> bool:
 def next_look(until: Instant, stop: StopEvent | None) -> Instant:
     """Return when to look at `stop` again in a wait that ends at `until`."""
     return until if stop is None else min(until, now() + _STOP_CHECK)
+
+
+class Wakeup:
+    """The wait of one thread for a wake-up; one that comes before the wait ends it at once."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        """Wake the thread; safe from any thread."""
+        with contextlib.suppress(RuntimeError):  # it is awake already
+            self._lock.release()
+
+    def wait(self, until: Instant) -> None:
+        """Return after a wake-up, at `until`, or when the clock has to be read again."""
+        self._lock.acquire(timeout=sleep_seconds(until))
 
 
 class WaitQueue:

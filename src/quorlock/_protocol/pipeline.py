@@ -123,7 +123,7 @@ class _NoReceiver:
 # NOLOOP: no invalidations for changes that are made over this connection.
 _TRACK = encode_command(b"CLIENT", b"TRACKING", b"ON", b"NOLOOP")
 _TRACKS = EnableTracking(b"")
-_NO_RECEIVER = _NoReceiver()
+NO_RECEIVER = _NoReceiver()
 
 
 class RequestPipeline:
@@ -190,7 +190,7 @@ class RequestPipeline:
         if self.shared is not None:
             self.shared.flush_to_private()
         command = Subscribe(channel_of(inbox))
-        self.pending.append(PendingRequest(command, _NO_RECEIVER, 0, at))
+        self.pending.append(PendingRequest(command, NO_RECEIVER, 0, at))
         return encode(command)
 
     def append(self, request: PendingRequest, data: bytes) -> bytes:
@@ -339,7 +339,7 @@ class RequestPipeline:
         if self._on_invalidation is None or self._is_tracking:
             return b""
         self._is_tracking = True
-        self.pending.append(PendingRequest(_TRACKS, _NO_RECEIVER, 0, at))
+        self.pending.append(PendingRequest(_TRACKS, NO_RECEIVER, 0, at))
         return _TRACK
 
     def _on_push(self, push: list[Any]) -> None:

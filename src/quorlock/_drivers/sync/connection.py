@@ -65,6 +65,10 @@ class ConnectionOwner(Protocol):
     has_unsent: bool
     visit: Callable[[Any], None]
 
+    def on_call(self, connection: Connection, place: bytes, key: bytes) -> None:
+        """Handle a call that a node made."""
+        ...
+
 
 class Connection(Peer):
     """One connection to one node, used by the owner of its connection set."""
@@ -84,6 +88,7 @@ class Connection(Peer):
         self._superseded = ""
         self.unsent: bytes = b""  # bytes that the socket did not take, or that are corked
         self.holds_back = False  # corked
+        self._calls: list[tuple[bytes, bytes]] = []  # that were read, and not delivered yet
         self._would_block = would_block
         # TLS keeps decrypted bytes that poll does not report: read until it would block.
         self._reads_on = len(would_block) > 1
@@ -139,6 +144,19 @@ class Connection(Peer):
         except (OSError, ProtocolError) as error:
             self._on_error(error)
 
+    def listen(self, inbox: bytes) -> bool:
+        """Have the node call this inbox; return whether it can, as far as known."""
+        pipeline = self.pipeline
+        if self.resp3 and not (pipeline.is_listening or pipeline.listen_error or self.lost):
+            try:
+                self._write(pipeline.subscribe(inbox, self._note_call, now()))
+            except OSError as error:
+                self._on_error(error)
+        return pipeline.is_listening and not self.lost
+
+    def _note_call(self, place: bytes, key: bytes) -> None:
+        self._calls.append((place, key))  # delivered when the replies around it are read
+
     def flush(self) -> None:
         """Send the bytes that were corked, or that the socket did not take before."""
         self.holds_back = False
@@ -183,9 +201,17 @@ class Connection(Peer):
         self.parse(data, now())
         pipeline = self.pipeline
         if pipeline.outgoing:
-            data, pipeline.outgoing = pipeline.outgoing, b""
-            self._write(data)
+            outgoing, pipeline.outgoing = pipeline.outgoing, b""
+            self._write(outgoing)
+        if self._calls:
+            self._deliver_calls()
         return self._reads_on or len(data) == _READ_BYTES
+
+    def _deliver_calls(self) -> None:
+        calls, self._calls = self._calls, []
+        if self.owner is not None:
+            for place, key in calls:
+                self.owner.on_call(self, place, key)
 
     def _write(self, data: bytes) -> None:
         # A partly sent command is completed before anything else.

@@ -12,7 +12,6 @@ owner is inside. If the owner is gone and left it set, it was interrupted, and t
 from __future__ import annotations
 
 import contextlib
-import select
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,8 @@ from quorlock._core.tally import PENDING
 from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._core.votes import Answer
 from quorlock._drivers.clock import SLEEP_MAX, now, sleep_ms
+from quorlock._drivers.places import Places
+from quorlock._drivers.sync.polling import Poll, WakeupPipe
 from quorlock._drivers.wait import is_stopped, next_look
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import UNCOUNTED_MAX, PendingRequest
@@ -31,7 +32,8 @@ from quorlock.errors import VoteCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.effects import Receive, Send, SendBatch, StopEvent
+    from quorlock._core.effects import Receive, Send, SendBatch
+    from quorlock._core.request import StopEvent
     from quorlock._core.rounds import NodeReply
     from quorlock._core.routing import Route
     from quorlock._core.time import Instant
@@ -46,39 +48,10 @@ _STALE_AFTER = 1_000 * NS_PER_MS
 _FOREIGN_POLL = 1 * NS_PER_MS
 # The interval at which bytes that a full socket did not take are sent again.
 _FLUSH_EVERY_MS = 5
+# A waiting owner looks for news at this interval if there is no descriptor left for a pipe.
+_LOOK_EVERY_MS = 20
 # Refusals that unread bytes on the connection, or its end, may change.
 _MAY_CHANGE = (VoteCode.BACKLOG, VoteCode.PERMANENT_ERROR, VoteCode.QUARANTINED)
-
-
-class _Poll:
-    """The descriptors of a set's connections, and the poll on them."""
-
-    __slots__ = ("_registry", "by_fd", "poll")
-
-    def __init__(self) -> None:
-        self._registry = select.poll()
-        self.poll = self._registry.poll  # without another call
-        self.by_fd: dict[int, Connection] = {}
-
-    def add(self, connection: Connection) -> None:
-        fd = connection.fileno()
-        self.by_fd[fd] = connection
-        self._registry.register(fd, select.POLLIN)
-
-    def remove(self, connection: Connection) -> None:
-        # Not by `fileno`: an interrupted owner may have closed the socket.
-        for fd in [fd for fd, other in self.by_fd.items() if other is connection]:
-            with contextlib.suppress(KeyError):
-                self._registry.unregister(fd)
-            self.by_fd.pop(fd, None)
-
-    def poll_with(self, fd: int, timeout_ms: int) -> None:
-        """Poll with one more descriptor, once."""
-        self._registry.register(fd, select.POLLIN)
-        try:
-            self.poll(timeout_ms)
-        finally:
-            self._registry.unregister(fd)
 
 
 class ConnectionSet:
@@ -93,7 +66,10 @@ class ConnectionSet:
         self._connectors = connectors
         self._on_invalidation = on_invalidation
         self._arrivals: deque[Connection] = deque()
-        self._polled = _Poll()
+        self._polled = Poll()
+        self._wakeup: WakeupPipe | None = None  # of an owner that waits; made when first needed
+        self._places = Places(connectors.policy)
+        self.on_call = self._places.on_call
         self._is_fresh = True  # the wait for connections of all nodes is still to come
         # The visits of the other sets that carry requests of this round (connectors need none).
         self._carriers: list[Callable[[Any], None]] = []
@@ -116,6 +92,7 @@ class ConnectionSet:
         if self.closed:
             self._close_arrivals()
         self._connectors.changed.wake_all()
+        self.wake()
 
     def prepare(self, by: Instant = FOR_EVER, stop: StopEvent | None = None) -> None:
         """Adopt new connections, drop lost ones, and wait for those that may still come."""
@@ -148,6 +125,7 @@ class ConnectionSet:
             if self._on_invalidation is not None:
                 arrival.pipeline.on_invalidation(self._on_invalidation)
             self._polled.add(arrival)
+            self._places.on_connected(arrival)
             self._arrivals.popleft()
         self.is_incomplete = False
         for index, connection in enumerate(self.connections):
@@ -294,6 +272,7 @@ class ConnectionSet:
         if self.closed:
             self._send_waiting()
         self.visit(request.receiver)
+        self.wake()
 
     def _send_waiting(self) -> None:
         for key, waiting in list(self._to_send_later.copy().items()):
@@ -359,6 +338,46 @@ class ConnectionSet:
         self._polled.poll_with(wakeup_fd, timeout_ms)
         self._poll_replies(0)
 
+    # --- a place in the queues of the nodes --------------------------------------------------
+
+    def enlist(self, receiver: Inbox) -> bytes:
+        """Return a new place, whose calls the receiver gets; b"" if too few nodes can call."""
+        self.is_busy = True
+        there = [connection for connection in self.connections if connection is not None]
+        place = self._places.enlist(receiver, there)
+        if place and self._wakeup is None:
+            # No descriptor left: then it looks for news now and then.
+            with contextlib.suppress(OSError):
+                wakeup = WakeupPipe()
+                self._polled.add(wakeup)
+                self._wakeup = wakeup
+        self.is_busy = False
+        return place
+
+    def remove(self, place: bytes) -> None:
+        """Forget a place: its calls are answered in its stead from now on."""
+        self._places.remove((place,))
+
+    def wake(self) -> None:
+        """Wake the owner if it waits; safe from any thread."""
+        wakeup = self._wakeup  # a local reference: it stays valid if the attribute is reset
+        if wakeup is not None:
+            wakeup.wake()
+
+    def wait(self, until: Instant) -> None:
+        """Return at `until`, after a wake-up, or earlier; then all replies and calls are read."""
+        timeout_ms = sleep_ms(until)
+        if self.has_unsent or self._to_send_later:
+            timeout_ms = min(timeout_ms, _FLUSH_EVERY_MS)
+        if self._wakeup is None:
+            timeout_ms = min(timeout_ms, _LOOK_EVERY_MS)
+        self._polled.poll(timeout_ms)  # not busy: an interrupt here leaves the set as it is
+        self.is_busy = True
+        self._poll_replies(0)
+        if self._arrivals or self.is_incomplete:
+            self._adopt_arrivals()
+        self.is_busy = False
+
     # --- the end -----------------------------------------------------------------------------
 
     @property
@@ -388,6 +407,7 @@ class ConnectionSet:
             self._drop(index)
         self._close_arrivals()
         self._send_waiting()
+        self._close_wakeup()
         self.is_busy = False
 
     def discard(self) -> None:
@@ -401,12 +421,20 @@ class ConnectionSet:
                 connection.discard()
         self._close_arrivals()
         self._send_waiting()
+        self._close_wakeup()
 
     def reset_after_fork(self) -> None:
         """Close our copies of the sockets silently, in a forked child; the parent's stay open."""
         for connection in self.connections:
             if connection is not None:
                 connection.sock.close()
+        self._close_wakeup()
+
+    def _close_wakeup(self) -> None:
+        # Its descriptors close with the last reference: another thread may be about to write.
+        wakeup, self._wakeup = self._wakeup, None
+        if wakeup is not None:
+            self._polled.remove(wakeup)
 
     def _close_arrivals(self) -> None:
         with contextlib.suppress(IndexError):

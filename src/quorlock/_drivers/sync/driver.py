@@ -1,8 +1,8 @@
 """The blocking driver: flows in threads, over sockets and poll. The contract is in `abc`.
 
 The calling thread sends and receives, over a connection set that it borrows. A `Connector` opens
-connections and sends pending releases, a `ConnectionSet` runs the rounds, and this module runs the
-flow.
+connections and sends pending releases, a `ConnectionSet` runs the rounds, and a `FlowRunner` runs
+the flow.
 """
 
 from __future__ import annotations
@@ -14,34 +14,29 @@ import time
 from collections import deque
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from quorlock._core.commands import ACQUIRES, Release
-from quorlock._core.effects import FlowCancelled, Receive, Send, SendBatch, Sleep
-from quorlock._core.rounds import NodeReply, SentRound
-from quorlock._core.votes import NOT_SET
+from quorlock._core.line import Lines
 from quorlock._drivers import fork
 from quorlock._drivers.clock import now
-from quorlock._drivers.node_state import CLOSED, CLOSED_MEANWHILE, CROWDED, NodeState
+from quorlock._drivers.node_state import CLOSED_MEANWHILE, NodeState
 from quorlock._drivers.node_states import NodeStates
-from quorlock._drivers.sync.connection import Inbox
 from quorlock._drivers.sync.connection_set import ConnectionSet
 from quorlock._drivers.sync.connector import Connectors
 from quorlock._drivers.sync.drainer import IdleDrainer
-from quorlock._drivers.sync.pool import Borrower, ConnectionPool
+from quorlock._drivers.sync.flow_runner import FlowRunner, WaitingFlows
+from quorlock._drivers.sync.pool import ConnectionPool
 from quorlock._drivers.sync.tracking import TrackedConnections
 from quorlock._drivers.threads import BackgroundThread
-from quorlock._drivers.wait import OneShotEvent, is_stopped, next_look
+from quorlock._drivers.wait import OneShotEvent
 from quorlock.errors import ConfigError, QuorlockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._core.config import Policy
-    from quorlock._core.effects import Effect, Flow, StopEvent
+    from quorlock._core.effects import Flow
     from quorlock._core.results import NodeStatus
-    from quorlock._core.time import Instant
-    from quorlock._core.votes import Answer
     from quorlock._nodes.node import Node
 
 T = TypeVar("T")
@@ -69,7 +64,9 @@ class Driver:
 
     def _start(self) -> None:
         self.node_states = NodeStates(self._nodes, self._policy)
-        self._closed = OneShotEvent()
+        self._waiting_flows = WaitingFlows()
+        self._closed = self._waiting_flows.closed
+        self.lines = Lines() if self._policy.waiting == "auto" else None
         self._connectors = Connectors(self.node_states, self._policy)
         self._drainer = IdleDrainer()
         self._new_connection_set = partial(ConnectionSet, self._connectors)
@@ -92,7 +89,7 @@ class Driver:
 
         If the caller is interrupted before that, the flow releases the lock.
         """
-        runner = _FlowRunner(over or self._pool, self.node_states, self._closed, flow)
+        runner = FlowRunner(over or self._pool, self.node_states, self._waiting_flows, flow)
         try:
             result = claim(runner.run(flow))
             if self._closed.up and runner.has_won:
@@ -144,7 +141,7 @@ class Driver:
         Waits for these a bounded time: at interpreter exit threads are frozen in place, and their
         keys would stay. Releases are still sent.
         """
-        self._closed.set()
+        self._waiting_flows.close()
         self._pool.wait_until_idle(now() + 2 * self._policy.node_timeout)
 
     def close(self) -> None:
@@ -185,161 +182,6 @@ class Driver:
         self._start()
         if closed:
             self._closed.set()
-
-
-class _FlowRunner(Inbox, Borrower):
-    """One running flow: its inbox, and the connection set that it has borrowed."""
-
-    __slots__ = (
-        "_closed",
-        "_connection_set",
-        "_flow",
-        "_node_states",
-        "_pool",
-        "_sent_round",
-        "has_won",
-        "is_urgent",
-        "stop",
-        "thread",
-    )
-
-    def __init__(
-        self,
-        pool: ConnectionPool | TrackedConnections,
-        node_states: NodeStates,
-        closed: OneShotEvent,
-        flow: Flow[Any],
-    ) -> None:
-        self._pool = pool
-        self._node_states = node_states
-        self._closed = closed
-        self._connection_set: ConnectionSet | None = None
-        self._sent_round: SentRound | None = None
-        self._flow = flow
-        self.thread = threading.get_ident()
-        self.has_won = False
-        self.is_urgent = False
-        self.stop = None
-        self.inbox = deque()  # as `Inbox` begins, without another call
-        self.deliver = self.inbox.append
-        self.over = False
-        self.round = 0
-
-    def run(self, flow: Flow[T]) -> T:
-        """Perform the flow's effects until it has an outcome."""
-        step = flow.send
-        value: Any = None
-        try:
-            while True:
-                effect = step(value)
-                if isinstance(effect, Receive):
-                    connection_set = self._connection_set
-                    value = (
-                        connection_set.receive(self, effect)
-                        if connection_set
-                        else self.inbox.popleft()
-                    )
-                elif isinstance(effect, Send):
-                    value = self._send(effect)
-                elif isinstance(effect, Sleep):
-                    value = self._sleep(*effect)
-                elif isinstance(effect, SendBatch):
-                    value = self._send_all(effect)
-                else:
-                    if self._closed.up:
-                        raise QuorlockError(CLOSED_MEANWHILE)
-                    self.has_won = True
-                    return effect.granted  # type: ignore[return-value] # T is Granted then
-        except StopIteration as stop:
-            outcome: T = stop.value
-            return outcome
-
-    def cancel(self) -> None:
-        """Cancel the flow, so that it releases the lock, and return its connection set.
-
-        A set whose owner was interrupted inside is discarded. The releases that the flow would send
-        over it become pending releases on every node of the round.
-        """
-        self.over = True
-        connection_set = self._connection_set
-        if connection_set is not None and connection_set.is_busy:
-            connection_set.discard()
-        try:
-            with contextlib.suppress(StopIteration, FlowCancelled):
-                self._finish_sends(self._flow, self._flow.throw(FlowCancelled()))
-        finally:
-            self._connection_set = None
-            self._pool.give_back_all(self)
-
-    def recover(self, pool: ConnectionPool) -> None:
-        """Cancel the flow."""
-        del pool
-        self.cancel()
-
-    def _finish_sends(self, flow: Flow[Any], effect: Effect) -> None:
-        # If no byte of an acquire was sent, there is no key to release.
-        while type(effect) is Send and (self.round or self.is_urgent):
-            connection_set = self._connection_set or self._borrow(effect)
-            effect = flow.send(
-                connection_set.send(effect, self) if connection_set else self._skip_round(NOT_SET)
-            )
-        flow.close()
-
-    def _send(self, effect: Send) -> SentRound:
-        if self._closed.up and (self._pool.closing or type(effect.command) is not Release):
-            raise QuorlockError(CLOSED)
-        connection_set = self._connection_set or self._borrow(effect)
-        if connection_set is None:
-            return self._skip_round(NOT_SET if effect.behind else CROWDED)
-        connection_set.prepare(effect.connect_until, effect.stop)
-        if connection_set.is_incomplete and type(effect.command) is not Release:
-            self._node_states.raise_config_errors()
-        self._sent_round = sent_round = connection_set.send(effect, self)
-        return sent_round
-
-    def _send_all(self, effect: SendBatch) -> tuple[SentRound, ...]:
-        """Send a batch of renewal, which never queues behind acquires."""
-        if self._closed.up:
-            raise QuorlockError(CLOSED)
-        self.is_urgent = True
-        connection_set = self._connection_set = self._connection_set or self._pool.borrow(self)
-        assert connection_set is not None, "who is urgent gets one"
-        connection_set.prepare(min([send.connect_until for send in effect.sends]))
-        return connection_set.send_all(effect, self)
-
-    def _borrow(self, effect: Send) -> ConnectionSet | None:
-        """Borrow a connection set; None if nothing can or should be sent."""
-        behind, path = effect.behind, None
-        if behind is not None:
-            if not behind.nodes:
-                return None
-            path = behind.path
-        self.is_urgent = type(effect.command) not in ACQUIRES
-        self.stop = effect.stop
-        self._connection_set = self._pool.borrow(self, effect.queue_until, path)
-        if self._closed.up and not self.is_urgent:
-            raise QuorlockError(CLOSED_MEANWHILE)  # closed while it queued
-        return self._connection_set
-
-    def _skip_round(self, answer: Answer) -> SentRound:
-        self.round += 1
-        at = now()
-        for node_state in self._node_states.all:
-            self.inbox.append(NodeReply(self.round, node_state.index, answer, at))
-        return SentRound(self.round, at, at, 0)
-
-    def return_connections(self) -> None:
-        """Return the borrowed connection set, if there is one."""
-        connection_set, self._connection_set = self._connection_set, None
-        if connection_set is not None:
-            self._pool.give_back(connection_set, self._sent_round)
-
-    def _sleep(self, until: Instant, stop: StopEvent | None) -> Instant:
-        self.return_connections()
-        while now() < until and not is_stopped(stop):
-            if self._closed.wait(next_look(until, stop)):
-                raise QuorlockError(CLOSED_MEANWHILE)
-        return now()
 
 
 def interpreter_ends() -> None:

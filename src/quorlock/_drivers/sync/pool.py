@@ -30,7 +30,7 @@ from quorlock._drivers.wait import WaitQueue, is_stopped
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.effects import StopEvent
+    from quorlock._core.request import StopEvent
     from quorlock._core.rounds import SentRound
     from quorlock._core.time import Instant
     from quorlock._drivers.sync.connection_set import ConnectionSet
@@ -67,6 +67,11 @@ class Borrower:
     over = False
     thread = 0
     stop: StopEvent | None = None
+
+    @property
+    def is_enlisted(self) -> bool:
+        """Return whether it waits in the queues of the nodes, and keeps its set meanwhile."""
+        return False
 
     def recover(self, pool: ConnectionPool) -> None:
         """End the call after an interrupt has cut its own cleanup short."""
@@ -180,7 +185,8 @@ class ConnectionPool:
             return self._free(owner, path)
 
         found = look(owner)
-        many = len(self._connection_sets) >= _SETS_PER_SLOT * self._slots.count
+        kept = sum(other.is_enlisted for _, other in self._borrowed())  # not returned soon
+        many = len(self._connection_sets) - kept >= _SETS_PER_SLOT * self._slots.count
         if found is None and (many or self._is_visited()):
             found = self._wait(owner, self._urgent, look, now() + _URGENT_WAITS) or look(owner)
         return found or self._new(owner)
@@ -255,6 +261,10 @@ class ConnectionPool:
             self._wake_first()
         if self._returned.waiting:
             self._returned.wake_all()
+
+    def on_slot_left(self) -> None:
+        """Let another thread acquire: a borrower keeps its set, and needs no slot any more."""
+        self._wake_first()
 
     def _wake_first(self) -> None:
         """Wake the first waiter that may have a set now."""

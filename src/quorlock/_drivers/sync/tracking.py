@@ -8,12 +8,12 @@ here until the thread takes them. For the flows of that thread it is a pool of o
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import deque
 from typing import TYPE_CHECKING
 
 from quorlock._core.time import FOR_EVER
 from quorlock._drivers.clock import sleep_ms
+from quorlock._drivers.sync.polling import WakeupPipe
 from quorlock._drivers.wait import WaitQueue
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ class TrackedConnections:
         self._make = make
         self.connection_set = self._made()
         self._on_close = on_close
-        self._wakeup: _WakeupPipe | None = None
+        self._wakeup: WakeupPipe | None = None
         self._waiters = WaitQueue()
         # No descriptors left: then pushes do not interrupt its sleep.
         with contextlib.suppress(OSError):
-            self._wakeup = _WakeupPipe()
+            self._wakeup = WakeupPipe()
 
     def _made(self) -> ConnectionSet:
         connection_set = self._make(self._on_invalidation)
@@ -66,6 +66,9 @@ class TrackedConnections:
         if self.connection_set.closed and not self.closing:
             self.connection_set = self._made()
 
+    def on_slot_left(self) -> None:
+        """Count no slots: there is one borrower."""
+
     # --- listening ---------------------------------------------------------------------------
 
     def wait(self, is_so: Callable[[], object], until: Instant) -> None:
@@ -78,7 +81,7 @@ class TrackedConnections:
             return
         if not is_so():
             self.connection_set.wait_for_push(self._wakeup.end, sleep_ms(until))
-        self._wakeup.drain()
+        self._wakeup.receive()
 
     def wake_all(self) -> None:
         """Wake the thread; safe from any thread."""
@@ -104,24 +107,3 @@ class TrackedConnections:
         """Close our copies of the sockets silently, in a forked child."""
         self.connection_set.reset_after_fork()
         self._wakeup = None
-
-
-class _WakeupPipe:
-    """A pipe that wakes a polling thread. Its ends are closed with the last reference."""
-
-    def __init__(self) -> None:
-        self.end, self._other = os.pipe()
-        os.set_blocking(self.end, False)
-        os.set_blocking(self._other, False)
-
-    def wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: the thread will wake
-            os.write(self._other, b"\0")
-
-    def drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.end, 4096)
-
-    def __del__(self) -> None:
-        os.close(self.end)
-        os.close(self._other)

@@ -1,0 +1,84 @@
+"""The places of waiters in the queues of the nodes, and the calls for them.
+
+All waiters that share connections share one inbox. Every one of these connections subscribes to it
+once a waiter needs it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import os
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+from quorlock._core.commands import LEAVE, Release
+from quorlock._core.effects import CALL
+from quorlock._core.places import INBOX_DIGITS, place_of
+from quorlock._core.rounds import replied
+from quorlock._core.votes import GRANTED
+from quorlock._drivers.clock import now
+from quorlock._protocol.encoding import encode
+from quorlock._protocol.pipeline import NO_RECEIVER, PendingRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from quorlock._core.config import Policy
+    from quorlock._protocol.peer import PeerNode
+    from quorlock._protocol.pipeline import ReplyReceiver
+
+
+class CallingConnection(Protocol):
+    """A connection over which a node calls waiters."""
+
+    node_state: PeerNode
+
+    def listen(self, inbox: bytes) -> bool:
+        """Have the node call this inbox; return whether it can, as far as known."""
+        ...
+
+    def send(self, data: bytes, request: PendingRequest) -> bool:
+        """Send a request to this node alone; return false if the connection is lost."""
+        ...
+
+
+class Places:
+    """The places of the waiters that share connections, by name."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._inbox = b""
+        self._serials = count(1)
+        self._receivers: dict[bytes, ReplyReceiver] = {}
+
+    def enlist(self, receiver: ReplyReceiver, connections: Iterable[CallingConnection]) -> bytes:
+        """Return a new place, whose calls the receiver gets; b"" if too few nodes can call."""
+        if not self._inbox:
+            # As for tokens: importing `secrets` is slow.
+            self._inbox = binascii.hexlify(os.urandom(INBOX_DIGITS // 2))
+        # All of them, not only a quorum.
+        if sum([each.listen(self._inbox) for each in connections]) < self._policy.quorum:
+            return b""
+        place = place_of(self._inbox, next(self._serials), 2 * self._policy.node_timeout)
+        self._receivers[place] = receiver
+        return place
+
+    def remove(self, places: Iterable[bytes]) -> None:
+        """Forget the places of a flow that has ended."""
+        for place in places:
+            self._receivers.pop(place, None)
+
+    def on_connected(self, connection: CallingConnection) -> None:
+        """Subscribe on a new connection, for the flows that wait already."""
+        if self._receivers:
+            connection.listen(self._inbox)
+
+    def on_call(self, connection: CallingConnection, place: bytes, key: bytes) -> None:
+        """Deliver a call to the flow; if that has ended, let the node call the next waiter."""
+        at = now()
+        receiver = self._receivers.get(place)
+        if receiver is not None and not receiver.over:
+            receiver.deliver(replied((CALL, connection.node_state.index, GRANTED, at)))
+        else:
+            leave = Release(key, b"", place, LEAVE)
+            connection.send(encode(leave), PendingRequest(leave, NO_RECEIVER, 0, at))

@@ -1,0 +1,325 @@
+"""One running flow of the blocking driver: it performs the flow's effects in the calling thread."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from quorlock._core.commands import Acquire, Release, ScriptedAcquire
+from quorlock._core.effects import (
+    Commit,
+    Enlist,
+    FlowCancelled,
+    Receive,
+    Send,
+    SendBatch,
+    Sleep,
+    Timeout,
+    Wait,
+)
+from quorlock._core.rounds import NodeReply, SentRound
+from quorlock._core.votes import NOT_SET
+from quorlock._drivers.clock import now
+from quorlock._drivers.node_state import CLOSED, CLOSED_MEANWHILE, CROWDED
+from quorlock._drivers.sync.connection import Inbox
+from quorlock._drivers.sync.pool import Borrower
+from quorlock._drivers.wait import OneShotEvent, Wakeup, is_stopped, next_look
+from quorlock.errors import QuorlockError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._core.commands import Command
+    from quorlock._core.effects import Effect, Flow
+    from quorlock._core.member import Member, News
+    from quorlock._core.request import StopEvent
+    from quorlock._core.time import Instant
+    from quorlock._core.votes import Answer
+    from quorlock._drivers.node_states import NodeStates
+    from quorlock._drivers.sync.connection_set import ConnectionSet
+    from quorlock._drivers.sync.pool import ConnectionPool
+    from quorlock._drivers.sync.tracking import TrackedConnections
+
+T = TypeVar("T")
+
+# This many flows wait in the queues of the nodes at most: each keeps a connection set. The others
+# poll.
+ENLISTED_MAX = 8
+
+
+class WaitingFlows:
+    """The flows of one driver that wait.
+
+    Attributes:
+        closed: The driver is closed.
+        enlisted: The flows with a place in the queues of the nodes.
+    """
+
+    def __init__(self) -> None:
+        self.closed = OneShotEvent()
+        self.enlisted: dict[object, None] = {}
+        self._wakes: dict[object, Callable[[], None]] = {}
+
+    def add(self, flow: object, wake: Callable[[], None]) -> None:
+        """Add a flow that waits; `wake` is safe from any thread."""
+        self._wakes[flow] = wake
+
+    def remove(self, flow: object) -> None:
+        """Remove a flow that waits no longer."""
+        self._wakes.pop(flow, None)
+
+    def close(self) -> None:
+        """End all waits: the driver is closed."""
+        self.closed.set()
+        for wake in list(self._wakes.copy().values()):
+            wake()
+
+
+class FlowRunner(Inbox, Borrower):
+    """One running flow: its inbox, and the connection set that it has borrowed."""
+
+    __slots__ = (
+        "_closed",
+        "_connection_set",
+        "_flow",
+        "_node_states",
+        "_place",
+        "_pool",
+        "_sent_round",
+        "_waiting_flows",
+        "has_won",
+        "is_urgent",
+        "stop",
+        "thread",
+    )
+
+    def __init__(
+        self,
+        pool: ConnectionPool | TrackedConnections,
+        node_states: NodeStates,
+        waiting_flows: WaitingFlows,
+        flow: Flow[Any],
+    ) -> None:
+        self._pool = pool
+        self._node_states = node_states
+        self._waiting_flows = waiting_flows
+        self._closed = waiting_flows.closed
+        self._connection_set: ConnectionSet | None = None
+        self._sent_round: SentRound | None = None
+        self._place = b""  # in the queues of the nodes, while it has one
+        self._flow = flow
+        self.thread = threading.get_ident()
+        self.has_won = False
+        self.is_urgent = False
+        self.stop = None
+        self.inbox = deque()  # as `Inbox` begins, without another call
+        self.deliver = self.inbox.append
+        self.over = False
+        self.round = 0
+
+    @property
+    def is_enlisted(self) -> bool:
+        """Return whether it waits in the queues of the nodes, and keeps its set meanwhile."""
+        return bool(self._place)
+
+    def run(self, flow: Flow[T]) -> T:
+        """Perform the flow's effects until it has an outcome."""
+        step = flow.send
+        value: Any = None
+        try:
+            while True:
+                effect = step(value)
+                if isinstance(effect, Receive):
+                    connection_set = self._connection_set
+                    value = (
+                        connection_set.receive(self, effect)
+                        if connection_set
+                        else self.inbox.popleft()
+                    )
+                elif isinstance(effect, Send):
+                    value = self._send(effect)
+                elif isinstance(effect, Commit):
+                    if self._closed.up:
+                        raise QuorlockError(CLOSED_MEANWHILE)
+                    self.has_won = True
+                    return effect.granted  # type: ignore[return-value] # T is Granted then
+                elif isinstance(effect, Wait):
+                    value = self._wait(*effect)
+                elif isinstance(effect, Sleep):
+                    value = self._sleep(*effect)
+                elif isinstance(effect, Enlist):
+                    value = self._enlist(effect)
+                else:
+                    value = self._send_all(effect)
+        except StopIteration as stop:
+            outcome: T = stop.value
+            return outcome
+
+    def cancel(self) -> None:
+        """Cancel the flow, so that it releases the lock, and return its connection set.
+
+        A set whose owner was interrupted inside is discarded. The releases that the flow would send
+        over it become pending releases on every node of the round.
+        """
+        self.over = True
+        connection_set = self._connection_set
+        if connection_set is not None and connection_set.is_busy:
+            connection_set.discard()
+        try:
+            with contextlib.suppress(StopIteration, FlowCancelled):
+                self._finish_sends(self._flow, self._flow.throw(FlowCancelled()))
+        finally:
+            self._leave_queues()
+            self._waiting_flows.remove(self)
+            self._connection_set = None
+            self._pool.give_back_all(self)
+
+    def recover(self, pool: ConnectionPool) -> None:
+        """Cancel the flow."""
+        del pool
+        self.cancel()
+
+    def _finish_sends(self, flow: Flow[Any], effect: Effect) -> None:
+        # If no byte of an acquire was sent, there is no key to release. But it may have been given
+        # a lease, whose release follows the round of another flow.
+        while type(effect) is Send and (self.round or self.is_urgent or effect.behind is not None):
+            connection_set = self._connection_set or self._borrow(effect)
+            effect = flow.send(
+                connection_set.send(effect, self) if connection_set else self._skip_round(NOT_SET)
+            )
+        flow.close()
+
+    def _send(self, effect: Send) -> SentRound:
+        if self._closed.up and (self._pool.closing or not _is_release(effect.command)):
+            raise QuorlockError(CLOSED)
+        connection_set = self._connection_set or self._borrow(effect)
+        if connection_set is None:
+            return self._skip_round(NOT_SET if effect.behind else CROWDED)
+        connection_set.prepare(effect.connect_until, effect.stop)
+        if connection_set.is_incomplete and not _is_release(effect.command):
+            self._node_states.raise_config_errors()
+        self._sent_round = sent_round = connection_set.send(effect, self)
+        return sent_round
+
+    def _send_all(self, effect: SendBatch) -> tuple[SentRound, ...]:
+        """Send a batch of renewal, which never queues behind acquires."""
+        if self._closed.up:
+            raise QuorlockError(CLOSED)
+        self.is_urgent = True
+        connection_set = self._connection_set = self._connection_set or self._pool.borrow(self)
+        assert connection_set is not None, "who is urgent gets one"
+        connection_set.prepare(min([send.connect_until for send in effect.sends]))
+        return connection_set.send_all(effect, self)
+
+    def _borrow(self, effect: Send) -> ConnectionSet | None:
+        """Borrow a connection set; None if nothing can or should be sent."""
+        behind, path = effect.behind, None
+        if behind is not None:
+            if not behind.nodes:
+                return None
+            path = behind.path
+        command = effect.command
+        self.is_urgent = type(command) is not Acquire and (
+            type(command) is not ScriptedAcquire or _is_release(command)
+        )
+        return self._borrow_by(effect.queue_until, effect.stop, path)
+
+    def _borrow_by(
+        self, until: Instant, stop: StopEvent | None, path: object
+    ) -> ConnectionSet | None:
+        self.stop = stop
+        self._connection_set = self._pool.borrow(self, until, path)
+        if self._closed.up and not self.is_urgent:
+            raise QuorlockError(CLOSED_MEANWHILE)  # closed while it queued
+        return self._connection_set
+
+    def _skip_round(self, answer: Answer) -> SentRound:
+        self.round += 1
+        at = now()
+        for node_state in self._node_states.all:
+            self.inbox.append(NodeReply(self.round, node_state.index, answer, at))
+        return SentRound(self.round, at, at, 0)
+
+    def return_connections(self) -> None:
+        """Return the borrowed connection set, if there is one."""
+        if self._place:
+            self._leave_queues()
+        connection_set, self._connection_set = self._connection_set, None
+        if connection_set is not None:
+            self._pool.give_back(connection_set, self._sent_round)
+
+    def _sleep(self, until: Instant, stop: StopEvent | None) -> Instant:
+        self.return_connections()
+        while now() < until and not is_stopped(stop):
+            if self._closed.wait(next_look(until, stop)):
+                raise QuorlockError(CLOSED_MEANWHILE)
+        return now()
+
+    # --- waiting -----------------------------------------------------------------------------
+
+    def _enlist(self, effect: Enlist) -> bytes:
+        if self._closed.up:
+            raise QuorlockError(CLOSED)
+        if self._place:
+            self._leave_queues()
+        if len(self._waiting_flows.enlisted) >= ENLISTED_MAX:
+            return b""
+        connection_set = self._connection_set
+        if connection_set is None:
+            self.is_urgent = False
+            connection_set = self._borrow_by(effect.queue_until, effect.stop, None)
+        if connection_set is None:
+            return b""
+        connection_set.prepare(stop=effect.stop)
+        if connection_set.is_incomplete:
+            self._node_states.raise_config_errors()
+        self._waiting_flows.enlisted[self] = None
+        self._place = connection_set.enlist(self)
+        if self._place:
+            self.is_urgent = True
+            self._pool.on_slot_left()
+        else:
+            self._leave_queues()
+        return self._place
+
+    def _leave_queues(self) -> None:
+        """Forget the place: calls for it are answered without this flow from now on."""
+        if self._place and self._connection_set is not None:
+            self._connection_set.remove(self._place)
+        self._place = b""
+        self._waiting_flows.enlisted.pop(self, None)
+
+    def _wait(
+        self, until: Instant, stop: StopEvent | None, member: Member
+    ) -> News | NodeReply | Timeout:
+        """Wait for news, a reply or a call; without a place, also without a connection set."""
+        if not self._place:
+            self.return_connections()
+        wakeup = self._connection_set or Wakeup()
+        member.wake = wakeup.wake
+        self._waiting_flows.add(self, wakeup.wake)
+        try:
+            is_last_look = False
+            while True:
+                if member.news:
+                    return member.news.popleft()
+                if self.inbox:
+                    return self.inbox.popleft()
+                if self._closed.up:
+                    raise QuorlockError(CLOSED_MEANWHILE)
+                at = now()
+                if is_last_look:
+                    return Timeout(at)
+                # What has come by then counts: so it looks once more at the end.
+                is_last_look = at >= until or is_stopped(stop)
+                wakeup.wait(at if is_last_look else next_look(until, stop))
+        finally:
+            self._waiting_flows.remove(self)
+
+
+def _is_release(command: Command) -> bool:
+    """Return whether it ends a lease: a release, or an acquire that hands the lock on."""
+    kind = type(command)
+    return kind is Release or (kind is ScriptedAcquire and bool(command.instead))  # type: ignore[union-attr]
