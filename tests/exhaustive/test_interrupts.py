@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 SOURCE = str(Path(quorlock.__file__).parent)
 THOROUGH = os.environ.get("QUORLOCK_THOROUGH") == "1"
-POINTS_MAX = 5_000  # no call takes more
+POINTS_MAX = 10_000  # no call takes more
 CLEAN_WITHIN = 1.0  # seconds until a key without a holder must be gone
 RESOURCE = "interrupted"
 

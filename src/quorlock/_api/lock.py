@@ -16,8 +16,7 @@ from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._api.session import Session, name_of
 from quorlock._core.config import Seconds, timeout_of
-from quorlock._core.effects import StopEvent
-from quorlock._core.request import AcquireRequest
+from quorlock._core.request import AcquireRequest, StopEvent
 from quorlock._core.results import Acquired
 from quorlock._drivers.clock import now
 from quorlock.errors import ConfigError

@@ -12,6 +12,7 @@ from quorlock._api.lease_state import LeaseState, Released
 from quorlock._api.misuse import BlockingObject
 from quorlock._api.session import Session
 from quorlock._api.ticket import Ticket, ticket_of
+from quorlock._core import handing_on
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
 from quorlock._core.effects import Flow
@@ -156,8 +157,14 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
                 return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
             lease_state.stop_renewal()
             asked_at = now()
-            flow = flows.release(
-                lease_state.key, lease_state.token, lease_state.target, session.policy
+            flow = handing_on.release(
+                lease_state.key,
+                lease_state.token,
+                lease_state.target,
+                session.policy,
+                session.entropy,
+                session.driver.lines,
+                asked_at,
             )
             released = session.driver.run(flow)
         except BaseException:

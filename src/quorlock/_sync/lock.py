@@ -16,7 +16,7 @@ from quorlock._api.misuse import BlockingObject
 from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._core import acquiring
 from quorlock._core import redlock as flows
-from quorlock._core.effects import StopEvent
+from quorlock._core.request import StopEvent
 from quorlock._sync.lease import Lease, drop, enter_block, exit_block
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
         """
         session = self._session
         stop = self._stop if stop is None else checked_stop(stop)
-        flow = acquiring.acquire(self._request(timeout, stop), session.policy, session.entropy)
+        flow = acquiring.acquire(
+            self._request(timeout, stop), session.policy, session.entropy, session.driver.lines
+        )
         return session.driver.run_and_claim(flow, self._lease)
 
     def try_acquire(self) -> Lease | None:
