@@ -45,7 +45,7 @@ class Extend(NamedTuple):
         return hash((Extend, *self))
 
 
-# Tickets with a meaning of their own; see `Release`.
+# Tickets that are no numbers; see `Release`.
 JOIN = 0
 LEAVE = -1
 
@@ -54,7 +54,7 @@ class Release(NamedTuple):
     """A request to free the key if it holds the token; else the reply has the remaining ttl.
 
     A node frees a key by passing it on: it reserves the key for the first waiter in its queue that
-    can hear the call, and deletes it if there is none (`scripts/release.lua`).
+    receives the call, and deletes it if there is none (`scripts/release.lua`).
 
     place: the sender's place in that queue; b"": it has none there.
     ticket: what becomes of the place.  JOIN: it is queued behind all others.  LEAVE: it is removed.
@@ -115,7 +115,7 @@ class EnableTracking(Inspect):
 
 
 class Subscribe(Inspect):
-    """A request to hear the calls to one inbox; `key` is its channel.
+    """A request for the calls to one inbox; `key` is its channel.
 
     No flow waits for the reply: the server confirms it by a push.
     """

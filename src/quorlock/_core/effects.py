@@ -89,7 +89,7 @@ class Sleep(NamedTuple):
 
 
 class Enlist(NamedTuple):
-    """Name a place in the queues of the nodes, and hear their calls; the result is the place.
+    """Name a place in the queues of the nodes, and subscribe to its calls; the result is the place.
 
     The driver subscribes to the calls on all connections that a `Send` would use, and on those that
     replace them.  From then on a call for the place is a reply to the round CALL; until the flow

@@ -2,7 +2,7 @@
 
 A caller that releases runs one acquire round for the next of the line, in which every node
 replaces the old token by a fresh one: a release and an acquire in one step.  So the next lease has
-a token, a fence and a validity of its own.
+a fresh token, fence and validity.
 """
 
 from __future__ import annotations

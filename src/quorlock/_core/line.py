@@ -10,7 +10,6 @@ find that the line needs a first; then two of its waiters ask the nodes, which d
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 EXCHANGES_MAX = 8
 TURN_MAX: Duration = 50 * NS_PER_MS
 # A lease that is held for longer may have ended without a release.  Then the next waiter asks the
-# nodes; also if the lease goes on, so that it has its place in their queues.
+# nodes; also if the lease is renewed, so that it has its place in their queues.
 STALLED_AFTER: Duration = 500 * NS_PER_MS
 # An acquire so soon after another one that had to wait joins the queues without trying before.
 _CONTENDED_FOR: Duration = 500 * NS_PER_MS
@@ -84,8 +83,7 @@ class Line:
         if self._first.get(None) is member:
             self._first.pop(None, None)
         else:
-            with contextlib.suppress(ValueError):
-                self._members.remove(member)
+            self._take_out(member)
         self.advance(at)
 
     def advance(self, at: Instant) -> None:
@@ -115,13 +113,21 @@ class Line:
         first = self._first.pop(None, None)
         return first if first is not None and first.is_open else self._next()
 
+    def _take_out(self, member: Member) -> bool:
+        try:
+            self._members.remove(member)
+        except ValueError:
+            return False  # another caller has taken it out
+        return True
+
     def _next(self) -> Member | None:
-        with contextlib.suppress(IndexError):
+        try:
             while True:
                 member = self._members.popleft()
                 if member.is_open:
                     return member
-        return None
+        except IndexError:
+            return None
 
     def on_granted(
         self, member: Member, at: Instant, *, has_waited: bool, others_wait: bool

@@ -1,4 +1,4 @@
-"""One waiter of a lock in this process, and what others in the process tell it.
+"""One waiter of a lock in this process, and the news that others in the process have for it.
 
 Other threads write to it at any time, and no lock is taken: every change is one call of C.
 """
@@ -30,7 +30,7 @@ class Member:
         request: What it wants.
         place: Its place in the queues of the nodes; b"" while it has none.
         is_asking: It was promoted, and asks the nodes.
-        news: What it was told and has not read yet.
+        news: Its news that it has not read yet.
         wake: Has its flow read the news; the driver of the flow supplies it (`effects.Wait`).
     """
 
@@ -59,7 +59,7 @@ class Member:
         return True
 
     def promote(self) -> None:
-        """Tell it to ask the nodes."""
+        """Have it ask the nodes."""
         self.is_asking = True
         self.news.append(PROMOTED)
         self.wake()

@@ -1,7 +1,7 @@
 """Places in the queue of a lock, and the names of what nodes keep for its waiters.
 
-A place is `<inbox>:<serial>:<ms>`: the inbox that hears its calls (16 hexadecimal digits), a number
-that the inbox gives out once, and the ms for which a node reserves the lock for it.
+A place is `<inbox>:<serial>:<ms>`: the inbox that receives its calls (16 hexadecimal digits), a
+number that the inbox gives out once, and the ms for which a node reserves the lock for it.
 """
 
 from quorlock._core.time import NS_PER_MS, Duration

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # How long the nodes are not asked to queue after too many of them could not.
 _POLL_FOR: Duration = 5_000 * NS_PER_MS
-# None: the wait goes on.
+# None: the wait continues.
 _Outcome: TypeAlias = "Acquired | AttemptFailed | None"
 
 
@@ -117,7 +117,7 @@ class _Queueing:
         waiter.on_asked(sent.round, sent.sent_at)
 
     def _correct(self) -> Flow[None]:
-        """Tell nodes with another number the number that a quorum has led to."""
+        """Send the number that a quorum has led to, to nodes with another one."""
         waiter, path = self._waiter, self._sent.path if self._sent else None
         correction = Release(self._request.key, b"", waiter.place, -waiter.ticket)
         yield Send(correction, Target(waiter.take_corrections(), path))

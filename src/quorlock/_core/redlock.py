@@ -49,11 +49,11 @@ class Turn(Protocol):
     ticket: int
 
     def tally(self, n: int, round_: int) -> Tally:
-        """Return the tally of the round, which also takes the calls that come meanwhile."""
+        """Return the tally of the round, which also takes calls that come during the round."""
         ...
 
     def on_won(self, tally: Tally, at: Instant) -> Acquired | None:
-        """Record that the attempt has won; return a lease that the caller was given meanwhile."""
+        """Record that the attempt has won; return a lease that the caller was given during it."""
         ...
 
     def on_asked(self, round_: int, at: Instant) -> None:

@@ -40,11 +40,11 @@ _AFTER_THOSE_AHEAD: Duration = 5 * NS_PER_MS
 
 
 class Step(Enum):
-    """What a waiter does next."""
+    """The next action of a waiter."""
 
     ATTEMPT = "attempt"  # an acquire round
     LOOK = "look"  # ask the nodes for its place, which they make again if it is lost
-    CORRECT = "correct"  # tell nodes the number that a quorum has led to
+    CORRECT = "correct"  # send the number that a quorum has led to
     GIVE_UP = "give up"  # fewer than a quorum of nodes have queued it
     WAIT = "wait"
 
@@ -172,7 +172,7 @@ class Waiter:
         self._patience = self._entropy.between(self._patience_base, 2 * self._patience_base)
 
     def on_won(self, tally: Tally, at: Instant) -> Acquired | None:
-        """Record that the attempt has won; return a lease that its caller was given meanwhile."""
+        """Record that the attempt has won; return a lease that its caller was given during it."""
         others_wait = any(answer is not None and answer.ahead > 0 for answer in tally.answers)
         self._line.on_granted(
             self._member,
@@ -183,7 +183,7 @@ class Waiter:
         return self._member.close()
 
     def tally(self, n: int, round_: int) -> Tally:
-        """Return the tally of an attempt; calls that come meanwhile are recorded here."""
+        """Return the tally of an attempt; calls during it are recorded here."""
         return _AttemptTally(n, round_, self)
 
     def _look_at(self) -> Instant:

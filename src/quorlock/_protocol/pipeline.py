@@ -177,7 +177,7 @@ class RequestPipeline:
 
     @property
     def is_listening(self) -> bool:
-        """Whether the server was asked to send the calls to an inbox, and has not refused."""
+        """Return whether the server was asked for the calls to an inbox, and has not refused."""
         return self._on_call is not None and not self.listen_error
 
     def subscribe(self, inbox: bytes, on_call: CallCallback, at: Instant) -> bytes:

@@ -193,7 +193,7 @@ def _inspected(reply: Any) -> Answer:
 
 
 def _told_nothing(reply: Any) -> Answer:
-    """Return the answer to a request to be told of something by pushes; none waits for it."""
+    """Return the answer to a request for pushes; no flow waits for it."""
     del reply  # a server that sends no pushes, and that is all
     return GRANTED
 

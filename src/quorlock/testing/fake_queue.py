@@ -77,10 +77,11 @@ class FakeQueue:
             self._write(without(self.places, place))
 
     def pass_on(self, own: bytes) -> tuple[bool, bool]:
-        """Reserve the lock for the first place whose process hears the call.
+        """Reserve the lock for the first place whose process receives the call.
 
         Returns:
-            Whether it is reserved; and whether the place `own` was removed, since nobody hears it.
+            Whether it is reserved; and whether the place `own` was removed, since its process is
+            gone.
         """
         node, is_deaf = self._node, False
         while self.places and not node.read_only:

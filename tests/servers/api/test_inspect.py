@@ -172,7 +172,7 @@ async def test_passing(face: Face, nodes: Servers) -> None:
 
 
 async def test_how_many_wait(face: Face, nodes: Servers) -> None:
-    """As many as a quorum of nodes has in its queues, whether the lock is held or not."""
+    """A quorum of nodes has as many in its queues, whether the lock is held or not."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         for node, places in zip(nodes, (4, 3, 2, 1, 0), strict=True):
             for number in range(places):

@@ -261,7 +261,7 @@ def test_what_is_free_needs_no_breaking(shell: Shell) -> None:
 
 
 def test_what_is_kept_for_a_waiter_is_not_broken(shell: Shell, nodes: Servers) -> None:
-    """It belongs to no holder; the exit code of `status` says that the lock is not free."""
+    """A lock that is passed on belongs to no holder, and `status` says that it is not free."""
     steal(nodes[:], "a", RESERVED)
     done = shell.run("break", "a", "--yes")
     assert (done.returncode, done.stdout) == (0, "'a': nothing to break\n")

@@ -93,7 +93,7 @@ def use_blocking() -> None:
         assert_type(redlock.adopt(Ticket.from_json(ticket.to_json())), quorlock.Lease)
         report = redlock.inspect("a")
         assert_type(report, Inspection)
-        assert_type(report.verdict, Literal["held", "free", "split", "unreachable"])
+        assert_type(report.verdict, Literal["held", "free", "passing", "split", "unreachable"])
         views: tuple[NodeView, ...] = report.nodes
         statuses: tuple[NodeStatus, ...] = redlock.nodes
         health: Health = redlock.check()

@@ -94,7 +94,7 @@ def test_every_node_is_shown_with_what_it_said() -> None:
 
 
 def waiting(say: Say, ahead: int) -> Say:
-    """The same answer, of a node where so many wait."""
+    """Return the same answer, of a node where so many wait."""
     assert isinstance(say.answer, Answer)
     return say._replace(answer=say.answer._replace(ahead=ahead))
 

@@ -47,7 +47,7 @@ def test_the_next_is_promoted_when_the_first_leaves() -> None:
 
 
 def test_a_waiter_in_the_middle_may_leave() -> None:
-    """It gets nothing any more, and the order of the others stays."""
+    """A waiter that left gets nothing, and the order of the others stays."""
     line = Line()
     first, second, third = members(line, 3)
     second.close()
@@ -57,7 +57,7 @@ def test_a_waiter_in_the_middle_may_leave() -> None:
 
 
 def test_while_this_process_holds_the_lock_none_asks() -> None:
-    """A waiter behind a holder of its own process waits for it, for half a second."""
+    """A waiter behind a holder in the same process waits for it, for half a second."""
     line = Line()
     first, second = members(line, 2)
     granted(line, first)
@@ -68,7 +68,7 @@ def test_while_this_process_holds_the_lock_none_asks() -> None:
 
 
 def test_a_release_promotes_the_next() -> None:
-    """When the holder has released without handing on, the next waiter asks the nodes."""
+    """The next waiter asks the nodes if the holder has released without handing on."""
     line = Line()
     first, second = members(line, 2)
     granted(line, first)
@@ -100,7 +100,7 @@ def test_a_waiter_that_was_taken_out_comes_back_first() -> None:
 
 @pytest.mark.parametrize("others_wait", [True, False])
 def test_a_line_has_the_lock_so_often_in_a_row(others_wait: bool) -> None:
-    """While other processes wait, the number of exchanges is limited; else it is not."""
+    """The number of exchanges is limited while other processes wait; else it is not."""
     line = Line()
     first, *rest = members(line, EXCHANGES_MAX + 2)
     granted(line, first, others_wait=others_wait)
@@ -111,7 +111,7 @@ def test_a_line_has_the_lock_so_often_in_a_row(others_wait: bool) -> None:
 
 
 def test_a_line_has_the_lock_for_so_long() -> None:
-    """While other processes wait, the turn of a line ends after a time."""
+    """The turn of a line ends after a time while other processes wait."""
     line = Line()
     first, second = members(line, 2)
     granted(line, first, others_wait=True)
@@ -120,7 +120,7 @@ def test_a_line_has_the_lock_for_so_long() -> None:
 
 
 def test_a_new_turn_counts_anew() -> None:
-    """After the nodes have granted the lock again, the line may exchange as often again."""
+    """A line may exchange as often again once the nodes have granted the lock again."""
     line = Line()
     first, second = members(line, 2)
     granted(line, first, others_wait=True)
@@ -152,7 +152,7 @@ def test_a_lease_is_given_once() -> None:
 
 
 def test_a_waiter_that_left_takes_no_lease() -> None:
-    """The lease of a waiter that timed out meanwhile stays with its giver."""
+    """The lease of a waiter that has timed out stays with its giver."""
     member = Member(REQUEST)
     assert member.close() is None
     assert not member.give(lease())
@@ -160,7 +160,7 @@ def test_a_waiter_that_left_takes_no_lease() -> None:
 
 
 def test_contention_is_remembered_for_a_moment() -> None:
-    """After a wait, an acquire joins at once; half a second later it tries first."""
+    """An acquire joins at once after a wait; half a second later it tries first."""
     lines = Lines()
     assert not lines.is_in_use(b"r", START)
     line = lines.line(b"r", START)

@@ -165,7 +165,7 @@ def test_later_looks(ahead: int, look: int) -> None:
 
 @pytest.mark.parametrize(("ahead", "after"), [(0, 1), (1, 6), (2, 11)])
 def test_a_look_when_the_key_expires(ahead: int, after: int) -> None:
-    """When the keys of a quorum have expired, the first of the queue looks at once."""
+    """The first of the queue looks as soon as the keys of a quorum have expired."""
     waiter = waiter_of(5)
     waiter.on_asked(7, START)
     for node, left in enumerate([90, 40, 60, 5_000, 70]):
@@ -182,7 +182,7 @@ def test_it_waits_for_replies_before_it_looks_again() -> None:
 
 
 def test_too_few_nodes_can_queue() -> None:
-    """As soon as all have replied, or their time is up, it gives up."""
+    """A waiter gives up as soon as all have replied, or their time is up."""
     waiter = waiter_of()
     reply(waiter, 0, queued(4))
     reply(waiter, 1, queued(0))

@@ -163,7 +163,7 @@ def lease_of(token: bytes = b"given") -> Acquired:
 
 
 def test_a_free_lock_costs_what_it_did() -> None:
-    """Without contention there is one plain round, and no queue."""
+    """A lock without contention needs one plain round, and no queue."""
     lines = Lines()
     hand = acquires(lines)
     hand.sends(Acquire(b"r", b"token-0", 10_000))
@@ -182,7 +182,7 @@ def test_a_quorum_of_calls_leads_to_an_attempt() -> None:
 
 
 def test_a_lost_attempt_queues_again_with_its_number() -> None:
-    """Its release gives back what it got, and the place keeps its turn."""
+    """The release of a lost attempt frees its keys, and the place keeps its turn."""
     hand = queued()
     hand.call(0, 1)
     attempts(hand, replies=(TAKEN, HELD, HELD))
@@ -195,7 +195,7 @@ def test_a_lost_attempt_queues_again_with_its_number() -> None:
 
 
 def test_after_a_wait_the_next_acquire_queues_at_once() -> None:
-    """It saves the attempt that would be lost."""
+    """An attempt that would be lost is saved."""
     lines = Lines()
     hand = queued(lines)
     hand.call(0, 1)
@@ -208,7 +208,7 @@ def test_after_a_wait_the_next_acquire_queues_at_once() -> None:
 
 
 def test_a_number_that_differs_is_corrected() -> None:
-    """Only the node with another number is told."""
+    """Only the node with another number gets it."""
     hand = acquires(Lines())
     hand.send()
     hand.replies(HELD, HELD, HELD)
@@ -253,7 +253,7 @@ def test_without_enlisting_it_polls() -> None:
 
 
 def test_nodes_that_cannot_queue_are_not_asked_for_a_while() -> None:
-    """They reply about the lock, and give no number: it polls, and later acquires do so too."""
+    """Nodes that reply about the lock without a number make it poll, and later acquires too."""
     lines = Lines()
     hand = acquires(lines)
     for _ in range(2):
@@ -270,7 +270,7 @@ def test_nodes_that_cannot_queue_are_not_asked_for_a_while() -> None:
 
 
 def test_an_outage_ends_the_wait() -> None:
-    """While no quorum replies it leaves the queues, and the limit for outages counts."""
+    """A waiter leaves the queues while no quorum replies, and the limit for outages counts."""
     hand = queued(timeout=60.0)
     hand.times_out()
     hand.sends(Release(b"r", b"", PLACE, 4))
@@ -296,7 +296,7 @@ def during_outage(hand: Hand) -> None:
 
 
 def test_a_lasting_fault_ends_the_wait() -> None:
-    """A right that was taken away meanwhile is said at once."""
+    """A right that was taken away during the wait is said at once."""
     denied = Answer(Vote.REFUSED, VoteCode.ACCESS_DENIED, "NOPERM")
     hand = queued()
     hand.times_out()
@@ -310,7 +310,7 @@ def test_a_lasting_fault_ends_the_wait() -> None:
 
 
 def test_when_the_time_is_up_one_attempt_is_made() -> None:
-    """Its release leaves the queues, so an abandoned wait leaves no place."""
+    """The release of that attempt leaves the queues, so an abandoned wait leaves no place."""
     hand = queued(timeout=0.005)
     hand.times_out()
     attempts(hand, replies=(HELD, HELD, HELD))
@@ -320,7 +320,7 @@ def test_when_the_time_is_up_one_attempt_is_made() -> None:
 
 
 def test_a_stopped_waiter_leaves() -> None:
-    """It leaves all queues without waiting for replies."""
+    """A waiter that is stopped leaves all queues without waiting for replies."""
     stop = threading.Event()
     hand = queued(stop=stop)
     stop.set()
@@ -337,7 +337,7 @@ def test_a_cancelled_waiter_leaves() -> None:
 
 
 def test_a_waiter_that_is_cancelled_in_an_attempt_leaves() -> None:
-    """It releases its token first, then it leaves the queues."""
+    """The attempt releases its token first, then it leaves the queues."""
     hand = queued()
     hand.call(0, 1)
     hand.send()
@@ -345,7 +345,7 @@ def test_a_waiter_that_is_cancelled_in_an_attempt_leaves() -> None:
 
 
 def test_a_winner_that_is_cancelled_releases() -> None:
-    """Its caller does not get the lease: the lock is released, and its line goes on."""
+    """The lock is released, since its caller does not get the lease; the next of the line asks."""
     lines = Lines()
     hand, behind = queued(lines), acquires(lines)
     hand.call(0, 1)
@@ -366,7 +366,7 @@ def test_the_next_of_the_line_asks_when_the_first_leaves() -> None:
 
 
 def test_a_waiter_of_a_line_that_gives_up_makes_one_attempt() -> None:
-    """It has asked no node before, so its error tells what the nodes say."""
+    """The attempt asks all nodes, so that the error has their votes."""
     lines = Lines()
     queued(lines)
     behind = acquires(lines, timeout=0.1)
@@ -412,7 +412,7 @@ def test_a_release_hands_the_lock_on() -> None:
 
 
 def test_a_waiter_with_an_open_request_leaves_too() -> None:
-    """Its request may reach a node after the exchange, and would queue the place again."""
+    """The open request may reach a node after the exchange, and would queue the place again."""
     hand = queued()
     hand.times_out()
     hand.send()
@@ -452,7 +452,7 @@ def test_a_waiter_that_left_during_the_exchange_gets_nothing() -> None:
 
 
 def test_a_cancelled_exchange_releases_both() -> None:
-    """The caller of release is interrupted: nothing stays, and the waiter goes on."""
+    """The caller of release is interrupted: nothing stays, and the waiter keeps waiting."""
     lines = Lines()
     hand = queued(lines)
     releaser = releases(lines)
@@ -484,7 +484,7 @@ def test_a_lease_that_comes_with_a_won_attempt_is_released() -> None:
 
 
 def test_a_node_that_got_no_exchange_gets_a_release() -> None:
-    """It may hold the old token: nothing else would release it there."""
+    """The node may hold the old token: nothing else would release it there."""
     lines = Lines()
     queued(lines)
     releaser = releases(lines)
