@@ -61,7 +61,7 @@ while (ours or queues and not holder) and not reserved do
   elseif heard > 0 then
     reserved = not redis.pcall('SET', KEYS[1], 'quorlock:next:' .. first[1], 'PX', ms).err
     if not reserved then
-      -- No memory. It has been called, and finds the key absent.
+      -- It has been called, and finds the key absent.
       break
     end
   elseif first[1] == place then

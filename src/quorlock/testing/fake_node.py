@@ -153,7 +153,8 @@ class FakeNode:
         queue = FakeQueue(self, key, at)
         if place:
             queue.remove(place)
-        if marker_ms and (kept_out := self._kept_out(marker_ms, at)) is not None:
+        refusal = self._refusal(has_written=bool(place))
+        if marker_ms and (kept_out := self._kept_out(marker_ms, refusal, at)) is not None:
             return kept_out
         entry = self.alive(key, at)
         if entry is not None and entry.value is None:
@@ -167,7 +168,7 @@ class FakeNode:
         if not isinstance(fence, int):
             return fence
         sets = entry is None or holder != token
-        if (sets or fence) and (refusal := self._refusal()):
+        if (sets or fence) and refusal:
             first = _SETS_LOCK if sets else _SETS_COUNTER
             return in_script(refusal, scripts.ACQUIRE, first)
         if sets:
@@ -177,7 +178,7 @@ class FakeNode:
         more = [len(queue.places), int(replaced)] if place or instead else []
         return [1, at * 1_000, fence, *more]
 
-    def _kept_out(self, marker_ms: int, at: int) -> Reply:
+    def _kept_out(self, marker_ms: int, refusal: Error | None, at: int) -> Reply:
         """Return the script's reply if the marker is too recent; None if it is old enough."""
         entry = self.alive(MARKER, at)
         if entry is not None and entry.value is None:
@@ -187,7 +188,7 @@ class FakeNode:
         is_own = found is not None and followed_by(found[1]) == self.followed
         since = int(found[2]) if found and is_own else None
         if since is None or since > at:
-            if refusal := self._refusal():
+            if refusal:
                 return in_script(refusal, scripts.ACQUIRE, _SETS_MARKER)
             owner = self.run_id.encode() + self.followed
             self.keys[MARKER] = Entry(b"%b:%d" % (owner, at), None)
@@ -231,9 +232,12 @@ class FakeNode:
         self.expire_at(COUNTER + key, Entry(b"%d" % fence, None), at + DAY_MS, at)
         return [1, at * 1_000, fence]
 
-    def _refusal(self) -> Error | None:
-        """Return the error of a write that needs memory; None if it is allowed."""
-        return READ_ONLY if self.read_only else FULL if self.full else None
+    def _refusal(self, *, has_written: bool = False) -> Error | None:
+        """Return the error of a write that needs memory; None if it is allowed.
+
+        has_written: it is in a script that has written something, which may go on.
+        """
+        return READ_ONLY if self.read_only else FULL if self.full and not has_written else None
 
     def release(
         self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = JOIN
@@ -347,16 +351,17 @@ class FakeNode:
         else:
             self.keys.pop(key, None)
 
-    def set_value(self, key: bytes, value: bytes, until: int) -> None:
+    def set_value(self, key: bytes, value: bytes, until: int, at: int) -> None:
         """Set a string that expires."""
-        self.keys[key] = Entry(value, until)
+        self.expire_at(key, Entry(value, None), until, at)
 
     def set_places(self, key: bytes, places: Places, at: int, keep_ms: int = 0) -> None:
         """Set the members of a sorted set, and for keep_ms > 0 its time to live."""
         entry = self.alive(key, at) or Entry(None, None)
         if places:
-            until = at + keep_ms if keep_ms else entry.until
-            self.keys[key] = entry._replace(places=places, until=until)
+            self.keys[key] = entry._replace(places=places)
+            if keep_ms:
+                self.expire_at(key, self.keys[key], at + keep_ms, at)
         elif entry.places:
             self.keys.pop(key, None)
 

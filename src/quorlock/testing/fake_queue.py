@@ -1,7 +1,8 @@
 """The queue of one lock on a node in memory, as scripts/release.lua and acquire.lua use it.
 
 No error of the queue (another type, a replica, no memory) reaches the caller: as in the scripts, it
-counts as an empty queue that takes no place.
+counts as an empty queue that takes no place.  A script that has written something may go on after
+the memory is full, so a place can be removed and the lock reserved then.
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ class FakeQueue:
             found = _PLACE.fullmatch(first)
             if found and node.publish(channel_of(found[1]), first + b" " + self._lock_key):
                 ms = int(found[2])
-                if node.full or not 0 < ms <= _INT64_MAX - self._at:
+                if not 0 < ms <= _INT64_MAX - self._at:
                     return False, is_deaf
-                node.set_value(self._lock_key, RESERVED + first, self._at + ms)
+                node.set_value(self._lock_key, RESERVED + first, self._at + ms, self._at)
                 return True, is_deaf
             is_deaf = is_deaf or first == own
         return False, is_deaf

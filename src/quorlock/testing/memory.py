@@ -427,7 +427,8 @@ class _Connection:
             return _encoded(_NO_REQUEST)
         if not words:
             return b""
-        self._pushed = pushed = []
+        pushed: list[Push] = []
+        self._pushed = pushed
         reply = self.session.execute(words, _at_ms())
         self._pushed = None
         # After the reply, as Valkey does; Redis 7.0 sends them before it.

@@ -13,7 +13,7 @@ from quorlock import scripts
 from quorlock._core.commands import Command, IssueFence, ScriptedAcquire
 from quorlock._protocol.encoding import COUNTER, MARKER, SCRIPTS, encode_eval
 from quorlock.testing.servers import Server, ServerReplyError, Servers
-from tests.servers.scripts.test_scripts import BINARY
+from tests.servers.scripts.test_scripts import BINARY, header_of
 
 KEY, TOKEN, OTHER = b"resource", b"0123456789abcdef", b"fedcba9876543210"
 SIDE = COUNTER + KEY
@@ -286,7 +286,7 @@ def test_another_type_is_an_error_for_raise_too(node: Server, key: bytes) -> Non
 
 @pytest.mark.parametrize("script", [scripts.ACQUIRE, scripts.RAISE])
 def test_a_header_names_every_return_value(script: scripts.Script) -> None:
-    head = script.text.decode().split("\nlocal")[0]
+    head = header_of(script)
     for word in ("KEYS[1] lock key", "KEYS[2] fence counter", "returns {what, TIME in us, number}"):
         assert word in head
     returned = {int(n) for n in re.findall(r"return \{ (-?\d+),", script.text.decode())}

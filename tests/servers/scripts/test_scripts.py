@@ -226,12 +226,17 @@ def test_names_and_tokens_are_bytes(node: Server, binary: bytes) -> None:
     assert node.keys() == []
 
 
+def header_of(script: Script) -> str:
+    """Return the comment at the beginning of its file; the text that is sent has none."""
+    (name,) = [name for name in vars(scripts) if getattr(scripts, name) is script]
+    lines = Path(scripts.__file__).with_name(f"{name.lower()}.lua").read_text().splitlines()
+    return "\n".join(takewhile(lambda line: line.startswith("--"), lines))
+
+
 @each
 def test_a_header_names_every_return_value(script: Script, arguments: object) -> None:
     """KEYS, returns and errors are said before the first statement."""
-    (name,) = [name for name in vars(scripts) if getattr(scripts, name) is script]
-    lines = Path(scripts.__file__).with_name(f"{name.lower()}.lua").read_text().splitlines()
-    text = " ".join(takewhile(lambda line: line.startswith("--"), lines))
+    text = header_of(script)
     assert "KEYS[1] lock key" in text
     assert "returns" in text
     assert "errors  WRONGTYPE" in text

@@ -77,7 +77,7 @@ def test_a_restart_from_disk_brings_back_what_was_saved(node: FakeNode) -> None:
     assert node.ask(Acquire(later, OTHER, 100), NOW + 1) == OK
     node.restart("second", memory="saved")
     assert holder(node, NOW + 2) == TOKEN
-    assert node.ask(Inspect(later), NOW + 2) == [None, -2]
+    assert node.ask(Inspect(later), NOW + 2) == [None, -2, 0]
 
 
 def test_a_restart_from_disk_twice_brings_back_the_same(node: FakeNode) -> None:
@@ -143,7 +143,7 @@ def test_eviction_takes_one_key_whatever_its_ttl(node: FakeNode) -> None:
     node.evict(KEY)
     node.evict(b"absent")
     assert holder(node) is None
-    assert node.ask(Inspect(other), NOW) == [OTHER, 10_000]
+    assert node.ask(Inspect(other), NOW) == [OTHER, 10_000, 0]
     assert node.ask(Extend(KEY, TOKEN, 100), NOW) == -1
     assert node.ask(Release(KEY, TOKEN), NOW) == -2
 

@@ -21,6 +21,7 @@ import pytest
 
 from quorlock import scripts
 from quorlock._core.commands import (
+    LEAVE,
     Acquire,
     Command,
     Extend,
@@ -29,9 +30,11 @@ from quorlock._core.commands import (
     Release,
     ScriptedAcquire,
 )
+from quorlock._core.places import RESERVED
 from quorlock._protocol.encoding import COUNTER, encode
 from quorlock.testing.fake_commands import COMMANDS, ClientSession
 from quorlock.testing.fake_node import DAY_MS, FULL, OK, Entry, Error, FakeNode, Reply, Status
+from quorlock.testing.fake_queue import Places
 from quorlock.testing.servers import Servers, find_binary
 from tests.harness.support.resp import pack
 from tests.servers.testing.twins import (
@@ -141,8 +144,8 @@ def as_command(words: Words, node: FakeNode) -> Command | None:
             return Acquire(key, token, int(ttl))
         case (b"EVALSHA", sha, *_) if sha not in node.known:
             return None
-        case (b"EVALSHA", scripts.RELEASE.sha, b"1", key, token):
-            return Release(key, token)
+        case (b"EVALSHA", scripts.RELEASE.sha, b"1", key, token, *queue):
+            return Release(key, token, *queue[:1], *map(int, queue[1:]))
         case (b"EVALSHA", scripts.EXTEND.sha, b"1", key, token, ttl) if is_ttl(ttl):
             return Extend(key, token, int(ttl))
         case (b"EVALSHA", scripts.INSPECT.sha, b"1", key):
@@ -153,8 +156,8 @@ def as_command(words: Words, node: FakeNode) -> Command | None:
 
 def as_fencing(words: Words) -> Command | None:
     match words:
-        case (b"EVALSHA", scripts.ACQUIRE.sha, b"3", key, _, _, token, ttl, grid, marker):
-            return ScriptedAcquire(key, token, int(ttl), int(grid), int(marker))
+        case (b"EVALSHA", scripts.ACQUIRE.sha, b"3", key, _, _, token, ttl, grid, marker, *queue):
+            return ScriptedAcquire(key, token, int(ttl), int(grid), int(marker), *queue)
         case (b"EVALSHA", scripts.RAISE.sha, b"2", key, _, token, fence, ahead):
             return IssueFence(key, token, int(fence), int(ahead))
         case _:
@@ -275,28 +278,36 @@ class ExpiresLate(Twin):
 
 
 class ReleasesAnothers(Twin):
-    def release(self, key: bytes, token: bytes | None, at: int) -> Reply:
+    def release(
+        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+    ) -> Reply:
         entry = self.alive(key, at)
-        return super().release(key, entry.value if entry else token, at)
+        return super().release(key, entry.value if entry else token, at, place, action)
 
 
 class ReleasesNothing(Twin):
-    def release(self, key: bytes, token: bytes | None, at: int) -> Reply:
-        entry, reply = self.keys.get(key), super().release(key, token, at)
+    def release(
+        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+    ) -> Reply:
+        entry, reply = self.keys.get(key), super().release(key, token, at, place, action)
         if reply == -3 and entry:
             self.keys[key] = entry
         return reply
 
 
 class ReleaseHidesTheTtl(Twin):
-    def release(self, key: bytes, token: bytes | None, at: int) -> Reply:
-        reply = super().release(key, token, at)
+    def release(
+        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+    ) -> Reply:
+        reply = super().release(key, token, at, place, action)
         return 0 if type(reply) is int and reply > 0 else reply
 
 
 class ReleasesOtherTypes(Twin):
-    def release(self, key: bytes, token: bytes | None, at: int) -> Reply:
-        reply = super().release(key, token, at)
+    def release(
+        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+    ) -> Reply:
+        reply = super().release(key, token, at, place, action)
         return -2 if isinstance(reply, Error) and reply.startswith("WRONGTYPE") else reply
 
 
@@ -332,9 +343,11 @@ class ExpireOfZeroLingers(Twin):
 
 
 class ReplicaReleases(Twin):
-    def release(self, key: bytes, token: bytes | None, at: int) -> Reply:
+    def release(
+        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+    ) -> Reply:
         was, self.read_only = self.read_only, False
-        reply = super().release(key, token, at)
+        reply = super().release(key, token, at, place, action)
         self.read_only = was
         return reply
 
@@ -382,7 +395,7 @@ class InspectIsOffByOne(Twin):
     def inspect(self, key: bytes, at: int) -> Reply:
         reply = super().inspect(key, at)
         if isinstance(reply, list) and isinstance(reply[1], int) and reply[1] > 0:
-            return [reply[0], reply[1] - 1]
+            return [reply[0], reply[1] - 1, *reply[2:]]
         return reply
 
 
@@ -465,7 +478,49 @@ class StatusIsAString(ClientSession):
         return bytes(reply) if isinstance(reply, Status) else reply
 
 
+class HearsTheDead(Twin):
+    def publish(self, channel: bytes, message: bytes) -> int:
+        return super().publish(channel, message) or 1
+
+
+class CallsNothing(Twin):
+    def publish(self, channel: bytes, message: bytes) -> int:
+        return len(self.subscribers.get(channel, ()))
+
+
+class ForgetsTheQueue(Twin):
+    def set_places(self, key: bytes, places: Places, at: int, keep_ms: int = 0) -> None:
+        super().set_places(key, places[:1], at, keep_ms)
+
+
+class QueuesForEver(Twin):
+    def set_places(self, key: bytes, places: Places, at: int, keep_ms: int = 0) -> None:
+        super().set_places(key, places, at)
+
+
+class ExchangesNothing(Twin):
+    def acquire(self, command: ScriptedAcquire, at: int) -> Reply:
+        return super().acquire(command._replace(instead=b"?"), at)
+
+
+class GrantsNoReservation(Twin):
+    def acquire(self, command: ScriptedAcquire, at: int) -> Reply:
+        return super().acquire(command._replace(place=b"?"), at)
+
+
+class LeavesTheReservation(Twin):
+    def release(
+        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+    ) -> Reply:
+        before, reply = self.keys.get(key), super().release(key, token, at, place, action)
+        if action == LEAVE and before and before.value == RESERVED + place:
+            self.keys[key] = before
+        return reply
+
+
 NODES: list[type[Twin]] = [
+    *(HearsTheDead, CallsNothing, ForgetsTheQueue, QueuesForEver),
+    *(ExchangesNothing, GrantsNoReservation, LeavesTheReservation),
     *(ExpiresEarly, ExpiresLate, ExpireOfZeroLingers, InspectIsOffByOne),
     *(ReleasesAnothers, ReleasesNothing, ReleaseHidesTheTtl, ReleasesOtherTypes),
     *(ExtendShortens, ExtendCreates, ExtendsAnothers, ExtendsByOneMore),
@@ -699,6 +754,8 @@ def test_another_script_is_refused_in_plain_words() -> None:
         (release, b"2", b"a", b"token"),
         (acquire, b"3", b"a", b"b", b"c", b"token", b"9", b"0", b"0"),
         (scripts.EXTEND.text, b"1", b"a", b"token", b"1.5"),
+        (release, b"1", b"a", b"token", b"", b"0"),
+        (release, b"1", b"a", b"token", b"place", b"x"),
         (scripts.GUARD.text, b"1", b"a", b"run_id"),
     ):
         reply = ClientSession(FakeNode()).execute((b"EVAL", *words), 1)

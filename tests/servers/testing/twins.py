@@ -19,9 +19,11 @@ from random import Random
 from typing import Any, NamedTuple
 
 from quorlock import scripts
+from quorlock._core.places import QUEUE, RESERVED, channel_of
 from quorlock._protocol.encoding import COUNTER, MARKER
 from quorlock.testing.fake_commands import ClientSession, Text
 from quorlock.testing.fake_node import Entry, Error, FakeNode, Reply, Status
+from quorlock.testing.fake_waiting import Push
 from quorlock.testing.servers import Server
 from tests.harness.support.resp import pack
 
@@ -60,12 +62,16 @@ Step = Ask | Wait | Watch | Turn
 
 
 class Exchange(NamedTuple):
-    """A command with the real reply, carried out at one of these ms of the server's clock."""
+    """A command with the real reply, carried out at one of these ms of the server's clock.
+
+    heard: the messages that came with it, on channels with subscribers.
+    """
 
     words: Words
     first: int
     last: int
     reply: Any
+    heard: tuple[Any, ...] = ()
 
 
 Transcript = list[Exchange | Turn]
@@ -122,7 +128,10 @@ def content() -> list[Step]:
     """All that a node holds, with its value and remaining life."""
     asked = [(name, key) for key in (*KEYS, b"") for name in (b"GET", b"PTTL")]
     sides = [(name, COUNTER + key) for key in KEYS for name in (b"GET", b"PTTL")]
-    return [Ask(words) for words in ((b"KEYS", b"*"), *asked, *sides, (b"EXISTS", MARKER))]
+    queues = [(b"PTTL", QUEUE + key) for key in KEYS]
+    queues += [(b"ZRANGE", QUEUE + key, b"0", b"-1", b"WITHSCORES") for key in KEYS]
+    all_words = ((b"KEYS", b"*"), *asked, *sides, *queues, (b"EXISTS", MARKER))
+    return [Ask(words) for words in all_words]
 
 
 def _step(rng: Random) -> list[Step]:
@@ -139,7 +148,7 @@ def _step(rng: Random) -> list[Step]:
 def _watched(rng: Random, key: bytes) -> Words:
     plain: list[Words] = [(name, key) for name in (b"GET", b"PTTL", b"EXISTS")]
     acquire = (b"SET", key, rng.choice(TOKENS), b"NX", b"PX", rng.choice(SHORT))
-    scripted = (*(_script(rng, s, key) for s in SCRIPTS), _fencing(rng, key))
+    scripted = (*(_script(rng, s, key) for s in SCRIPTS), _fencing(rng, key), _queue(rng, key))
     return rng.choice([*plain, acquire, *scripted])
 
 
@@ -181,10 +190,63 @@ def _fencing(rng: Random, key: bytes) -> Words:
         keys = (*keys, MARKER)
         grid, marker = rng.choice((b"0", b"1", b"7", b"1000")), rng.choice((b"0", b"0", *SHORT))
         numbers = (rng.choice((*SHORT, *LONG)), grid, marker)
+        numbers += rng.choice(((), *((place, b"") for place in PLACES), *EXCHANGES))
     said = (b"%d" % len(keys), *keys, token, *numbers)
     if rng.random() < 0.5:
         return (b"EVAL", script.text, *said)
     return (b"EVALSHA", script.sha, *said)
+
+
+INBOXES = (b"00000000000000a1", b"00000000000000b2")
+# The third is of an inbox that never listens, the rest cannot be called.
+PLACES = (
+    *(INBOXES[0] + rest for rest in (b":1:30", b":2:4", b":3:5000")),
+    *(INBOXES[1] + rest for rest in (b":1:9", b":2:2000", b":3:0", b":4:9223372036854775807")),
+    *(b"00000000000000c3:1:50", b"00000000000000A1:1:30", b"a1:1:30 ", b"junk", b"::"),
+)
+EXCHANGES = tuple(
+    (place, token) for place in (PLACES[0], b"") for token in (*TOKENS[:3], b"") if place or token
+)
+TICKETS = (*[b"0"] * 6, *(b"-1", b"-1", b"1", b"2", b"3", b"7", b"-2", b"-3", b"-9"))
+
+
+def _queue(rng: Random, key: bytes) -> Words:
+    """Draw a release with a place: to join, to look, to leave, a correction."""
+    token = rng.choice((*TOKENS[:2], b"", b""))
+    place = rng.choice((*PLACES[:2] * 6, *PLACES))
+    said = (b"1", key, token, place, rng.choice(TICKETS))
+    if rng.random() < 0.5:
+        return (b"EVAL", scripts.RELEASE.text, *said)
+    return (b"EVALSHA", scripts.RELEASE.sha, *said)
+
+
+def _reserve(rng: Random, key: bytes) -> Words:
+    return (b"SET", key, RESERVED + rng.choice(PLACES[:2]), b"PX", rng.choice((b"5", b"5000")))
+
+
+def _listen(rng: Random, key: bytes) -> Words:
+    channel = channel_of(rng.choice(INBOXES))
+    names = (b"SUBSCRIBE", b"SUBSCRIBE", b"SUBSCRIBE", b"UNSUBSCRIBE")
+    published = (b"PUBLISH", channel, rng.choice(TOKENS[:4]))
+    return rng.choice([*((name, channel) for name in names), published])
+
+
+def _queue_key(rng: Random, key: bytes) -> Words:
+    """Draw what others may do to a queue."""
+    queue, place = QUEUE + key, rng.choice(PLACES)
+    score = rng.choice((b"0", b"1", b"5", b"7.5", b"-3", b"inf", b"9007199254740993", b"x"))
+    return rng.choice(
+        (
+            (b"ZADD", queue, score, place),
+            (b"ZREM", queue, place),
+            (b"ZCARD", queue),
+            (b"ZRANGE", queue, b"0", b"-1", b"WITHSCORES"),
+            (b"DEL", queue),
+            (b"RPUSH", queue, b"x"),
+            (b"SET", queue, b"x"),
+            (b"ZADD", key, b"1", b"x"),
+        )
+    )
 
 
 def _side_keys(rng: Random, key: bytes) -> Words:
@@ -232,6 +294,7 @@ def _mangled(rng: Random, words: Words) -> Words:
 # The twin knows scripts in no other form than quorlock's, fewer options of these than the servers,
 # and two of INFO's sections.
 UNMANGLED = (b"HELLO", b"EVAL", b"EVALSHA", b"INFO", b"PING", b"FLUSHALL", b"KEYS")
+UNMANGLED += (b"SUBSCRIBE", b"UNSUBSCRIBE", b"PUBLISH", b"ZADD", b"ZREM", b"ZCARD", b"ZRANGE")
 
 
 def _set(rng: Random, key: bytes) -> Words:
@@ -288,6 +351,10 @@ WEIGHED: tuple[tuple[int, Maker], ...] = (
     (3, lambda rng, key: (b"SET", key, rng.choice(MARKERS))),
     (6, _guard),
     (16, _fencing),
+    (24, _queue),
+    (8, _reserve),
+    (8, _listen),
+    (6, _queue_key),
     (8, _side_keys),
     (8, _set),
     (6, lambda rng, key: (b"SET", key, rng.choice(TOKENS[:2]))),  # a lock that does not expire
@@ -326,14 +393,25 @@ class Real:
 
     def talk(self, *packet: Words) -> list[Any]:
         """Send commands together and await their replies."""
+        return [reply for reply, _ in self.talk_and_hear(*packet)]
+
+    def talk_and_hear(self, *packet: Words) -> list[tuple[Any, list[Any]]]:
+        """Send commands together; await their replies, and messages before each of them."""
         self.socket.sendall(b"".join(pack(*words) for words in packet))
-        return [read(self.file) for _ in packet]
+        replies: list[tuple[Any, list[Any]]] = []
+        for _ in packet:
+            heard: list[Any] = []
+            while isinstance(reply := read(self.file), Push) and reply[0] == b"message":
+                heard.append(reply)
+            replies.append((reply, heard))
+        return replies
 
     def play(self, steps: Sequence[Step]) -> Transcript:
         """Play a sequence from the state of a new node."""
         # A replica for a moment: whatever it was before, it has followed another from now on.
         self.talk(TURNS["replica"], TURNS["master"], (b"CONFIG", b"SET", b"maxmemory", b"0"))
         self.talk((b"HELLO", b"3"), (b"FLUSHALL",), (b"SCRIPT", b"FLUSH"))
+        self.talk(*((b"UNSUBSCRIBE", channel_of(inbox)) for inbox in INBOXES))
         written: Transcript = []
         packet: list[Words] = []
         for step in steps:
@@ -361,12 +439,20 @@ class Real:
         if not packet:
             return []
         bracketed = [word for words in packet for word in ((b"TIME",), words)]
-        replies = self.talk(*bracketed, (b"TIME",))
-        instants = [int(s) * 1000 + int(us) // 1000 for s, us in replies[::2]]
+        replies = self.talk_and_hear(*bracketed, (b"TIME",))
+        instants = [int(s) * 1000 + int(us) // 1000 for (s, us), _ in replies[::2]]
+        # Redis 7.0 sends messages to itself before the reply, Valkey after it.
+        heard = [
+            (*own, *after)
+            for (_, own), (_, after) in zip(replies[1::2], replies[2::2], strict=True)
+        ]
         # Sorted: the machine's clock may be set back in between.
         between = [sorted(pair) for pair in pairwise(instants)]
-        exchange = zip(packet, between, replies[1::2], strict=True)
-        return [Exchange(words, first, last, reply) for words, (first, last), reply in exchange]
+        exchange = zip(packet, between, replies[1::2], heard, strict=True)
+        return [
+            Exchange(words, first, last, reply, messages)
+            for words, (first, last), (reply, _), messages in exchange
+        ]
 
 
 TURNS: dict[str, Words] = {
@@ -399,6 +485,8 @@ _READERS: dict[bytes, Callable[[bytes, Any], Any]] = {
     b"$": _data,
     b"=": lambda size, file: Text(_data(size, file).removeprefix(b"txt:")),
     b"*": lambda count, file: [read(file) for _ in range(int(count))],
+    b">": lambda count, file: Push(read(file) for _ in range(int(count))),
+    b",": lambda number, _: float(number),
     b"%": lambda count, file: {read(file): read(file) for _ in range(int(count))},
 }
 
@@ -459,7 +547,11 @@ class Course:
         node._saved, node.followed = old.node._saved, old.node.followed
         if isinstance(node, Twin) and isinstance(old.node, Twin):
             node.seen = old.node.seen
-        return Course(type(old)(node), self.at)
+        session = type(old)(node)
+        for channel in old.channels:
+            node.subscribe(channel, session.hear)
+        session.channels = list(old.channels)
+        return Course(session, self.at)
 
     def turn(self, into: str) -> None:
         node = self.session.node
@@ -481,6 +573,7 @@ class Course:
             frozenset(node.keys.items()),
             frozenset(node.known),
             node.followed,
+            tuple(self.session.channels),
             self.at,
         )
 
@@ -495,7 +588,9 @@ class Disagreement(NamedTuple):
     def __str__(self) -> str:
         said = [f"    twin at {at}: {reply!r}" for at, reply in self.twin.items()]
         words = shown(self.exchange.words)
-        return "\n".join([f"  {words}", f"    real:  {self.exchange.reply!r}", *said])
+        return "\n".join(
+            [f"  {words}", f"    real:  {self.exchange.reply!r} {self.exchange.heard or ''}", *said]
+        )
 
 
 def compare(
@@ -516,9 +611,11 @@ def compare(
         following: dict[object, Course] = {}
         said: dict[int, Any] = {}
         for course, at, late in instants(courses, exchange, old=old):
+            heard: list[Push] = []
+            course.session.on_push = heard.append
             reply = answer(course, exchange.words, at, late)
-            said[at] = reply
-            if same(reply, real):
+            said[at] = (reply, *heard) if heard else reply
+            if same(reply, real) and heard == list(exchange.heard):
                 following[course.facts() if exchange.first < exchange.last else id(course)] = course
         if not following:
             return Disagreement(place, exchange, said)
@@ -561,6 +658,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+CLOCKED = tuple(word for script in FENCING for word in (script.text, script.sha))
 # Redis 7.0 in the words of Valkey 9.
 TONGUE = {
     **{
@@ -577,8 +675,12 @@ def comparable(words: Words, reply: Any) -> Any:
     reply = without_ids(reply)
     if isinstance(reply, Error):
         return in_valkeys_words(reply)
-    if words[0].upper() in (b"EVAL", b"EVALSHA") and isinstance(reply, list) and len(reply) == 3:
-        return [reply[0], reply[2]]  # its clock may be of the ms before, on servers before 7.2
+    if (
+        words[0].upper() in (b"EVAL", b"EVALSHA")
+        and words[1] in CLOCKED
+        and isinstance(reply, list)
+    ):
+        return [reply[0], *reply[2:]]  # its clock may be of the ms before, on servers before 7.2
     essence = _ESSENCES.get(words[0].upper())
     return essence(reply) if essence else reply
 
