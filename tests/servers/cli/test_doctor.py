@@ -289,6 +289,9 @@ def test_tls_that_checks_nothing_or_fails(nodes: Servers, two: list[str]) -> Non
 RIGHTS = "~app:* ~quorlock:* +info +set +get +del +pttl +pexpire +eval +evalsha +time"
 
 
+CALLING = "+subscribe +publish +zadd +zpopmin +zrange +zrank +zrem +zcard &quorlock:inbox:*"
+
+
 def lowly(server: Any, rights: str) -> Node:
     server.execute("ACL", "SETUSER", "lowly", "reset", "on", ">pass-word", *rights.split())
     server.execute("ACL", "SETUSER", "default", "-@all", "+ping", "resetpass", ">other")
@@ -312,10 +315,24 @@ def test_every_right_that_is_missing(two: list[str], word: str) -> None:
 def test_a_user_with_no_more_than_he_needs(two: list[str]) -> None:
     """Checks without a permission are reported, and are no errors."""
     with Servers(1, options=("--appendonly", "yes", "--appendfsync", "always")) as (server,):
-        node = lowly(server, RIGHTS)
+        node = lowly(server, f"{RIGHTS} {CALLING}")
         assert names(examine([*two, node], prefix="app:"), "error", "warning", "unknown") == set()
         found = examine([*two, replace(node, durable=True)], prefix="app:")
     assert "refuses CONFIG GET appendfsync" in only(found, "unknown", "persistence").found
+
+
+@pytest.mark.parametrize("word", CALLING.split())
+def test_every_right_to_call_waiters_that_is_missing(two: list[str], word: str) -> None:
+    """The lock works, and the order of its waiters is at risk; the fix names the rights."""
+    rights = [right for right in CALLING.split() if right != word]
+    with Servers(1) as (server,):
+        node = lowly(server, " ".join([RIGHTS, *rights]))
+        finding = only(examine([*two, node], prefix="app:"), "warning", "waiting")
+        settings = {"prefix": "app:", "waiting": "poll"}
+        assert names(examine([*two, node], **settings), "error", "warning", "unknown") == set()
+    assert finding.found.startswith(f"1 of 3 nodes cannot call waiters ({server.path}: NOPERM ")
+    assert finding.found.endswith("; the others do it, as long as they are up")
+    assert finding.fix.startswith(f"grant {CALLING} (")
 
 
 def test_the_report_and_its_status(bare_shell: Shell, nodes: Servers, tmp_path: Path) -> None:

@@ -106,6 +106,22 @@ def test_missing_rights_are_reported_and_no_node_is_blamed() -> None:
     assert worst(found) == "ok"
 
 
+def test_too_few_nodes_that_can_call_waiters() -> None:
+    """Fewer than a quorum: waiters poll. A node that is unfit anyway is not reported twice."""
+    old = {"hello": "ERR unknown command 'HELLO'"}
+    unable = [node(number, unqueued=old) for number in (1, 2)]
+    (finding,) = bad(*unable, node(3))
+    assert (finding.level, finding.check, finding.node) == ("warning", "waiting", "")
+    assert finding.found == (
+        "2 of 3 nodes cannot call waiters (n1:6379, n2:6379: ERR unknown command 'HELLO');"
+        " waiters poll, and get the lock in no order"
+    )
+    assert finding.fix == "Redis 6 or newer, or Valkey; or give waiting='poll'"
+    assert bad(*unable, node(3), waiting="poll") == []
+    unfit = node(1, unqueued=old, refused={"set": "READONLY"})
+    assert [f.check for f in bad(unfit, TWO, node(3))] == ["commands"]
+
+
 def test_when_no_node_may_be_asked_only_that_is_reported() -> None:
     """Then the uptime of a quorum is unknown, and no quarantine is reported."""
     mute = [n._replace(info=None, readings=[], other_run_id="") for n in (ONE, TWO, node(3))]

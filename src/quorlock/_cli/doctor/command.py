@@ -24,7 +24,7 @@ def command(source: Source, *, as_json: bool, strict: bool, wait: float | None) 
     """Check whether your nodes are ready for locks: findings, reasons and fixes.
 
     A check that needs a missing permission is reported as not done. Writes only keys named
-    PREFIXquorlock-doctor:... and quorlock:doctor:..., and removes them.
+    PREFIXquorlock-doctor:..., quorlock:doctor:... and quorlock:queue:..., and removes them.
     docs/reference/doctor.md describes every check. Exit status: 1 if there is an error.
     """
     from quorlock._cli.doctor.findings import findings, worst

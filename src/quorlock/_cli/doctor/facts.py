@@ -78,6 +78,7 @@ class NodeFacts(NamedTuple):
     info: Mapping[str, str] | None = None  # INFO's fields; None: not permitted
     config: Mapping[str, str] = {}  # the settings that CONFIG GET returned
     refused: Mapping[str, str] = {}  # the commands that quorlock needs, with the node's errors
+    unqueued: Mapping[str, str] = {}  # the commands that queues need, with the node's errors
     tracking: bool | None = None  # it knows CLIENT TRACKING; None: not permitted
     open_to_all: bool = False  # it replies to clients without a login
     other_run_id: str = ""  # the run_id on a second connection
@@ -123,6 +124,7 @@ class Facts(NamedTuple):
     max_ttl: float = 30.0
     drift_factor: float = 0.01
     restart_guard: str | None = "uptime"
+    waiting: str = "auto"
 
     @property
     def n(self) -> int:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from quorlock._cli.doctor.facts import Facts, NodeFacts
 
+_CALLING = "+subscribe +publish +zadd +zpopmin +zrange +zrank +zrem +zcard &quorlock:inbox:*"
 _PATIENCE = "wait; restart nodes one at a time, max_ttl apart"
 _APART_MAX = 1.0  # seconds: NTP keeps servers within milliseconds
 
@@ -127,6 +128,31 @@ def _clocks(facts: Facts) -> list[Result]:
     return [ok(f"clocks are within {_APART_MAX:g} s of each other")]
 
 
+def _waiting(facts: Facts) -> list[Result]:
+    """Check whether nodes can queue waiters and call them; unfit ones are reported already."""
+    if not facts.reached:
+        return []
+    if facts.waiting == "poll":
+        return [ok("clients poll (waiting='poll')")]
+    unable = [node for node in facts.reached if node.unqueued and not node.refused]
+    if not unable:
+        return [ok("all nodes can queue waiters and call them")]
+    refusals = dict.fromkeys(text for node in unable for text in node.unqueued.values())
+    is_forbidden = any("NOPERM" in text for text in refusals)
+    able = facts.n - len(unable)
+    effect = (
+        "waiters poll, and get the lock in no order"
+        if able < facts.quorum
+        else "the others do it, as long as they are up"
+    )
+    found = f"{len(unable)} of {facts.n} nodes cannot call waiters ({_names(unable)}: "
+    found += f"{next(iter(refusals))}); {effect}"
+    fix = (
+        f"grant {_CALLING} (docs/how-to/acl.md)" if is_forbidden else "Redis 6 or newer, or Valkey"
+    )
+    return [warning(found, f"{fix}; or give waiting='poll'")]
+
+
 def _grouped(facts: Facts, key: Callable[[NodeFacts], str]) -> dict[str, list[NodeFacts]]:
     """Group the nodes that could be asked by a property; nodes without a value are left out."""
     groups: defaultdict[str, list[NodeFacts]] = defaultdict(list)
@@ -152,6 +178,11 @@ CHECKS: tuple[Check, ...] = (
     *_REST,
     Check("hosts", "Nodes that share a machine fail together.", _hosts),
     Check("zones", "Nodes that share a zone fail together.", _zones),
+    Check(
+        "waiting",
+        "Waiters that no node calls try again at random times, and the order is lost.",
+        _waiting,
+    ),
     Check("uptime", "A restarted node may have forgotten locks, so it casts no vote.", _uptime),
     Check("clocks", "Fences and the marker guard go by the nodes' clocks.", _clocks),
 )

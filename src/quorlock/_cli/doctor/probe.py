@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 from quorlock import now
 from quorlock._cli.background import run_all
 from quorlock._cli.doctor.facts import ClockReading, Facts, NodeFacts, clock_rate
+from quorlock._core.places import INBOX_DIGITS, QUEUE, channel_of, place_of
+from quorlock._core.time import NS_PER_MS
 from quorlock._drivers.diagnostics import DiagnosticConnection, ErrorReply, NoAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from quorlock import Node
     from quorlock._cli.config import FileSettings
@@ -56,6 +58,7 @@ def find_out(settings: FileSettings) -> Facts:
         max_ttl=settings.seconds("max_ttl"),
         drift_factor=settings.argument("drift_factor"),
         restart_guard=settings.argument("restart_guard"),
+        waiting=settings.argument("waiting"),
     )
 
 
@@ -97,6 +100,7 @@ def _ask(
     info = _info(connection, connection.ask(b"INFO"))
     config = _config(connection)
     refused |= _try_out(connection, prefix)
+    unqueued = _try_queue(node, prefix, seconds)
     tracking = _tracking(connection)
     side_keys = [
         _text(connection.ask(b"GET", b"quorlock:" + name)) for name in (b"born-empty", b"guard")
@@ -110,6 +114,7 @@ def _ask(
         info=info,
         config=config,
         refused=refused,
+        unqueued=unqueued,
         tracking=tracking,
         open_to_all=_lets_all_in(node, seconds),
         other_run_id=_second_look(node, seconds),
@@ -190,14 +195,43 @@ def _try_out(connection: DiagnosticConnection, prefix: bytes) -> dict[str, str]:
         "set quorlock:*": (b"SET", side_key, b"1", b"PX", _KEY_MS),
         "get quorlock:*": (b"GET", side_key),
     }
-    answers = {name: connection.ask(*words) for name, words in questions.items()}
+    refused = _refusals(connection, questions)
     connection.ask(b"DEL", side_key)
     # NOSCRIPT says that the EVAL before it was refused, which is reported already.
-    return {
-        name: str(text)
-        for name, text in answers.items()
-        if isinstance(text, ErrorReply) and not text.startswith("NOSCRIPT")
+    return {name: text for name, text in refused.items() if not text.startswith("NOSCRIPT")}
+
+
+def _try_queue(node: Node, prefix: bytes, seconds: float) -> dict[str, str]:
+    """Try every command by which nodes queue waiters and call them, and return the refusals.
+
+    Over a connection of its own, which can do nothing else once it has subscribed.
+    """
+    inbox = secrets.token_hex(INBOX_DIGITS // 2).encode()
+    channel, place = channel_of(inbox), place_of(inbox, 1, NS_PER_MS)
+    queue = QUEUE + prefix + b"quorlock-doctor:" + inbox
+    questions = {
+        "hello": (b"HELLO",),  # without an argument it changes nothing
+        "zadd": (b"ZADD", queue, b"NX", b"1", place),
+        "pexpire": (b"PEXPIRE", queue, _KEY_MS),
+        "zrange": (b"ZRANGE", queue, b"-1", b"-1", b"WITHSCORES"),
+        "zrank": (b"ZRANK", queue, place),
+        "zcard": (b"ZCARD", queue),
+        "zrem": (b"ZREM", queue, b"none"),
+        "zpopmin": (b"ZPOPMIN", queue),
+        "publish": (b"PUBLISH", channel, place),
+        "subscribe": (b"SUBSCRIBE", channel),
     }
+    with DiagnosticConnection(node, seconds) as connection:
+        if node.db:
+            connection.ask(b"SELECT", b"%d" % node.db)
+        return _refusals(connection, questions)
+
+
+def _refusals(
+    connection: DiagnosticConnection, questions: Mapping[str, tuple[bytes, ...]]
+) -> dict[str, str]:
+    answers = {name: connection.ask(*words) for name, words in questions.items()}
+    return {name: str(text) for name, text in answers.items() if isinstance(text, ErrorReply)}
 
 
 def _tracking(connection: DiagnosticConnection) -> bool | None:
