@@ -19,6 +19,9 @@ class NodeStatus(NamedTuple):
         latency: seconds that its last reply took; None before the first.
         version: the server's version; "" while unknown.
         code: what is wrong, for programs; None while it is up.
+        queues: whether the node can call waiters (docs/explanation/waiting.md); True until one has
+            asked in vain.
+        queues_why: why it cannot; "" while it can.
     """
 
     address: str
@@ -27,6 +30,8 @@ class NodeStatus(NamedTuple):
     latency: float | None
     version: str
     code: VoteCode | None = None
+    queues: bool = True
+    queues_why: str = ""
 
 
 class FailureReason(Enum):

@@ -69,6 +69,11 @@ class ServerConnection(Protocol):
         """The time of the latest reply from its server."""
         ...
 
+    @property
+    def listen_error(self) -> str:
+        """Why its server does not send the calls of waiters; "" if it does, or was not asked."""
+        ...
+
     def is_closed_by_peer(self) -> bool:
         """Return whether the server has closed the connection. Safe from any thread."""
         ...
@@ -196,6 +201,17 @@ class NodeState:
         return self.server_info.run_id if self.server_info else ""
 
     @property
+    def listen_error(self) -> str:
+        """Why the node cannot call waiters, as far as known; "" if it can."""
+        if self.server_info is not None and not self.server_info.resp3:
+            return "it does not speak RESP3"
+        try:
+            errors = [connection.listen_error for connection in self._connections]
+        except RuntimeError:  # another thread has just added a connection
+            return ""
+        return next(filter(None, errors), "")
+
+    @property
     def max_silence(self) -> Duration:
         """The time for which a node with pending requests may keep silent."""
         return 2 * self.policy.node_timeout
@@ -312,6 +328,8 @@ class NodeState:
             latency=None if self.latency is None else to_seconds(self.latency),
             version=self.server_info.version if self.server_info else "",
             code=answer.code if answer else None,
+            queues=not (listen_error := self.listen_error),
+            queues_why=listen_error,
         )
 
 

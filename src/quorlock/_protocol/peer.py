@@ -84,6 +84,11 @@ class Peer:
         """The time of the latest reply from its server."""
         return self.pipeline.replied_at
 
+    @property
+    def listen_error(self) -> str:
+        """Why the server does not send the calls of waiters; "" if it does, or was not asked."""
+        return self.pipeline.listen_error
+
     def has_pending_acquire(self, token: bytes) -> bool:
         """Return whether the acquire with this token has no reply yet. Safe from any thread."""
         return self.pipeline.has_pending_acquire(token)

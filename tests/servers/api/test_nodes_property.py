@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import quorlock
-from quorlock import VoteCode
+from quorlock import AcquireTimeout, VoteCode
 from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, raises
@@ -93,3 +93,36 @@ async def test_a_password_is_nowhere(face: Face) -> None:
             assert not any(status.up for status in redlock.nodes)
         assert "hunter" not in shown
         assert "secret" not in shown
+
+
+async def test_nodes_that_cannot_call_waiters(face: Face) -> None:
+    """A waiter that asked in vain shows it; the nodes are up, and the lock is handed over."""
+    with Servers(3) as servers:
+        for server in servers[:2]:
+            rights = ("+@all", "-subscribe", "~*", "&*")
+            server.execute("ACL", "SETUSER", "mute", "reset", "on", ">secret", *rights)
+        urls = [
+            f"unix://{'mute:secret@' * (server in servers[:2])}{server.path}" for server in servers
+        ]
+        async with face.redlock(urls, **SETTINGS) as redlock:
+            assert all(status.queues for status in redlock.nodes), "not known"
+            lease = await redlock.lock("a").acquire()
+            await raises(AcquireTimeout, redlock.lock("a").acquire(timeout=0.3))
+            assert [status.queues for status in redlock.nodes] == [False, False, True]
+            for status in redlock.nodes[:2]:
+                assert (status.up, status.why) == (True, "")
+                assert "NOPERM" in status.queues_why
+            assert redlock.nodes[2].queues_why == ""
+            await lease.release()
+            async with redlock.lock("a", timeout=5):
+                pass
+
+
+async def test_waiters_that_poll_ask_no_node_to_call(face: Face, nodes: Servers) -> None:
+    """No node is subscribed to, and no queue is left."""
+    async with face.redlock(nodes.urls, **SETTINGS, waiting="poll") as redlock:
+        async with redlock.lock("a"):
+            await raises(AcquireTimeout, redlock.lock("a").acquire(timeout=0.3))
+        for node in nodes:
+            assert node.execute("PUBSUB", "CHANNELS", "quorlock:*") == []
+            assert node.execute("EXISTS", "quorlock:queue:a") == 0
