@@ -48,7 +48,19 @@ def release(
     """
     line = None if lines is None else lines.get(key)
     if line is None:
-        return (yield from redlock.release(key, token, target, policy))
+        return redlock.release(key, token, target, policy)
+    return _release_in_line(key, token, target, policy, entropy, line, at)
+
+
+def _release_in_line(
+    key: bytes,
+    token: bytes,
+    target: Target | None,
+    policy: Policy,
+    entropy: Entropy,
+    line: Line,
+    at: Instant,
+) -> Flow[ReleaseResult]:
     handed_on = None
     try:
         member = None if target is None else line.take_next(at)
@@ -76,7 +88,7 @@ def _hand_on(
 
     Returns:
         The tally, the end of the nodes' time to reply, and the instant of the verdict; None if the
-        round did not win, or the waiter is gone.  Then the old token is still to be released.
+        round did not win.  Then the old token is still to be released.
     """
     request, new = member.request, entropy.token()
     sent: SentRound | None = None
@@ -110,8 +122,10 @@ def _hand_on(
             line.on_exchanged(decided_at, others_wait=others_wait)
             answers = tally.final_answers()
             lease = Acquired(key, new, request.ttl_ms, valid_until, answers, sent_round, fence)
-            if member.give(lease):
-                return tally, until, decided_at
+            if not member.give(lease):
+                yield Send(Release(key, new), sent_round.target)  # it has just left
+                line.on_released(decided_at)
+            return tally, until, decided_at
         yield Send(Release(key, new), sent_round.target)
     except BaseException as error:
         if member.is_open:
