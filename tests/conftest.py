@@ -120,7 +120,7 @@ def checked_transitions(monkeypatch: pytest.MonkeyPatch) -> set[tuple[FlowState,
     from quorlock._drivers.aio.flow_state import TRANSITIONS
     from quorlock._drivers.aio.flow_task import FlowTask
 
-    slot: Any = FlowTask.__dict__["state"]
+    slot: Any = FlowTask.state
     made: set[tuple[FlowState, FlowState]] = set()
 
     def enter(task: FlowTask[Any], state: FlowState) -> None:

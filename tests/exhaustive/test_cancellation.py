@@ -116,6 +116,7 @@ class Scene:
     make: Callable[[], Redlock]
     held_by_another: bool = False
     redlock: Redlock = field(init=False)
+    other: Redlock | None = None  # a client with connections of its own
     faults: list[str] = field(default_factory=list)
 
     async def begin(self, *, warm: bool) -> None:
@@ -198,6 +199,33 @@ async def expiring_block(scene: Scene) -> None:
         await asyncio.sleep(5)
 
 
+async def wait_in_line(scene: Scene) -> None:
+    """Another task of the same Redlock holds the lock, and hands it on."""
+    await wait_for_release_by(scene.redlock, scene)
+
+
+async def wait_in_queues(scene: Scene) -> None:
+    """A client with other connections holds the lock, and the nodes pass it on."""
+    assert scene.other is not None
+    await wait_for_release_by(scene.other, scene)
+
+
+async def wait_for_release_by(holder: Redlock, scene: Scene) -> None:
+    """Acquire while another caller holds the lock for a moment."""
+    first = await holder.lock(RESOURCE, timeout=2.0).acquire()
+
+    async def hold() -> None:
+        await asyncio.sleep(0.004)
+        await first.release()
+
+    holding = asyncio.create_task(hold())
+    try:
+        second = await scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+        await second.release()
+    finally:
+        await holding
+
+
 # All await points of `acquire` are in `block` and `acquire_and_release`, too. test_warm cancels it
 # without them.
 WANTING = [acquire, try_acquire, block] if THOROUGH else [try_acquire, block]
@@ -254,6 +282,19 @@ def test_warm(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, None]])
     run(every_point(act, Scene(list(nodes), maker(nodes.urls, **short))))
 
 
+@pytest.mark.parametrize("act", [wait_in_line, wait_in_queues])
+def test_waiting(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
+    """Neither a key nor a place in a queue is left, and the next one gets the lock."""
+
+    async def main() -> None:
+        scene = Scene(list(nodes), maker(nodes.urls))
+        async with maker(nodes.urls)() as scene.other:
+            await every_point(act, scene)
+
+    run(main())
+    assert not [key for node in nodes for key in node.execute("KEYS", "quorlock:queue:*")]
+
+
 @pytest.mark.parametrize("act", [*WANTING, acquire_and_release])
 def test_cold(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     """The first call of a Redlock is cancelled while it connects."""
@@ -268,7 +309,7 @@ def test_contended(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, No
     run(every_point(act, scene, stride=5))
 
 
-@pytest.mark.parametrize("act", [*WANTING, acquire_and_release])
+@pytest.mark.parametrize("act", [*WANTING, acquire_and_release, wait_in_line])
 @pytest.mark.parametrize("state", ["hung", "hung and cold"])
 def test_one_node_hung(
     nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, None]], state: str
@@ -321,7 +362,7 @@ def test_quorum_dead(
     run(main())
 
 
-@pytest.mark.parametrize("act", [*WANTING, acquire_and_release])
+@pytest.mark.parametrize("act", [*WANTING, acquire_and_release, wait_in_line])
 def test_slow_replies(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     """Every node's answers come at another time: the cancellation falls between them."""
 

@@ -50,6 +50,10 @@ TABLE = {
     "servers/api/test_restart_guard.py"
     "::test_a_node_that_keeps_out_does_not_count_for_extensions": "slow",
     "servers/api/test_secrets.py::test_a_lease_that_is_lost": "slow",
+    "servers/api/test_waiting_tasks.py::test_a_crowd_of_tasks": "slow",
+    "servers/api/test_waiting_tasks.py::test_processes_take_turns": "slow",
+    "servers/api/test_waiting_tasks.py::test_processes_that_lose_connections": "slow",
+    "servers/api/test_waiting_tasks.py::test_processes_with_a_stopped_node": "slow",
     "servers/cli/run": "slow",
     "servers/cli/test_background.py": "slow",
     "servers/cli/test_exit_status.py": "slow",

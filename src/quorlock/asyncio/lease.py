@@ -11,6 +11,7 @@ from quorlock._api.lease_state import LeaseState, Released
 from quorlock._api.misuse import AsyncioObject
 from quorlock._api.session import Session
 from quorlock._api.ticket import Ticket, ticket_of
+from quorlock._core import handing_on
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
 from quorlock._core.effects import Flow
@@ -168,11 +169,17 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
             if not session.end(lease_state):
                 return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
             lease_state.stop_renewal()
-            asked_at = now()
-            flow = flows.release(
-                lease_state.key, lease_state.token, lease_state.target, session.policy
+            asked_at, here = now(), session.driver.loop_driver()
+            flow = handing_on.release(
+                lease_state.key,
+                lease_state.token,
+                lease_state.target,
+                session.policy,
+                session.entropy,
+                here.lines,
+                asked_at,
             )
-            released = await session.driver.run(flow)
+            released = await session.driver.run(flow, here)
         except asyncio.CancelledError:
             raise  # the cancelled flow has sent its release
         except BaseException:

@@ -19,7 +19,7 @@ from quorlock._api.session import Session
 from quorlock._core import acquiring
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
-from quorlock._core.effects import StopEvent
+from quorlock._core.request import StopEvent
 from quorlock._drivers.aio.driver import Driver
 from quorlock.asyncio.lease import Lease, drop, enter_block, exit_block
 from quorlock.asyncio.loss_watcher import OnLost, checked_on_lost
@@ -74,8 +74,11 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         """
         session = self._session
         stop = self._stop if stop is None else checked_stop(stop)
-        flow = acquiring.acquire(self._request(timeout, stop), session.policy, session.entropy)
-        return await session.driver.run_and_claim(flow, self._lease)
+        here = session.driver.loop_driver()
+        flow = acquiring.acquire(
+            self._request(timeout, stop), session.policy, session.entropy, here.lines
+        )
+        return await session.driver.run_and_claim(flow, self._lease, here)
 
     async def try_acquire(self) -> Lease | None:
         """Make one attempt: return a Lease, or None if another client holds the lock.

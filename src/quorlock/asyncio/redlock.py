@@ -19,8 +19,7 @@ from quorlock._api.session import Session, token_bytes
 from quorlock._api.ticket import Ticket
 from quorlock._core import redlock as flows
 from quorlock._core.config import Policy, Seconds
-from quorlock._core.effects import StopEvent
-from quorlock._core.request import AcquireRequest
+from quorlock._core.request import AcquireRequest, StopEvent
 from quorlock._core.results import Extended, ExtendFailed, is_unreachable
 from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.loop_driver import LoopDriver

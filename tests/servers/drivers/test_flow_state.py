@@ -1,14 +1,15 @@
 """The states of a flow task: every transition in the table happens, and no other."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from quorlock._core.commands import Acquire
-from quorlock._core.effects import Flow, Receive, Send, Sleep
+from quorlock._core.effects import Flow, Receive, Send, Sleep, Wait
+from quorlock._core.member import Member
+from quorlock._core.request import AcquireRequest
 from quorlock._core.time import NS_PER_MS, NS_PER_S, Instant
 from quorlock._drivers.aio import admission
 from quorlock._drivers.aio.driver import Driver
@@ -29,6 +30,12 @@ def acquire(deadline: Instant) -> Flow[None]:
 def sleep(duration: int) -> Flow[None]:
     """One sleep."""
     yield Sleep(now() + duration)
+
+
+def wait(until: Instant) -> Flow[None]:
+    """One wait for news that never come."""
+    request = AcquireRequest("key", b"key", 1000, now(), None)
+    yield Wait(until, None, Member(request))
 
 
 def on_memory_nodes(scene: Callable[[Driver], Coroutine[Any, Any, None]]) -> None:
@@ -56,16 +63,16 @@ def test_every_transition(
         late, third = start(acquire(now() + NS_PER_MS)), start(acquire(later))
         unwanted = start(acquire(later))
         resting, tired = start(sleep(NS_PER_MS)), start(sleep(10 * NS_PER_S))
+        waiting, left = start(wait(now() + NS_PER_MS)), start(wait(later))
         await asyncio.sleep(0)
-        for task in (first, unwanted, tired):
+        for task in (first, unwanted, tired, left):
             task.cancel()
-        await asyncio.gather(second, third, late, resting)
-        with contextlib.suppress(asyncio.CancelledError):
-            await tired
+        await asyncio.gather(second, third, late, resting, waiting)
+        await asyncio.gather(tired, left, return_exceptions=True)
         cancelled = start(acquire(later))
         await asyncio.sleep(0)
         cancelled.cancel()
-        ended = FlowTask(driver._loop_driver(), sleep(0))
+        ended = FlowTask(driver.loop_driver(), sleep(0))
         ended.begin()
         await ended.future
         ended.cancel()  # its caller did not get the outcome
@@ -81,7 +88,7 @@ def test_no_other_transition() -> None:
     """A flow that is done runs no more."""
 
     async def scene(driver: Driver) -> None:
-        task = FlowTask(driver._loop_driver(), sleep(NS_PER_S))
+        task = FlowTask(driver.loop_driver(), sleep(NS_PER_S))
         task.begin()
         assert task.state is SLEEPING
         task.cancel()

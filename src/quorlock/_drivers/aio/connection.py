@@ -35,6 +35,7 @@ _BUFFER_BYTES = 16_384
 LOOK_AGAIN = 0.001  # seconds, see `sync.connect`
 _LINES = (b"+", b"-", b":", b"_")  # replies of one line
 _NIL = b"$-1\r\n"
+_CALL = b">3\r\n$7\r\nmessage\r\n"  # and the channel, and the message
 
 
 class ConnectionOwner(Protocol):
@@ -45,6 +46,8 @@ class ConnectionOwner(Protocol):
     def on_change(self) -> None: ...  # the connection can join the shared pipeline again
 
     def on_lost(self, connection: AsyncConnection) -> None: ...  # it was admitted before
+
+    def on_call(self, connection: AsyncConnection, place: bytes, key: bytes) -> None: ...
 
     def on_end(self, connection: AsyncConnection) -> None: ...  # its transport has ended
 
@@ -129,6 +132,7 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         self._shared_pipeline = shared_pipeline
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._transport: asyncio.Transport | None = None
+        self._calls: list[tuple[bytes, bytes]] = []  # that were read, and not delivered yet
 
     @property
     def connected(self) -> bool:
@@ -174,6 +178,17 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         self.flush_to_private()
         self.write(self.pipeline.append(request, data))
         return True
+
+    def listen(self, inbox: bytes) -> bool:
+        """Hear the calls to this inbox; return whether the node can call, as far as known."""
+        pipeline = self.pipeline
+        if not (pipeline.is_listening or pipeline.listen_error or self.lost):
+            self.flush_to_private()
+            self.write(pipeline.subscribe(inbox, self._note_call, now()))
+        return pipeline.is_listening and not self.lost
+
+    def _note_call(self, place: bytes, key: bytes) -> None:
+        self._calls.append((place, key))  # delivered when the replies around it are read
 
     def write(self, data: bytes) -> None:
         """Send the bytes."""
@@ -298,6 +313,10 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
 
     def _parse(self, data: bytes, at: Instant) -> None:
         self.parse(data, at)
+        if self._calls:
+            calls, self._calls = self._calls, []
+            for place, key in calls:
+                self._owner.on_call(self, place, key)
         pipeline = self.pipeline
         if pipeline.outgoing:
             self.write(b"")
@@ -336,7 +355,20 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
 
 
 def _end_of_line(data: bytes, start: int) -> int:
-    """Return where the reply at `start` ends; 0 if it is not one whole line."""
+    """Return where the reply at `start` ends; 0 if it is not one whole line, or a whole call."""
+    if data.startswith(_CALL, start):
+        return _end_of_call(data, start + len(_CALL))
     if data[start : start + 1] in _LINES or data.startswith(_NIL, start):
         return data.find(b"\r\n", start) + 2 if b"\r\n" in data[start:] else 0
     return 0
+
+
+def _end_of_call(data: bytes, start: int) -> int:
+    """Return where the two strings at `start` end; 0 if not all of them has come."""
+    for _ in range(2):
+        head = data.find(b"\r\n", start) + 2
+        digits = data[start + 1 : head]
+        if head < 2 or not digits.strip().isdigit():  # noqa: PLR2004
+            return 0
+        start = head + int(digits) + 2
+    return start if start <= len(data) else 0

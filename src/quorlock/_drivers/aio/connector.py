@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from quorlock._core.rounds import NodeReply
     from quorlock._core.time import Instant
     from quorlock._drivers.aio.batching import SharedPipeline
+    from quorlock._drivers.aio.places import Places
     from quorlock._drivers.node_state import NodeState
     from quorlock._drivers.node_states import NodeStates
     from quorlock._protocol.pipeline import InvalidationCallback
@@ -54,6 +55,7 @@ class AsyncConnector:
         policy: Policy,
         on_change: Callable[[], None],
         shared_pipeline: SharedPipeline,
+        places: Places,
         on_interrupt: Callable[[BaseException], bool],
     ) -> None:
         self.node_state = node_state
@@ -64,6 +66,7 @@ class AsyncConnector:
         self.on_change = on_change
         self.on_interrupt = on_interrupt  # called if an exception interrupted our own code
         self._shared_pipeline = shared_pipeline
+        self._places = places
         self._task: asyncio.Task[None] | None = None
         self._connections: set[AsyncConnection] = set()
         self._closed = False
@@ -176,6 +179,7 @@ class AsyncConnector:
             self._awaited.answer_all(now())
         else:
             self.connection = connection
+            self._places.on_connected(connection)  # before a release may call one of them
             self._send_due()  # pending releases come first on a new connection (rule 3)
         self.on_change()
 
@@ -239,12 +243,16 @@ class AsyncConnector:
         return context(self.node_state.node.tls)
 
     def on_lost(self, connection: AsyncConnection) -> None:
-        """Replace a connection, unless a newer one has; pending releases need one."""
+        """Replace a connection, unless a newer one has; releases and calls need one."""
         if connection is self.connection:
             self.connection = None
             self.on_change()
-        if len(self.node_state.pending_releases):
+        if len(self.node_state.pending_releases) or self._places.in_use:
             self.wake()
+
+    def on_call(self, connection: AsyncConnection, place: bytes, key: bytes) -> None:
+        """Deliver a call that the node has made."""
+        self._places.on_call(connection, place, key, connection.replied_at)
 
     def on_end(self, connection: AsyncConnection) -> None:
         """Drop a connection whose transport has ended."""

@@ -51,16 +51,18 @@ class Driver:
         self._loop_drivers: dict[asyncio.AbstractEventLoop, LoopDriver] = {}
         self._latest: LoopDriver | None = None
 
-    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
-        """Run the flow to its end."""
-        return self.run_and_claim(flow, _itself)
+    def run(self, flow: Flow[T], here: LoopDriver | None = None) -> Coroutine[Any, Any, T]:
+        """Run the flow to its end. here: `loop_driver()`, if the caller has it already."""
+        return self.run_and_claim(flow, _itself, here)
 
-    async def run_and_claim(self, flow: Flow[T], claim: Callable[[T], R]) -> R:
+    async def run_and_claim(
+        self, flow: Flow[T], claim: Callable[[T], R], here: LoopDriver | None = None
+    ) -> R:
         """Run the flow to its end, and make the caller's result (a lease) from its outcome.
 
         If the caller is cancelled before that, the flow releases the lock.
         """
-        task = FlowTask(self._loop_driver(), flow)
+        task = FlowTask(here or self.loop_driver(), flow)
         try:
             task.begin()
             result = claim(await task.future)
@@ -73,7 +75,7 @@ class Driver:
 
     def watch(self, callback: InvalidationCallback) -> None:
         """Report invalidations in this loop, from its next extension on."""
-        self._loop_driver().watch(callback)
+        self.loop_driver().watch(callback)
 
     def statuses(self) -> tuple[NodeStatus, ...]:
         """Return the state of every node as this process knows it; nothing is sent."""
@@ -125,7 +127,8 @@ class Driver:
                 )
                 return
 
-    def _loop_driver(self) -> LoopDriver:
+    def loop_driver(self) -> LoopDriver:
+        """Return the running loop's part of the driver, made if there is none."""
         loop = asyncio.get_running_loop()
         loop_driver = self._latest
         if loop_driver is not None and loop_driver.loop is loop and not loop_driver.closing:

@@ -6,6 +6,7 @@ QUEUED      the flow gets a slot, or the deadline of its acquire
 CONNECTING  connections are ready or none is expected, or the deadline of its send
 RECEIVING   a reply that decides, or the deadline of the replies
 SLEEPING    the end of the sleep
+WAITING     a reply or a call, news of its member, or the deadline of the wait
 DONE        none: the flow ended, was cancelled, or has committed and gets no more replies
 
 A timer belongs to the state that set it.
@@ -24,18 +25,20 @@ class FlowState(Enum):
     CONNECTING = "connecting"
     RECEIVING = "receiving"
     SLEEPING = "sleeping"
+    WAITING = "waiting"
     DONE = "done"
 
 
 # Read for every reply (see _core/tally.py).
-RUNNING, QUEUED, CONNECTING, RECEIVING, SLEEPING, DONE = FlowState
+RUNNING, QUEUED, CONNECTING, RECEIVING, SLEEPING, WAITING, DONE = FlowState
 
 # A cancelled flow is done in any state, also if it has committed.
 TRANSITIONS: dict[FlowState, frozenset[FlowState]] = {
-    RUNNING: frozenset({QUEUED, CONNECTING, RECEIVING, SLEEPING, DONE}),
+    RUNNING: frozenset({QUEUED, CONNECTING, RECEIVING, SLEEPING, WAITING, DONE}),
     QUEUED: frozenset({RUNNING, CONNECTING, DONE}),
     CONNECTING: frozenset({RUNNING, DONE}),
     RECEIVING: frozenset({RUNNING, DONE}),
     SLEEPING: frozenset({RUNNING, DONE}),
+    WAITING: frozenset({RUNNING, DONE}),
     DONE: frozenset({DONE}),
 }

@@ -1,91 +1,60 @@
 """One running flow in an event loop: a state, and one method for each event.
 
 A flow advances in the callbacks that deliver its replies. There is one future for each flow, and
-none for a node or a round. `flow_state` lists the states and their transitions.
+none for a node or a round. `flow_state` lists the states and their transitions, and `flow_end` has
+what ends a flow.
 """
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from quorlock._core.commands import ACQUIRES, Release
-from quorlock._core.effects import Commit, FlowCancelled, Receive, Send, SendBatch, Sleep, Timeout
+from quorlock._core.commands import ACQUIRES, Release, ScriptedAcquire
+from quorlock._core.effects import (
+    Commit,
+    Enlist,
+    Receive,
+    Send,
+    SendBatch,
+    Sleep,
+    Timeout,
+    Wait,
+)
 from quorlock._core.rounds import replied
 from quorlock._core.tally import PENDING
 from quorlock._core.time import FOR_EVER
 from quorlock._core.votes import GRANTED
+from quorlock._drivers.aio.flow_end import EndingFlow
 from quorlock._drivers.aio.flow_state import (
     CONNECTING,
-    DONE,
     QUEUED,
     RECEIVING,
     RUNNING,
     SLEEPING,
+    WAITING,
     FlowState,
 )
-from quorlock._drivers.aio.loop_driver import LoopDriver, is_passed_on
 from quorlock._drivers.clock import now, sleep_seconds
-from quorlock._drivers.node_state import CLOSED, CLOSED_MEANWHILE, CROWDED
+from quorlock._drivers.node_state import CLOSED, CROWDED
 from quorlock._drivers.wait import is_stopped, next_look
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from quorlock._core.effects import Effect, Flow, StopEvent
+    from quorlock._core.commands import Command
+    from quorlock._core.effects import Effect
+    from quorlock._core.request import StopEvent
     from quorlock._core.rounds import NodeReply, SentRound
     from quorlock._core.time import Instant
 
 T = TypeVar("T")
+Waiting: TypeAlias = "Send | SendBatch | Enlist"  # the effects that wait for connections
 
 
-class FlowTask(Generic[T]):
+class FlowTask(EndingFlow[T]):
     """One running flow: its inbox, and its caller's future."""
 
-    __slots__ = (
-        "_flow",
-        "_has_caller_waiting",
-        "_has_slot",
-        "_loop_driver",
-        "_stop",
-        "_tally",
-        "_timer",
-        "_timer_until",
-        "_unsent",
-        "future",
-        "inbox",
-        "last_sent_at",
-        "reply_deadline",
-        "round",
-        "shared_number",
-        "state",
-    )
-
-    _stop: StopEvent | None  # ends the wait of the timer; not set before the first timer
-
-    def __init__(self, loop_driver: LoopDriver, flow: Flow[T]) -> None:
-        self.state = RUNNING
-        self.round = 0
-        self.last_sent_at: Instant = 0  # the last send that the flow knows of
-        self.reply_deadline: Instant = FOR_EVER  # the deadline of its nodes' replies
-        self.shared_number = -1  # of its last round in the shared pipeline
-        self.inbox: list[NodeReply] = []
-        self.future: asyncio.Future[T] = loop_driver.loop.create_future()
-        self._loop_driver = loop_driver
-        self._flow = flow
-        self._has_caller_waiting = False  # it wants a lock or a reply; it is no mere release
-        self._has_slot = False  # it may acquire now
-        self._unsent: Any = None  # QUEUED, CONNECTING: the Send or SendBatch that waits
-        self._tally: Any = None  # a Tally, or (renewal) several: counts replies that do not decide
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_until: Instant = 0
-
-    @property
-    def over(self) -> bool:
-        """Return whether it reads no more replies."""
-        return self.state is DONE
+    __slots__ = ()
 
     def begin(self) -> None:
         """Run the flow to its first wait."""
@@ -98,11 +67,14 @@ class FlowTask(Generic[T]):
 
     def deliver(self, reply: NodeReply) -> None:
         """Receive one reply from a connection."""
-        if self.state is not RECEIVING:
+        if self.state is RECEIVING:
+            if self._tally is None or self._tally.count(reply) is not PENDING:
+                self.state = RUNNING
+                self._run(reply)
+        elif self.state is WAITING:
+            self._end_wait(reply)
+        else:
             self.inbox.append(reply)
-        elif self._tally is None or self._tally.count(reply) is not PENDING:
-            self.state = RUNNING
-            self._run(reply)
 
     def deliver_quorum(self, nodes: int, last: int, at: Instant) -> None:
         """Receive a quorum from the shared pipeline: these nodes granted the flow's last round."""
@@ -111,52 +83,6 @@ class FlowTask(Generic[T]):
             self.state = RUNNING
             tally.count_grants(self.round, nodes)
             self._run(replied((self.round, last, GRANTED, at)))
-
-    def fail_closed(self) -> None:
-        """End a waiting acquire with an error as the loop driver ends; a release continues."""
-        if self._has_caller_waiting and not self.future.done():
-            self.cancel()
-            self.future.set_exception(QuorlockError(CLOSED_MEANWHILE))
-
-    def cancel(self) -> None:
-        """Cancel the flow, so that it releases the lock: the caller is gone, or gets an error.
-
-        This holds also if there is an outcome already: the caller did not get it.
-        """
-        self._finish()
-        self.detach()
-        with contextlib.suppress(StopIteration, FlowCancelled):
-            self._finish_sends(self._flow, self._flow.throw(FlowCancelled()))
-
-    def interrupt(self, error: BaseException) -> None:
-        """Cancel the flow, and end it with an exception that was raised in our own code.
-
-        If there is an outcome, nothing changes: its caller is about to have the lease.
-        """
-        if self.future.done():
-            return
-        self.cancel()
-        if is_passed_on(error):
-            self.future.set_exception(error)
-            self.future.exception()  # marked as retrieved: its caller may be gone
-        else:
-            self.future.cancel()
-
-    def detach(self) -> None:
-        """Deregister the flow, whose caller has the outcome: closing need not wait for it."""
-        self._loop_driver.tasks.discard(self)
-
-    def run_detached(self, flow: Flow[None]) -> None:
-        """Send the flow's commands without waiting for replies."""
-        self.state = DONE
-        with contextlib.suppress(StopIteration):
-            self._finish_sends(flow, next(flow))
-
-    def _finish_sends(self, flow: Flow[Any], effect: Effect) -> None:
-        # If no byte of an acquire was sent, there is no key to release.
-        while type(effect) is Send and (self.round or not self._has_caller_waiting):
-            effect = flow.send(self._loop_driver.send(effect, self))
-        flow.close()
 
     def _run(self, value: Any) -> None:
         """Perform the flow's effects until it has to wait or ends."""
@@ -172,27 +98,36 @@ class FlowTask(Generic[T]):
                     value = self._ask(effect)
                     if value is None:
                         return
-                elif not isinstance(effect, SendBatch) or not (value := self._ask_all(effect)):
-                    self._suspend(effect)
-                    return
+                else:
+                    value = self._perform(effect)
+                    if value is None:
+                        return
         except StopIteration as stop:
             self._succeed(stop.value)
         except QuorlockError as error:
             self._fail(error)
 
-    def _suspend(self, effect: Effect) -> None:
-        """Handle an effect after which the flow waits for a callback, or ends."""
-        if isinstance(effect, Sleep):
+    def _perform(self, effect: Effect) -> Any:
+        """Perform a less frequent effect; return None if the flow waits for a callback, or ends."""
+        if isinstance(effect, Commit):
+            self._succeed(effect.granted)
+        elif isinstance(effect, Sleep):
             self._leave_slot()
             self.state = SLEEPING
             self.set_timer(*effect)
-        elif isinstance(effect, Commit):
-            self._succeed(effect.granted)
+        elif isinstance(effect, Wait):
+            return self._wait(effect)
+        elif isinstance(effect, Enlist):
+            return self._enlist(effect)
+        elif isinstance(effect, SendBatch):
+            return self._ask_all(effect)
+        return None
 
     def _ask(self, effect: Send) -> SentRound | None:
         """Send a round; return None if it has to wait, and a callback will continue the flow."""
         loop_driver, kind = self._loop_driver, type(effect.command)
-        if kind is not Release:
+        ends_lease = kind is Release or (kind is ScriptedAcquire and _is_exchange(effect.command))
+        if not ends_lease:
             if loop_driver.ending:
                 raise QuorlockError(CLOSED)
             self._has_caller_waiting = True
@@ -205,7 +140,7 @@ class FlowTask(Generic[T]):
         if not loop_driver.readiness.is_ready():
             self._connect(effect, effect.connect_until, effect.stop)
             return None
-        if kind is not Release:
+        if not ends_lease:
             loop_driver.node_states.raise_config_errors()
         return loop_driver.send(effect, self)
 
@@ -219,10 +154,64 @@ class FlowTask(Generic[T]):
         self._connect(effect, min([send.connect_until for send in effect.sends]))
         return None
 
+    def _enlist(self, effect: Enlist) -> bytes | None:
+        """Return a place in the queues; None if connections have to be made before."""
+        loop_driver = self._loop_driver
+        if loop_driver.ending:
+            raise QuorlockError(CLOSED)
+        self._has_caller_waiting = True
+        if loop_driver.readiness.is_ready():
+            return self._take_place()
+        self._connect(effect, effect.queue_until, effect.stop)
+        return None
+
+    def _take_place(self) -> bytes:
+        place = self._loop_driver.enlist(self)
+        if place:
+            self._places += (place,)
+        return place
+
+    def _wait(self, effect: Wait) -> Any:
+        """Return news or a reply if there is any; else wait, and return None."""
+        until, stop, member = effect
+        if self._loop_driver.ending:
+            raise QuorlockError(CLOSED)
+        self._has_caller_waiting = True
+        member.wake = self._on_wake  # before looking, as others may do it in any thread
+        if member.news:
+            return member.news.popleft()
+        if self.inbox:
+            return self.inbox.pop(0)
+        self._leave_slot()
+        self._loop_driver.shared_pipeline.fall_back(self.shared_number)
+        if self.inbox:  # replies that have come before
+            return self.inbox.pop(0)
+        self.state, self._member = WAITING, member
+        self.reply_deadline = FOR_EVER
+        self._stop_timer()
+        if until < FOR_EVER or stop is not None:
+            self.set_timer(until, stop)
+        return None
+
+    def _on_wake(self) -> None:
+        """Read the news soon: another flow has just told them, and is in the middle of a step."""
+        loop_driver = self._loop_driver
+        loop_driver.loop.call_soon(loop_driver.guarded, self._read_news)
+
+    def _read_news(self) -> None:
+        if self.state is WAITING and self._member.news:
+            self._end_wait(self._member.news.popleft())
+
+    def _end_wait(self, event: Any) -> None:
+        self._stop_timer()
+        self._timer_until = 0  # the next wait for replies registers its own deadline
+        self.state = RUNNING
+        self._run(event)
+
     def _hold(
         self,
         state: FlowState,
-        effect: Send | SendBatch,
+        effect: Waiting,
         until: Instant,
         stop: StopEvent | None = None,
     ) -> None:
@@ -232,18 +221,16 @@ class FlowTask(Generic[T]):
         if until < FOR_EVER or stop is not None:
             self.set_timer(until, stop)
 
-    def _connect(
-        self, effect: Send | SendBatch, until: Instant, stop: StopEvent | None = None
-    ) -> None:
+    def _connect(self, effect: Waiting, until: Instant, stop: StopEvent | None = None) -> None:
         """Send once: when connections are ready, none is expected, or at `until`."""
         self._hold(CONNECTING, effect, until, stop)
         self._loop_driver.readiness.when_ready(partial(self._connected, effect))
 
-    def _connected(self, effect: Send | SendBatch) -> None:
+    def _connected(self, effect: Waiting) -> None:
         if self.state is CONNECTING and self._unsent is effect:
             self._send(effect)
 
-    def _send(self, effect: Send | SendBatch) -> None:
+    def _send(self, effect: Waiting) -> None:
         """Send after a wait, whether or not there are connections."""
         self._stop_timer()
         self.state = RUNNING
@@ -252,12 +239,16 @@ class FlowTask(Generic[T]):
             self._run(loop_driver.send_all(effect, self))
             return
         try:
-            if type(effect.command) is not Release:
+            if isinstance(effect, Enlist) or not (
+                type(effect.command) is Release or _is_exchange(effect.command)
+            ):
                 loop_driver.node_states.raise_config_errors()
         except QuorlockError as error:
             self._fail(error)
         else:
-            self._run(loop_driver.send(effect, self))
+            self._run(
+                self._take_place() if isinstance(effect, Enlist) else loop_driver.send(effect, self)
+            )
 
     def admitted(self) -> bool:
         """Take a slot and send the queued acquire; return false if it is no longer wanted."""
@@ -270,28 +261,6 @@ class FlowTask(Generic[T]):
         else:
             self._connect(effect, FOR_EVER, effect.stop)
         return True
-
-    def _leave_slot(self) -> None:
-        if self._has_slot:
-            self._has_slot = False
-            self._loop_driver.admission.leave()
-
-    def _succeed(self, outcome: Any) -> None:
-        self._finish()
-        if not self.future.done():
-            self.future.set_result(outcome)
-
-    def _fail(self, error: BaseException) -> None:
-        self._finish()
-        self._flow.close()
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def _finish(self) -> None:
-        self.state = DONE
-        self._leave_slot()
-        if self._timer is not None:
-            self._stop_timer()
 
     def _wait_for_reply(self, wish: Receive) -> None:
         until, self._tally = wish
@@ -318,11 +287,6 @@ class FlowTask(Generic[T]):
             sleep_seconds(next_look(until, stop)), loop_driver.guarded, self._on_timer
         )
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def _on_timer(self) -> None:
         self._timer = None
         at = now()
@@ -332,6 +296,8 @@ class FlowTask(Generic[T]):
         elif self.state is RECEIVING:
             self.reply_deadline = self._timer_until
             self._loop_driver.deadlines.final_read_then_timeout([self], at)
+        elif self.state is WAITING:
+            self._end_wait(Timeout(at))
         elif self.state is CONNECTING:
             self._send(self._unsent)
         elif self.state is QUEUED:
@@ -340,3 +306,8 @@ class FlowTask(Generic[T]):
         elif self.state is SLEEPING:
             self.state = RUNNING
             self._run(at)
+
+
+def _is_exchange(command: Command) -> bool:
+    """Return whether it ends a lease; then it is sent as a release is, also in the end."""
+    return type(command) is ScriptedAcquire and command.instead != b""

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import Acquire, Extend, IssueFence, Release, ScriptedAcquire
+from quorlock._core.line import Lines
 from quorlock._core.pending_releases import relies_on_key
 from quorlock._core.rounds import SentRound, Target, replied, round_sent
 from quorlock._core.routing import HERE, Unsent, is_for_all, is_forbidden, route, unsent
@@ -21,6 +22,7 @@ from quorlock._drivers.aio.connector import AsyncConnector, timeout_answer
 from quorlock._drivers.aio.deadlines import Deadlines
 from quorlock._drivers.aio.flow_state import DONE
 from quorlock._drivers.aio.loops import call_in
+from quorlock._drivers.aio.places import Places
 from quorlock._drivers.clock import now
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import requested
@@ -55,6 +57,8 @@ class LoopDriver:
         self.closing = False  # no releases either
         self.tasks: set[RunningFlow] = set()  # flows whose callers have no outcome yet
         self.shared_pipeline = SharedPipeline(policy.quorum, self._flush)
+        self.places = Places(policy)
+        self.lines = Lines() if policy.waiting == "auto" else None
         self.connectors = tuple(
             AsyncConnector(
                 node_state,
@@ -62,6 +66,7 @@ class LoopDriver:
                 policy,
                 self._changed,
                 self.shared_pipeline,
+                self.places,
                 self.interrupted,
             )
             for node_state in node_states.all
@@ -223,6 +228,11 @@ class LoopDriver:
         for connector in self.connectors:
             task.inbox.append(replied((task.round, connector.node_state.index, answer, at)))
         return SentRound(task.round, at, at, 0)
+
+    def enlist(self, task: RunningFlow) -> bytes:
+        """Return a place in the queues of the nodes; b"" if too few of them can call."""
+        connections = [x.connection for x in self.connectors if x.connection is not None]
+        return self.places.enlist(task, connections)
 
     # --- interrupts --------------------------------------------------------------------------
 

@@ -1,0 +1,158 @@
+"""The end of a running flow: with an outcome, with an error, or because its caller is gone."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from quorlock._core.effects import FlowCancelled, Send
+from quorlock._core.time import FOR_EVER
+from quorlock._drivers.aio.flow_state import DONE, RUNNING, FlowState
+from quorlock._drivers.aio.loop_driver import LoopDriver, is_passed_on
+from quorlock._drivers.node_state import CLOSED_MEANWHILE
+from quorlock.errors import QuorlockError
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from quorlock._core.effects import Effect, Flow
+    from quorlock._core.member import Member
+    from quorlock._core.request import StopEvent
+    from quorlock._core.rounds import NodeReply
+    from quorlock._core.time import Instant
+    from quorlock._drivers.aio.abc import RunningFlow
+
+T = TypeVar("T")
+
+
+class EndingFlow(Generic[T]):
+    """A flow and its caller's future. `FlowTask` runs it."""
+
+    __slots__ = (
+        "_flow",
+        "_has_caller_waiting",
+        "_has_slot",
+        "_loop_driver",
+        "_member",
+        "_places",
+        "_stop",
+        "_tally",
+        "_timer",
+        "_timer_until",
+        "_unsent",
+        "future",
+        "inbox",
+        "last_sent_at",
+        "reply_deadline",
+        "round",
+        "shared_number",
+        "state",
+    )
+
+    _unsent: Any  # QUEUED, CONNECTING: the effect that waits
+    _member: Member  # WAITING: whose news it waits for
+    _stop: StopEvent | None  # ends the wait of the timer; not set before the first timer
+
+    def __init__(self, loop_driver: LoopDriver, flow: Flow[T]) -> None:
+        self.state: FlowState = RUNNING
+        self.round = 0
+        self.last_sent_at: Instant = 0  # the last send that the flow knows of
+        self.reply_deadline: Instant = FOR_EVER  # the deadline of its nodes' replies
+        self.shared_number = -1  # of its last round in the shared pipeline
+        self.inbox: list[NodeReply] = []
+        self.future: asyncio.Future[T] = loop_driver.loop.create_future()
+        self._loop_driver = loop_driver
+        self._flow = flow
+        self._has_caller_waiting = False  # it wants a lock or a reply; it is no mere release
+        self._has_slot = False  # it may acquire now
+        self._places: tuple[bytes, ...] = ()  # whose calls it gets
+        self._tally: Any = None  # a Tally, or (renewal) several: counts replies that do not decide
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_until: Instant = 0
+
+    @property
+    def over(self) -> bool:
+        """Return whether it reads no more replies."""
+        return self.state is DONE
+
+    def fail_closed(self) -> None:
+        """End a waiting acquire with an error as the loop driver ends; a release continues."""
+        if self._has_caller_waiting and not self.future.done():
+            self.cancel()
+            self.future.set_exception(QuorlockError(CLOSED_MEANWHILE))
+
+    def cancel(self) -> None:
+        """Cancel the flow, so that it releases the lock: the caller is gone, or gets an error.
+
+        This holds also if there is an outcome already: the caller did not get it.
+        """
+        self._finish()
+        self.detach()
+        with contextlib.suppress(StopIteration, FlowCancelled):
+            self._finish_sends(self._flow, self._flow.throw(FlowCancelled()))
+
+    def interrupt(self, error: BaseException) -> None:
+        """Cancel the flow, and end it with an exception that was raised in our own code.
+
+        If there is an outcome, nothing changes: its caller is about to have the lease.
+        """
+        if self.future.done():
+            return
+        self.cancel()
+        if is_passed_on(error):
+            self.future.set_exception(error)
+            self.future.exception()  # marked as retrieved: its caller may be gone
+        else:
+            self.future.cancel()
+
+    def detach(self) -> None:
+        """Deregister the flow, whose caller has the outcome: closing need not wait for it."""
+        self._loop_driver.tasks.discard(self)
+
+    def run_detached(self, flow: Flow[None]) -> None:
+        """Send the flow's commands without waiting for replies."""
+        self.state = DONE
+        with contextlib.suppress(StopIteration):
+            self._finish_sends(flow, next(flow))
+
+    def _finish_sends(self, flow: Flow[Any], effect: Effect) -> None:
+        task = cast("RunningFlow", self)  # which `FlowTask` makes of it
+        # If no byte of an acquire was sent, there is no key to release.  But it may have been given
+        # a lease, whose release follows the round of another flow.
+        while type(effect) is Send and (
+            self.round or not self._has_caller_waiting or effect.behind is not None
+        ):
+            effect = flow.send(self._loop_driver.send(effect, task))
+        flow.close()
+
+    def _succeed(self, outcome: Any) -> None:
+        self._finish()
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+    def _fail(self, error: BaseException) -> None:
+        self._finish()
+        with contextlib.suppress(StopIteration, FlowCancelled):  # ended already, as a rule
+            self._finish_sends(self._flow, self._flow.throw(FlowCancelled()))
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def _finish(self) -> None:
+        self.state = DONE
+        if self._has_slot:
+            self._leave_slot()
+        if self._timer is not None:
+            self._stop_timer()
+        if self._places:
+            self._loop_driver.places.remove(self._places)
+            self._places = ()
+
+    def _leave_slot(self) -> None:
+        if self._has_slot:
+            self._has_slot = False
+            self._loop_driver.admission.leave()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

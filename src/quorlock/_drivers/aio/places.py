@@ -1,0 +1,71 @@
+"""The places of an event loop's waiters in the queues of the nodes, and the calls for them.
+
+All flows of the loop share one inbox. Every connection subscribes to it once a flow needs it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from itertools import count
+from typing import TYPE_CHECKING
+
+from quorlock._core.commands import LEAVE, Release
+from quorlock._core.effects import CALL
+from quorlock._core.places import INBOX_DIGITS, place_of
+from quorlock._core.rounds import replied
+from quorlock._core.votes import GRANTED
+from quorlock._protocol.encoding import encode
+from quorlock._protocol.pipeline import NO_RECEIVER, PendingRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from quorlock._core.config import Policy
+    from quorlock._core.time import Instant
+    from quorlock._drivers.aio.abc import CallingConnection
+    from quorlock._protocol.pipeline import ReplyReceiver
+
+
+class Places:
+    """The places that flows of one event loop have, by name."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._inbox = b""
+        self._serials = count(1)
+        self._receivers: dict[bytes, ReplyReceiver] = {}
+
+    @property
+    def in_use(self) -> bool:
+        """Return whether a flow has a place."""
+        return bool(self._receivers)
+
+    def enlist(self, receiver: ReplyReceiver, connections: Iterable[CallingConnection]) -> bytes:
+        """Return a new place, whose calls the receiver gets; b"" if too few nodes can call."""
+        if not self._inbox:
+            self._inbox = secrets.token_hex(INBOX_DIGITS // 2).encode()
+        # All of them, not just a quorum.
+        if sum([each.listen(self._inbox) for each in connections]) < self._policy.quorum:
+            return b""
+        place = place_of(self._inbox, next(self._serials), 2 * self._policy.node_timeout)
+        self._receivers[place] = receiver
+        return place
+
+    def remove(self, places: Iterable[bytes]) -> None:
+        """Forget the places of a flow that has ended."""
+        for place in places:
+            self._receivers.pop(place, None)
+
+    def on_connected(self, connection: CallingConnection) -> None:
+        """Let a new connection hear the calls for the flows that wait already."""
+        if self.in_use:
+            connection.listen(self._inbox)
+
+    def on_call(self, connection: CallingConnection, place: bytes, key: bytes, at: Instant) -> None:
+        """Deliver a call to the flow; if that has ended, let the node call the next waiter."""
+        receiver = self._receivers.get(place)
+        if receiver is not None:
+            receiver.deliver(replied((CALL, connection.node_state.index, GRANTED, at)))
+        else:
+            leave = Release(key, b"", place, LEAVE)
+            connection.send(encode(leave), PendingRequest(leave, NO_RECEIVER, 0, at))
