@@ -83,7 +83,7 @@ class AsyncHandshake:
             elif handshake.server_info is None:
                 connection.write(handshake.to_send)
             else:
-                connection.begin(handshake.server_info.run_id)
+                connection.begin(handshake.server_info)
                 if not self.server_info.done():
                     self.server_info.set_result(handshake.server_info)
         except NodeRejected as unfit:
@@ -182,8 +182,7 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
     def listen(self, inbox: bytes) -> bool:
         """Hear the calls to this inbox; return whether the node can call, as far as known."""
         pipeline = self.pipeline
-        if not (pipeline.is_listening or pipeline.listen_error or self.lost):
-            self.flush_to_private()
+        if self.resp3 and not (pipeline.is_listening or pipeline.listen_error or self.lost):
             self.write(pipeline.subscribe(inbox, self._note_call, now()))
         return pipeline.is_listening and not self.lost
 
@@ -285,10 +284,10 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
     def _socket(self) -> socket.socket | None:
         return self._transport.get_extra_info("socket") if self._transport is not None else None
 
-    def begin(self, run_id: str) -> None:
+    def begin(self, server_info: ServerInfo) -> None:
         """Receive replies to requests from now on: the handshake is done."""
         self._handshake = None
-        self.run_id = run_id
+        self.run_id, self.resp3 = server_info.run_id, server_info.resp3
         self.pipeline.replied_at = now()
 
     def _receive(self, data: bytes) -> None:
