@@ -52,7 +52,10 @@ SAYS: dict[type[Command], list[tuple[bytes, Answer | None]]] = {
         (NOSCRIPT, None),
     ],
     Inspect: [
-        (b"*2\r\n$2\r\n\r\n\r\n:5\r\n", Answer(Vote.REFUSED, VoteCode.HELD, "", 5, b"\r\n")),
+        (
+            b"*3\r\n$2\r\n\r\n\r\n:5\r\n:0\r\n",
+            Answer(Vote.REFUSED, VoteCode.HELD, "", 5, b"\r\n", ahead=0),
+        ),
         (ERROR, FAILED),
         (NOSCRIPT, None),
     ],
