@@ -6,7 +6,9 @@ a plan, a list of actions with times, and spin searches whether the model can fo
 
     python -m spec.trace world.jsonl      exit 1 and the first line that the model cannot do
 
-An acquire of a token that has been acquired restores a key. A raise changes a fence counter and no
+Places in queues are skipped, and a key that is reserved for a waiter is absent in the model, which
+has no queue: a refusal by such a key is skipped.  An exchange is a release and an acquire.  An
+acquire of a token that has been acquired restores a key. A raise changes a fence counter and no
 key; it is part of fence.pml and skipped here. Any other command is an error, because its effect on
 the keys would be missed.
 
@@ -44,6 +46,7 @@ TOKENS_MAX = 2_000
 # The effect of each command on a key, and the commands that change no key.
 ACTIONS = {"acquire": "SET", "extend": "STRETCH", "release": "RELEASE"}
 WITHOUT_KEY = ("inspect", "raise")
+REFUSED = ("acquire", "refused")
 
 TAKEN = ("send", "execute", "reply", "outcome", "end", "fault")
 
@@ -143,7 +146,8 @@ class Plan:
         if not self._is_mine(number, line):
             return
         if command == "release":
-            yield from self._releases(number, line)
+            if token:
+                yield from self._releases(number, line)
             return
         call = self._calls.get((line["client"], token), {"call": -1})
         asked = command, line["client"], call["call"], line["round"]
@@ -186,12 +190,17 @@ class Plan:
 
     def _execute(self, number: int, line: Line) -> Iterator[Step]:
         command, reply = line["command"], line["reply"]
-        if not self._is_mine(number, line) or is_error(reply):
+        if not self._is_mine(number, line) or is_error(command, reply):
             return
+        found = line.get("found")
+        if not line["token"] or (found == "reserved" and (command, line["vote"]) == REFUSED):
+            return  # it concerns a place in the queue, or a key that is reserved for one
         ttl = line["ttl_ms"] * US_PER_MS
         slack = self._slack(ttl) + self.world["expiry_resolution"] // NS_PER_US
         action = ACTIONS[command]
-        who, where, answer = self._who(line["token"]), line["node"], meaning(command, reply)
+        if found == "instead" and line["vote"] == "granted":
+            yield Step(number, "RELEASE", self._who(line["instead"]), line["node"], "GRANTED")
+        who, where, answer = self._who(line["token"]), line["node"], meaning(command, reply, found)
         yield Step(number, action, who, where, answer, ttl, slack)
 
     def _reply(self, number: int, line: Line) -> Iterator[Step]:
@@ -244,15 +253,21 @@ class Plan:
         return int(ttl * self.world["drift_ppm"] // PPM)
 
 
-def is_error(reply: object) -> bool:
+def is_error(command: str, reply: object) -> bool:
     """Return whether the reply is an error or from a quarantined node: no key was changed."""
     if isinstance(reply, list):  # acquire.lua: status, the node's time, a number
-        return int(reply[0]) < 0
+        return command == "acquire" and int(reply[0]) < 0
     return isinstance(reply, str) and reply != "OK"
 
 
-def meaning(command: str, reply: object) -> str:
-    """Translate a node's reply into an answer of the model."""
+def meaning(command: str, reply: object, found: str | None = None) -> str:
+    """Translate a node's reply into an answer of the model.
+
+    found: what the command found at the key, where the reply does not tell.  A key that is reserved
+    for a waiter is absent in the model.
+    """
+    if found is not None and command != "acquire":
+        return {"own": "GRANTED", "other": "REFUSED"}.get(found, "ABSENT")
     if isinstance(reply, list):
         return "GRANTED" if reply[0] == 1 else "REFUSED"
     if reply == "OK" or (command, reply) in (("extend", 1), ("release", -3)):

@@ -244,6 +244,8 @@ class ChosenWorld(World):
             self.ways[what.link].replies.append(what)
         elif name == "Process._act" and self._waits(*what):
             pass
+        elif name == "SimServer.on_closed":
+            act(what)
         else:
             self._serial += 1
             client = act.__self__.index  # type: ignore[attr-defined]

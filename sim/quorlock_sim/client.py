@@ -11,8 +11,19 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from quorlock._core.commands import AnyAcquire, Command, Extend, IssueFence, Release
-from quorlock._core.effects import Commit, FlowCancelled, Receive, Send, SendBatch, Sleep, Timeout
+from quorlock._core.commands import ACQUIRES, AnyAcquire, Command, Extend, IssueFence, Release
+from quorlock._core.effects import (
+    CALL,
+    Commit,
+    Enlist,
+    FlowCancelled,
+    Receive,
+    Send,
+    SendBatch,
+    Sleep,
+    Timeout,
+    Wait,
+)
 from quorlock._core.pending_releases import PendingReleases
 from quorlock._core.releases_in_doubt import merged, remaining
 from quorlock._core.restart_guard import Guard
@@ -26,7 +37,9 @@ from quorlock._protocol.reader import ProtocolError
 from quorlock.errors import VoteCode
 from quorlock.testing.fake_node import Error
 from quorlock_sim.client_renewal import Renewer, check_sent
+from quorlock_sim.client_waiting import Waiting
 from quorlock_sim.clock import NEVER, Clock
+from quorlock_sim.network import Push
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +47,7 @@ if TYPE_CHECKING:
 
     from quorlock._core.config import Policy
     from quorlock._core.effects import Effect, Flow
+    from quorlock._core.member import Member
     from quorlock._core.releases_in_doubt import ReleaseCopy, Remaining
     from quorlock._core.restart_guard import Quarantine
     from quorlock.testing.fake_node import Reply
@@ -143,6 +157,8 @@ class Process:
         clock: Clock,
         connection_sets: int,
         dice: Random,
+        *,
+        polls: bool = False,
     ) -> None:
         self.world = world
         self.index = index
@@ -162,11 +178,13 @@ class Process:
         self.stalls_at = 0
         self.vanishes = False
         self.sending_late = 0
+        self.has_lost = [False] * policy.n  # a connection to the node
         self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # events during a pause
         self._late: list[tuple[Callable[[Any], None], Any]] = []  # timers during a pause
         self._frozen_until = 0
         self._pauses: list[tuple[int, int]] = []
         self.renewer = Renewer(world, self)
+        self.waiting = Waiting(self, index, polls=polls)
 
     def now(self) -> int:
         """Return the reading of its clock."""
@@ -332,6 +350,7 @@ class Process:
         link.quarantine = self._greet(index)
         self.nodes[index].run_id = link.run_id
         self.nodes[index].back_off = BACK_OFF_MIN
+        self.waiting.connected(link)
         self.send_due(index)
 
     def _greet(self, index: int) -> Quarantine | None:
@@ -348,6 +367,7 @@ class Process:
         if link.lost or self.dead:
             return
         index = link.server.index
+        self.has_lost[index] = True
         link.tear(survivors, late_by)
         self.world.disconnected(link)
         self.links[link.connection_set][index] = None
@@ -434,6 +454,7 @@ class Process:
         for turn in self.turns:
             turn.over = True
         self.turns.clear()
+        self.waiting.end()
 
 
 class ReleaseRequest:
@@ -487,12 +508,13 @@ class SimFlow(Generic[T]):
         self._timer = 0  # a number, so that an old timer is recognised when it fires
         self._timer_until: int | None = None
         self._until: int | None = None  # set while the flow waits for a reply
+        self._member: Member | None = None  # set while it waits for news, too
         self._sleeping = False
 
     @property
     def phase(self) -> str:
         """The present phase, for the table of faults by phase."""
-        if self._sleeping:
+        if self._sleeping or self._member is not None:
             return "waiting"
         if type(self.command) is Release:
             return "cleaning up" if "acquire" in self.call.what else "releasing"
@@ -512,14 +534,15 @@ class SimFlow(Generic[T]):
             self.votes.clear()
 
     def deliver(self, reply: NodeReply) -> None:
-        """Take a reply from a connection."""
-        if reply.round == self.round:
+        """Take a reply from a connection, or a call."""
+        if reply.round == self.round != CALL:
             self.votes.setdefault(reply.node, reply.answer.vote)
+            if isinstance(self.command, ACQUIRES):
+                self.process.world.voted(self.command.token, reply)
         if self._until is None:
             self.inbox.append(reply)
         else:
-            self._until = None
-            self._run(reply)
+            self._go_on(reply)
 
     def cancel(self) -> None:
         """Cancel the flow, and carry out its release (contract, 5)."""
@@ -527,12 +550,14 @@ class SimFlow(Generic[T]):
         self._finish()
         try:
             effect = self._flow.throw(FlowCancelled())
-            # An acquire that was never sent needs no release.
-            while type(effect) is Send and self.round:
-                effect = self._flow.send(self.process.send(effect, self))
+            while type(effect) is Send:
+                # An acquire that was never sent needs no release.
+                is_due = self.round or effect.behind is not None
+                effect = self._flow.send(self.process.send(effect, self) if is_due else None)
             self._flow.close()
         except (StopIteration, FlowCancelled):
             pass
+        self.process.waiting.forget(self)
 
     def _run(self, value: Any) -> None:
         """Perform the flow's effects, until it waits or ends."""
@@ -550,6 +575,17 @@ class SimFlow(Generic[T]):
                     if sent is None:
                         return
                     effect = self._flow.send(sent)
+                elif kind is Enlist:
+                    effect = self._flow.send(self.process.waiting.enlist(self))
+                elif kind is Wait:
+                    member = effect.member  # type: ignore[union-attr]
+                    member.wake = self._wake
+                    found = member.news or self.inbox
+                    if not found:
+                        self._member = member
+                        self._wait_for_reply(effect.until)  # type: ignore[union-attr]
+                        return
+                    effect = self._flow.send(found.popleft())
                 elif kind is Sleep:
                     self._sleeping = True
                     self._wait_until(effect.until)  # type: ignore[union-attr]
@@ -570,6 +606,19 @@ class SimFlow(Generic[T]):
         except Exception as error:  # noqa: BLE001 (the caller gets it)
             self._finish()
             self._done(error)
+
+    def _wake(self) -> None:
+        """Read news soon: another flow of the process runs at this moment."""
+        self.process.later(0, self._on_news)
+
+    def _on_news(self, _: None) -> None:
+        if self._member is not None and self._member.news and not self.over:
+            self._go_on(self._member.news.popleft())
+
+    def _go_on(self, event: Any) -> None:
+        """Continue after a wait."""
+        self._until = self._member = None
+        self._run(event)
 
     def _send(self, effect: Send | SendBatch) -> SentRound | tuple[SentRound, ...] | None:
         """Send one round or several; return None if the process was paused during the send."""
@@ -598,6 +647,8 @@ class SimFlow(Generic[T]):
         self._timer += 1
         if self in self.process.turns:
             self.process.turns.remove(self)
+        if not self.cancelled:
+            self.process.waiting.forget(self)
 
     def _wait_for_reply(self, until: int) -> None:
         self._until = until
@@ -618,9 +669,8 @@ class SimFlow(Generic[T]):
             self._sleeping = False
             self._run(at)
         elif self._until is not None:
-            self._until = None
             self.process.world.elapsed(self)
-            self._run(Timeout(at))
+            self._go_on(Timeout(at))
 
 
 _OFTEN: dict[Any, bytes] = {None: b"_\r\n", b"OK": b"+OK\r\n"}
@@ -632,6 +682,8 @@ def encoded(reply: Reply) -> bytes:
         return b":%d\r\n" % reply
     if isinstance(reply, Error):
         return b"-%b\r\n" % reply.encode()
+    if isinstance(reply, Push):
+        return b">%d\r\n" % len(reply) + b"".join(map(encoded, reply))
     if isinstance(reply, list):
         return b"*%d\r\n" % len(reply) + b"".join(map(encoded, reply))
     known = _OFTEN.get(reply)

@@ -45,6 +45,7 @@ def _mend_server(world: World, server: SimServer) -> None:
     if not server.up:
         _restart(world, (server, server.epoch, server.memory))
     server.slow_by = 0
+    server.mute = False
     server.node.read_only = server.node.full = False
     if server.hung:
         server.go_on()
@@ -100,7 +101,7 @@ def _stall(world: World, fault: Fault) -> bool:
 def _client_crash(world: World, fault: Fault) -> bool:
     """Kill a client; `amount` per mille of its requests in flight still arrive."""
     world.tell("client_crash", client=fault.client)
-    world.workers[fault.client].crash(fault.amount, fault.lasts)
+    world.crash(fault.client, fault.amount, fault.lasts)
     return True
 
 
@@ -108,7 +109,7 @@ def _cancel(world: World, fault: Fault) -> bool:
     """Cancel the client's call."""
     if world.processes[fault.client].paused:
         return False  # a paused process cannot cancel either
-    cancelled = world.workers[fault.client].cancel()
+    cancelled = world.cancel(fault.client, fault.amount)
     if cancelled:
         world.tell("cancel", client=fault.client)
     return cancelled
@@ -275,6 +276,54 @@ def _unlock(world: World, fault: Fault) -> bool:
     return bool(keys)
 
 
+def _mute(world: World, fault: Fault) -> bool:
+    """Take the right to publish away from the clients of a node, so that it cannot call."""
+    world.servers[fault.node].mute = True
+    world.tell("mute", node=fault.node, lasts=fault.lasts)
+    world.schedule(world.now + fault.lasts, _unmute, world.servers[fault.node])
+    return True
+
+
+def _unmute(server: SimServer) -> None:
+    server.mute = False
+
+
+def _echo(world: World, fault: Fault) -> bool:
+    """Deliver the last call of a node a second time, `lasts` ns later."""
+    world.schedule(world.now + fault.lasts, _call_again, world.servers[fault.node])
+    world.tell("echo", node=fault.node, lasts=fault.lasts)
+    return True
+
+
+def _call_again(server: SimServer) -> None:
+    if server.up and server.last_call is not None:
+        link, push = server.last_call
+        if link.epoch == server.epoch:
+            link.push(push)
+
+
+def _foreign(world: World, fault: Fault) -> bool:
+    """Have another library take the first lock if it is free, and release it by a plain delete."""
+    key, token = world.resources[0].encode(), b"x.%d" % len(world.foreign)
+    world.foreign.add(token)
+    ttl_ms = world.policy.max_ttl_ms
+    up = [server for server in world.servers if server.up and not server.hung]
+    taken = [s for s in up if s.node.set_nx_px(key, token, ttl_ms, s.at_ms()) == b"OK"]
+    world.tell("foreign", nodes=[server.index for server in taken], lasts=fault.lasts)
+    # It holds the lock only with a majority.
+    lasts = fault.lasts if 2 * len(taken) > world.policy.n else 0
+    world.schedule(world.now + lasts, _unlock_foreign, (world, key, token))
+    return bool(taken)
+
+
+def _unlock_foreign(what: tuple[World, bytes, bytes]) -> None:
+    world, key, token = what
+    for server in world.servers:
+        entry = server.node.alive(key, server.at_ms())
+        if entry is not None and entry.value == token:
+            server.node.evict(key)
+
+
 def _script_flush(world: World, fault: Fault) -> bool:
     """Flush the node's script cache (SCRIPT FLUSH)."""
     world.servers[fault.node].node.known.clear()
@@ -418,6 +467,9 @@ KINDS: dict[str, Strike] = {
     "evict": _evict,
     "unlock": _unlock,
     "script_flush": _script_flush,
+    "mute": _mute,
+    "echo": _echo,
+    "foreign": _foreign,
     "wall_step": _wall_step,
     "wall_drift": _wall_drift,
     "break": _break,

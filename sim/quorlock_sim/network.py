@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quorlock._core.commands import Inspect
 from quorlock._protocol.peer import Peer
 from quorlock_sim.clock import NEVER
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # Requests of a broken connection reach the node within this part of max_ttl (per cent), or never.
 # It is less than 100: a pending release lasts for max_ttl on a clock that may be fast.
 LATE_MAX = 90
+NO_COMMAND = Inspect(b"")  # of a push
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,9 @@ class NetworkProfile:
 class Message:
     """One command that is sent to a node, and its reply."""
 
-    __slots__ = ("command", "copy", "in_full", "link", "number", "place", "reply", "round")
+    __slots__ = (
+        *("command", "copy", "found", "in_full", "link", "number", "place", "reply", "round"),
+    )
 
     def __init__(self, number: int, link: Link, command: Command, round_: int, place: int) -> None:
         self.number = number
@@ -69,8 +73,13 @@ class Message:
         self.round = round_
         self.place = place  # its number on the connection
         self.in_full = False  # sent with the script's text
+        self.found = b""  # the value of the key when it was executed, for the trace
         self.copy = False  # a duplicate; its reply is not sent
         self.reply: Reply = None
+
+
+class Push(list["Reply"]):
+    """What a node sends without a request: calls, and the confirmation of a subscription."""
 
 
 class Link(Peer):
@@ -85,6 +94,7 @@ class Link(Peer):
         self, number: int, process: Process, connection_set: int, server: SimServer
     ) -> None:
         super().__init__(process.nodes[server.index], None, server.node.run_id)
+        self.resp3 = server.resp3
         self.number = number
         self.process = process
         self.connection_set = connection_set
@@ -110,15 +120,16 @@ class Link(Peer):
         """Send one command."""
         pipeline = self.pipeline
         told = pipeline.append(request, data)
-        self._carry(request.command, request.round, in_full=told is not data)
+        self.carry(request.command, request.round, in_full=told is not data)
 
     def ask_again(self) -> None:
         """Send a command again, with the script that the node has forgotten."""
         self.pipeline.outgoing = b""
         request = self.pipeline.pending[-1]
-        self._carry(request.command, request.round, in_full=True)
+        self.carry(request.command, request.round, in_full=True)
 
-    def _carry(self, command: Command, round_: int, *, in_full: bool) -> None:
+    def carry(self, command: Command, round_: int, *, in_full: bool = False) -> None:
+        """Send a message with a command."""
         world = self.process.world
         world.messages += 1
         self.sent += 1
@@ -164,6 +175,12 @@ class Link(Peer):
         self.replies_until = at
         world.schedule(at, self._arrived, message)
 
+    def push(self, push: Push) -> None:
+        """Schedule the arrival of a push."""
+        message = Message(0, self, NO_COMMAND, 0, 0)
+        message.reply = push
+        self.reply(message)
+
     def deliver(self, answered: tuple[PendingRequest, Answer], at: int) -> None:
         """Record the reply of the message that is read, and pass it to its receiver."""
         self.process.world.heard(self.read, *answered)
@@ -204,6 +221,9 @@ class Link(Peer):
         held, self.held_requests = self.held_requests, []
         for message in held:
             self.process.world.schedule(self.late_until, self.server.arrive, message)
+        trip = self.process.world.network_profile.delay(self.rng)
+        closed = max(self.late_until, self.requests_until, self.process.world.now + trip)
+        self.process.world.schedule(closed, self.server.on_closed, self)
 
     def still_arrives(self, message: Message) -> bool:
         """Return whether a request that reaches the node is executed."""

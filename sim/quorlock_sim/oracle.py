@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock._core.time import NS_PER_MS
-from quorlock_sim import oracle_fences
+from quorlock_sim import oracle_fences, queues
 from quorlock_sim.clock import NEVER, PPM
 from quorlock_sim.history import Violation
 
@@ -48,6 +48,10 @@ RULES = {
     " requests that arrive late, a clock that does not jump ahead)",
     "fence": "no two leases have the same fence, and an attempt that starts after a grant gets a"
     " larger one (assumes that nodes that forgot are quarantined)",
+    "idle": "a lock is not free for long while a caller waits (assumes the clocks; after faults)",
+    "passes": "no later caller passes one that a majority has queued, but for each lease that ends"
+    " without a release, and for a bounded number of hand-overs inside a process",
+    "orphan": "no place and no reservation of a caller that is gone is left on a node",
     "liveness": "after recovery, a free lock is granted to one of the clients that ask for it",
 }
 
@@ -114,7 +118,16 @@ def judge(world: World, *, excuse_memory: bool = True) -> Judgement:
     excused = bool(taken.clocks) or (bool(taken.memory) and excuse_memory)
     counted = () if excused else (*map(_overlap, overlaps), *_told(world), *history.uncovered)
     fences = oracle_fences.violations(world)
-    found = [*history.found, *counted, *fences, *_late(world), *_silent(world), *_dead(world)]
+    waiting = queues.violations(world) if not taken.clocks else ()
+    found = [
+        *history.found,
+        *counted,
+        *fences,
+        *waiting,
+        *_late(world),
+        *_silent(world),
+        *_dead(world),
+    ]
     return Judgement(
         violations=tuple(found),
         excused=len(overlaps) if excused else 0,

@@ -110,11 +110,14 @@ class Plan:
     """A whole world.
 
     Attributes:
-        careers: the jobs of each client, in sequence.
+        workloads: the jobs of each caller, in sequence; the first caller of each client first.
         connection_sets: the number of connections from each client to each node.
         client_paces, node_paces: parts per million; 1,000,000 is true time.
         client_offsets, node_offsets: the clocks' readings at the start of the world (ns).
         lasts: the instant at which all faults are healed (ns).
+        hosts: the clients of further callers, whose jobs are the last of `workloads`.
+        pollers: the clients whose callers poll.
+        deaf: the nodes that cannot call, as a server without RESP3.
     """
 
     seed: int
@@ -130,6 +133,18 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     lasts: int = NS_PER_S
     resources: tuple[str, ...] = field(default=("r0",))
+    hosts: tuple[int, ...] = ()
+    pollers: tuple[int, ...] = ()
+    deaf: tuple[int, ...] = ()
+
+    @property
+    def clients(self) -> int:
+        """The number of client processes."""
+        return len(self.client_paces)
+
+    def host(self, caller: int) -> int:
+        """Return the client process of a caller."""
+        return caller if caller < self.clients else self.hosts[caller - self.clients]
 
     @property
     def size(self) -> int:

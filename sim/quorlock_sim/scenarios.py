@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock._core.time import NS_PER_MS
-from quorlock_sim import scenarios_handover, scenarios_restart
+from quorlock_sim import scenarios_handover, scenarios_queues, scenarios_restart
 from quorlock_sim.network import NetworkProfile
 from quorlock_sim.plan import Fault, Job, Plan, Settings
 
@@ -82,6 +82,18 @@ HAND_OVER_TROUBLE: Weights = {
 }
 # The faults in the plans of `scenarios_restart`.
 COMEBACKS: Weights = {"break": 2, "save": 1, "crash_saved": 1, "one_way_to": 2}
+# The faults that lose calls and places, or strand a waiter.
+QUEUE_TROUBLE: Weights = {
+    "mute": 3,
+    "echo": 3,
+    "foreign": 3,
+    "crash_lost": 2,
+    "crash_kept": 2,
+    "client_crash": 3,
+    "pause": 5,
+    "cancel": 6,
+    "break": 4,
+}
 # Losses of keys on a minority, which renewal repairs, or on a majority, which it cannot.
 RENEWAL_TROUBLE: Weights = {"crash_lost": 1, "evict": 1, "flush": 1}
 # Faults that break mutual exclusion, but not fences; also nodes that forget, and are quarantined.
@@ -384,7 +396,9 @@ def _guarded(plan: Plan, dice: Random) -> Plan:
 
 
 _LONG_AGO = 10**15
-_OF_NODE = frozenset({*NODE_TROUBLE, *MEMORY_TROUBLE, "unlock", "wall_step", "wall_drift"})
+_OF_NODE = frozenset(
+    {*NODE_TROUBLE, *MEMORY_TROUBLE, "unlock", "wall_step", "wall_drift", "mute", "echo"}
+)
 
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
@@ -467,6 +481,19 @@ SCENARIOS: dict[str, Scenario] = {
             floors=Floors(150, 200, 800),
         ),
         Scenario(
+            "queues",
+            "many callers that wait for one lock, in processes and in lines inside them",
+            {**CLIENT_TROUBLE, **NODE_TROUBLE, **NETWORK_TROUBLE, **QUEUE_TROUBLE},
+            calm=250,
+            once=50,
+            extending=100,
+            renewing=100,
+            resources=1,
+            faults=12,
+            floors=Floors(700, 200, 850),
+            shaped=scenarios_queues.shaped,
+        ),
+        Scenario(
             "clocks",
             "clocks that drift beyond the bound, and jump",
             CLOCK_TROUBLE,
@@ -481,6 +508,7 @@ _TURNS = (
     *("sound", "mixed", "sound", "network", "sound", "mixed", "nodes", "clients", "sound"),
     *("mixed", "calm", "sound", "memory", "sound", "mixed", "clocks", "network", "sound"),
     *("restarts", "renewal", "fences", "comebacks", "handovers"),
+    *("queues", "queues"),
 )
 
 

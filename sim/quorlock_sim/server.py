@@ -7,19 +7,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quorlock._core.commands import Release, ScriptedAcquire, Subscribe
 from quorlock._core.time import NS_PER_MS
 from quorlock._protocol.encoding import MARKER, SCRIPTS
 from quorlock.testing.fake_node import DELETED, Error, FakeNode, is_side_key
+from quorlock.testing.fake_queue import NO_RIGHT
 from quorlock_sim.clock import NEVER
+from quorlock_sim.network import Push
 
 if TYPE_CHECKING:
+    from quorlock._core.commands import Command
     from quorlock.testing.fake_node import Reply
     from quorlock_sim.clock import Clock
-    from quorlock_sim.network import Message
+    from quorlock_sim.network import Link, Message
     from quorlock_sim.world import World
 
+_REPLACED = 4  # the number of elements behind the first one of such a reply
 _LONG_MS = 30 * 86_400_000
 NO_SCRIPT = Error("NOSCRIPT No matching script.")
+
+
+def token_to_end(command: Command) -> bytes:
+    """Return the token whose key the command frees, or replaces by another one."""
+    if isinstance(command, ScriptedAcquire):
+        return command.instead
+    return command.token if type(command) is Release else b""
+
+
+def ended_by(command: Command, reply: Reply) -> bytes:
+    """Return the token whose key the command has freed or replaced; b"" if it has not."""
+    code, *more = reply if isinstance(reply, list) else [reply]
+    has_replaced = code == 1 and more[-1:] == [1] and len(more) == _REPLACED
+    return token_to_end(command) if code == DELETED or has_replaced else b""
+
+
+class SimNode(FakeNode):
+    """A node whose calls travel over simulated connections."""
+
+    __slots__ = ("_server",)
+
+    def __init__(self, server: SimServer, run_id: str, started: int) -> None:
+        super().__init__(run_id, started)
+        self._server = server
+
+    def publish(self, channel: bytes, message: bytes) -> int:
+        """Execute PUBLISH."""
+        return self._server.call(channel, message)
 
 
 class SimServer:
@@ -31,6 +64,10 @@ class SimServer:
         died_at: the instant of the last crash.
         hung: the process runs and keeps its keys, but does not reply, as after SIGSTOP.
         slow_by: the extra delay of requests to it (ns).
+        listeners: the connections that have subscribed to a channel.
+        resp3: its connections can receive pushes.
+        last_call: the last push that it sent, and to whom.
+        mute: clients have no right to publish.
     """
 
     __slots__ = (
@@ -39,8 +76,12 @@ class SimServer:
         "epoch",
         "hung",
         "index",
+        "last_call",
         "memory",
         "node",
+        "listeners",
+        "mute",
+        "resp3",
         "slow_by",
         "up",
         "wall",
@@ -52,7 +93,7 @@ class SimServer:
         self.index = index
         self.wall = wall
         # At the start of the world it has been up for a long time.
-        self.node = FakeNode(f"n{index}.0", self.at_ms() - _LONG_MS)
+        self.node = SimNode(self, f"n{index}.0", self.at_ms() - _LONG_MS)
         self.mark(b"all")
         self.up = True
         self.memory = "kept"
@@ -60,6 +101,10 @@ class SimServer:
         self.died_at = 0
         self.hung = False
         self.slow_by = 0
+        self.listeners: dict[bytes, dict[Link, None]] = {}  # by channel
+        self.resp3 = index not in world.plan.deaf
+        self.last_call: tuple[Link, Push] | None = None
+        self.mute = False
         self._door: list[Message] = []  # requests that arrived while it hung
 
     def at_ms(self) -> int:
@@ -109,8 +154,11 @@ class SimServer:
 
     def _carry_out(self, message: Message) -> None:
         rests_on = self.world.rests_on(self, message.command)
+        if self.world.trace is not None:
+            entry = self.node.alive(message.command.key, self.at_ms())
+            message.found = (entry and entry.value) or b""
         message.reply = self._reply(message)
-        if rests_on is not None and message.reply == DELETED:
+        if rests_on is not None and ended_by(message.command, message.reply):
             self.world.undercut(self, rests_on)
         self.world.executed(self, message)
         if not message.copy:
@@ -118,6 +166,9 @@ class SimServer:
 
     def _reply(self, message: Message) -> Reply:
         command = message.command
+        if type(command) is Subscribe:
+            self.listeners.setdefault(command.key, {})[message.link] = None
+            return Push([b"subscribe", command.key, 1])
         script = SCRIPTS.get(type(command))
         if script is not None:
             if message.in_full:
@@ -125,6 +176,25 @@ class SimServer:
             elif script.sha not in self.node.known:
                 return NO_SCRIPT
         return self.node.ask(command, self.at_ms())
+
+    def call(self, channel: bytes, text: bytes) -> int:
+        """Send a call to those who listen; return their number."""
+        if self.mute:
+            return NO_RIGHT
+        links = self.listeners.get(channel, {})
+        for link in links:
+            self.last_call = link, Push([b"message", channel, text])
+            link.push(self.last_call[1])
+        return len(links)
+
+    def on_closed(self, link: Link) -> None:
+        """End the subscriptions of a connection that its client has closed, once it is known."""
+        is_cut_off = not self.world.in_recovery and link.process.cut_off[self.index] & 1
+        if self.hung or is_cut_off:
+            self.world.schedule(self.world.now + 5 * NS_PER_MS, self.on_closed, link)
+            return
+        for links in self.listeners.values():
+            links.pop(link, None)
 
     # --- crash and restart -------------------------------------------------------------------
 
@@ -136,6 +206,7 @@ class SimServer:
         self.epoch += 1
         self.hung = False
         self._door.clear()
+        self.listeners.clear()
 
     def restart(self, memory: str) -> None:
         """Start a new process, with the keys that the restart leaves (`FakeNode.restart`)."""

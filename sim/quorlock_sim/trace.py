@@ -18,7 +18,9 @@ from quorlock._core.commands import (
     IssueFence,
     Release,
     ScriptedAcquire,
+    Subscribe,
 )
+from quorlock._core.places import is_reservation
 from quorlock._core.results import Acquired, Extended, ExtendFailed, ReleaseResult
 from quorlock._core.time import EXPIRY_RESOLUTION
 from quorlock._core.votes import WORDS
@@ -70,7 +72,7 @@ class Trace:
             seed=plan.seed,
             scenario=plan.scenario,
             n=settings.n,
-            clients=len(plan.workloads),
+            clients=plan.clients,
             resources=list(plan.resources),
             ttl_ms=settings.max_ttl_ms,
             max_ttl_ms=settings.max_ttl_ms,
@@ -93,12 +95,16 @@ class Trace:
 
     def send(self, message: Message) -> None:
         """Record that a client sends a command."""
+        if type(message.command) is Subscribe:
+            return  # it concerns no lock
         self._write("send", **_about(message), round=message.round, **_ends(message.link))
 
     def executed(self, server: SimServer, message: Message) -> None:
         """Record that a node executes a command."""
+        if type(message.command) is Subscribe:
+            return
         reply = _shown(message.reply)
-        # A grant from scripts about fences is 1, the node's clock and the fence.
+        # A grant from the scripts is 1, the node's clock and the fence; for a place it is -3.
         verdict: Any = reply
         if type(reply) is list:
             verdict = verdict[0]
@@ -110,6 +116,7 @@ class Trace:
             reply=reply,
             vote="granted" if verdict == _yes(message.command) else "refused",
             copy=message.copy,
+            **_found(message),
         )
 
     def heard(self, message: Message, request: PendingRequest, answer: Answer) -> None:
@@ -127,7 +134,14 @@ class Trace:
 
     def loses(self, message: Message, what: str) -> None:
         """Record that a message will never arrive."""
+        if type(message.command) is Subscribe or message.number == 0:
+            return
         self._write("lose", message=message.number, what=what)
+
+    def pushed(self, link: Link, place: bytes, key: bytes) -> None:
+        """Record that a client reads a call of a node."""
+        who = {"client": link.process.index, "node": link.server.index}
+        self._write("push", place=place.decode(), key=key.decode(), **who)
 
     # --- calls and leases --------------------------------------------------------------------
 
@@ -219,6 +233,7 @@ def _about(message: Message) -> Line:
         "message": message.number,
         "command": _name(command),
         "key": command.key.decode(),
+        **_places(command),
         "token": token,
         "ttl_ms": command.ttl_ms if isinstance(command, (*ACQUIRES, Extend)) else 0,
     }
@@ -240,3 +255,26 @@ def _shown(reply: Reply) -> Any:
 
 def _plain(fact: Any) -> Any:
     return fact.decode() if isinstance(fact, bytes) else fact
+
+
+def _places(command: Command) -> Line:
+    """Return what a command says about the queue, if it does."""
+    if isinstance(command, Release) and command.place:
+        return {"place": command.place.decode(), "ticket": command.ticket}
+    if isinstance(command, ScriptedAcquire) and (command.place or command.instead):
+        return {"place": command.place.decode(), "instead": command.instead.decode()}
+    return {}
+
+
+def _found(message: Message) -> Line:
+    """Return what the command found at the key, where the reply does not tell it."""
+    command, holder = message.command, message.found
+    if isinstance(command, Inspect) or not (_places(command) or is_reservation(holder)):
+        return {}
+    if is_reservation(holder):
+        return {"found": "reserved"}
+    if isinstance(command, ScriptedAcquire) and command.instead and holder == command.instead:
+        return {"found": "instead"}
+    return (
+        {"found": "other" if holder else "absent"} if holder != command.token else {"found": "own"}
+    )

@@ -10,10 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core import acquiring, redlock
+from quorlock._core import acquiring, handing_on, redlock
 from quorlock._core.releases_in_doubt import counted_from
 from quorlock._core.request import AcquireRequest
-from quorlock._core.results import Acquired, Extended, ExtendFailed, is_unreachable
+from quorlock._core.results import (
+    Acquired,
+    Extended,
+    ExtendFailed,
+    ReleaseResult,
+    is_unreachable,
+)
 from quorlock._core.time import NS_PER_MS
 from quorlock.errors import QuorumUnreachable
 from quorlock_sim.client_renewal import facts_of
@@ -95,14 +101,13 @@ class SimWorker:
         self._go_on(CANCELLED)
         return True
 
-    def crash(self, survivors: int, late_by: int) -> None:
-        """Kill the process; its leases end."""
-        for lease in self.world.history.leases:
-            if lease.client == self.process.index:
-                self.world.end(lease, "crashed")
-        for turn in self.process.turns:
-            self.world.returned(turn.call, self.process, "crashed")
-        self.process.crash(survivors, late_by)
+    @property
+    def is_calling(self) -> bool:
+        """Return whether a call has not returned."""
+        return self.turn is not None and not self.turn.over
+
+    def close(self) -> None:
+        """End: the process is dead."""
         self._workload.close()
 
     def contend(self, rounds: int) -> None:
@@ -159,7 +164,8 @@ class SimWorker:
     def _compete(self, patience: int) -> Generator[int | CallRequest, Any, None]:
         resource = self.world.resources[0]
         request = self._request(resource, self.process.policy.max_ttl_ms, patience)
-        flow = acquiring.acquire(request, self.process.policy, self.process.entropy)
+        process = self.process
+        flow = acquiring.acquire(request, process.policy, process.entropy, process.waiting.lines)
         won = yield CallRequest("contest", flow, resource)
         if isinstance(won, Acquired):
             lease = self.world.lease(self.process, won, resource)
@@ -181,11 +187,12 @@ class SimWorker:
         resource = self.world.resources[job.resource]
         request = self._request(resource, job.ttl_ms, 0 if job.once else job.timeout)
         request = request._replace(fencing=job.fencing)
-        ask = acquiring.try_acquire if job.once else acquiring.acquire
         rounds = acquiring.max_rounds(request) * policy.node_timeout + _SLACK
         won = yield CallRequest(
             "try_acquire" if job.once else "acquire",
-            ask(request, policy, process.entropy),
+            acquiring.try_acquire(request, policy, process.entropy)
+            if job.once
+            else acquiring.acquire(request, policy, process.entropy, process.waiting.lines),
             resource,
             allowed=rounds if job.once else job.timeout + rounds,
             cancel_after=job.cancel_after,
@@ -262,15 +269,22 @@ class SimWorker:
         return lease.why == "lost" and self.process.now() < lease.promises[-1][1]
 
     def _release(self, lease: LeaseRecord) -> Generator[int | CallRequest, Any, None]:
-        policy = self.process.policy
         self.world.end(lease, "released")
         yield from self._stop_renewal()
-        flow = redlock.release(lease.key, lease.token, lease.target, policy)
-        allowed = policy.node_timeout + _SLACK
+        flow, allowed = self._releases(lease)
         released = yield CallRequest("release", flow, lease.resource, lease.token, allowed)
         if released != CANCELLED:
             assert self.turn is not None
             self.world.check_released(self.turn, lease.token, released)
+
+    def _releases(self, lease: LeaseRecord) -> tuple[Flow[ReleaseResult], int]:
+        """Return what releases a lease, or hands the lock on, and its longest duration."""
+        process, lines = self.process, self.process.waiting.lines
+        what = (lease.key, lease.token, lease.target, process.policy)
+        flow = handing_on.release(*what, process.entropy, lines, process.now())
+        # Handing on may take an acquire's rounds in vain, and then the lock is released.
+        rounds = 1 if lines is None else 3
+        return flow, rounds * process.policy.node_timeout + _SLACK
 
     def _stop_renewal(self) -> Generator[int | CallRequest, Any, None]:
         """Stop renewal and wait for it, before the release is sent (rule 13)."""
@@ -362,8 +376,7 @@ class SimWorker:
             self._release_adopted(lease)
 
     def _release_adopted(self, lease: LeaseRecord) -> None:
-        flow = redlock.release(lease.key, lease.token, lease.target, self.process.policy)
-        allowed = self.process.policy.node_timeout + _SLACK
+        flow, allowed = self._releases(lease)
         self.world.call(
             self.process,
             "release",

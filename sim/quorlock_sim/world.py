@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import ACQUIRES, Acquire, Extend, IssueFence, Release, ScriptedAcquire
+from quorlock._core.places import is_reservation
 from quorlock._core.renewal_schedule import PAUSE_MIN
 from quorlock._core.results import Acquired, Extended, ExtendFailed, ReleaseResult
 from quorlock._core.tally import quorum
@@ -27,7 +28,8 @@ from quorlock_sim.history import CallRecord, History, LeaseRecord, Violation
 from quorlock_sim.network import Link
 from quorlock_sim.oracle import GUARDED
 from quorlock_sim.oracle_fences import Issue, losses
-from quorlock_sim.server import SimServer
+from quorlock_sim.queues import Queues
+from quorlock_sim.server import SimServer, ended_by, token_to_end
 from quorlock_sim.workload import SimWorker
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from quorlock._core.effects import Flow
     from quorlock._core.pending_releases import PendingReleases
     from quorlock._core.votes import Answer
+    from quorlock._core.rounds import NodeReply
     from quorlock._protocol.pipeline import PendingRequest
     from quorlock.errors import QuorumUnreachable
     from quorlock.testing.fake_node import Entry, Reply
@@ -75,6 +78,8 @@ class World:
         self.resources = plan.resources
         self.executed_on: dict[bytes, int] = {}  # by token: nodes that executed its SET
         self.extended_at: dict[tuple[bytes, int], int] = {}  # by token and node: last extension
+        self.votes: dict[bytes, int] = {}  # by token: nodes whose grant its round has counted
+        self.freed_on: dict[bytes, int] = {}  # by token: nodes that exchanged or released it
         self.asked_at: dict[bytes, int] = {}  # by token: the start of a fenced attempt
         self.handed_over: set[bytes] = set()  # their old owner need not release them
         # Keys that may stay until their ttl ends: no client can know that a duplicate set them, or
@@ -83,15 +88,17 @@ class World:
         # Keys set by bytes of a broken connection: their pending releases last for max_ttl.
         self.set_late: set[tuple[bytes, int]] = set()
         self.leases: dict[bytes, LeaseRecord] = {}
+        self.queues = Queues(self)
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self._serial = 0
         self._links = 0
         self.rng = Random(plan.seed)
         self.servers = [self._server(index) for index in range(plan.settings.n)]
-        self.processes = [self._process(index) for index in range(len(plan.workloads))]
+        self.foreign: set[bytes] = set()  # tokens of other libraries
+        self.processes = [self._process(index) for index in range(plan.clients)]
         self.workers = [
-            SimWorker(self, process, jobs)
-            for process, jobs in zip(self.processes, plan.workloads, strict=True)
+            SimWorker(self, self.processes[plan.host(caller)], jobs)
+            for caller, jobs in enumerate(plan.workloads)
         ]
 
     def _server(self, index: int) -> SimServer:
@@ -103,7 +110,8 @@ class World:
         clock = Clock(plan.client_offsets[index], plan.client_paces[index])
         # Each client has a separate generator, so that removing one leaves the others unchanged.
         dice = Random(plan.seed * 1_000_003 + index)
-        return Process(self, index, self.policy, clock, plan.connection_sets[index], dice)
+        sets = plan.connection_sets[index]
+        return Process(self, index, self.policy, clock, sets, dice, polls=index in plan.pollers)
 
     # --- time --------------------------------------------------------------------------------
 
@@ -182,6 +190,24 @@ class World:
         longest = max((job.timeout + job.hold for job in jobs), default=0)
         self.schedule(settled + longest + 2 * self.policy.max_ttl, self._contest, None)
 
+    def cancel(self, client: int, number: int) -> bool:
+        """Cancel a call of one of the client's callers; return False if there is none."""
+        callers = [w for w in self.workers if w.process.index == client and w.is_calling]
+        return bool(callers) and callers[number % len(callers)].cancel()
+
+    def crash(self, client: int, survivors: int, late_by: int) -> None:
+        """Kill a client with all its callers; its leases end."""
+        process = self.processes[client]
+        for lease in self.history.leases:
+            if lease.client == client:
+                self.end(lease, "crashed")
+        for turn in process.turns:
+            self.returned(turn.call, process, "crashed")
+        process.crash(survivors, late_by)
+        for worker in self.workers:
+            if worker.process is process:
+                worker.close()
+
     def forgot(self, server: SimServer, before: dict[bytes, Entry], how: str) -> None:
         """Record the keys that a node lost or shortened, compared with those before."""
         at = server.at_ms()
@@ -224,6 +250,8 @@ class World:
     def executed(self, server: SimServer, message: Message) -> None:
         """Record that a node has executed a command."""
         command, reply = message.command, message.reply
+        if token := ended_by(command, reply):
+            self.freed_on[token] = self.freed_on.get(token, 0) | 1 << server.index
         if isinstance(command, ACQUIRES):
             if has_granted(reply):
                 if message.copy:
@@ -238,6 +266,7 @@ class World:
             assert isinstance(reply, list)
             issue = Issue(self.now, server.index, command.key, command.token, reply[2])  # type: ignore[arg-type] # its fence
             self.history.issues.append(issue)
+        self.queues.executed(server, message)
         if self.trace is not None:
             self.trace.executed(server, message)
 
@@ -248,8 +277,18 @@ class World:
 
     def asks(self, command: Command) -> None:
         """Record that a client begins a round."""
+        self.queues.asks(command)
         if isinstance(command, ScriptedAcquire):
             self.asked_at[command.token] = self.now
+
+    def voted(self, token: bytes, reply: NodeReply) -> None:
+        """Record a vote in the round of an acquire."""
+        if reply.answer.vote is Vote.GRANTED:
+            self.votes[token] = self.votes.get(token, 0) | 1 << reply.node
+
+    def enlisted(self, process: Process, place: bytes, call: CallRecord) -> None:
+        """Record that a flow has got a place."""
+        self.queues.enlisted(process, place, call)
 
     def elapsed(self, turn: SimFlow[Any]) -> None:
         """Record that a deadline in a flow has passed."""
@@ -258,7 +297,7 @@ class World:
 
     def vanished(self, turn: SimFlow[Any]) -> None:
         """Cancel a caller at the instant at which its lock is won."""
-        self.workers[turn.process.index].cancel()
+        next(worker for worker in self.workers if worker.turn is turn).cancel()
 
     def violated(self, rule: str, text: str, **facts: Any) -> None:
         """Record a violation that shows at this instant."""
@@ -289,10 +328,11 @@ class World:
     def check_granted(self, turn: SimFlow[Any], granted: Acquired) -> None:
         """Check that a majority has set this token, and has replied so in this round."""
         nodes = self.executed_on.get(granted.token, 0)
-        if not self._won(turn.votes) or nodes.bit_count() < quorum(self.policy.n):
+        counted = self.votes.get(granted.token, 0).bit_count()
+        if counted < quorum(self.policy.n) or nodes.bit_count() < quorum(self.policy.n):
             text = (
-                f"c{turn.process.index} counts {granted.token.decode()} as won: {len(turn.votes)}"
-                f" nodes replied in that round, {nodes.bit_count()} had set the key"
+                f"c{turn.process.index} counts {granted.token.decode()} as won: {counted}"
+                f" nodes granted it in that round, {nodes.bit_count()} had set the key"
             )
             self.violated("verdict", text, client=turn.process.index, token=granted.token)
 
@@ -338,7 +378,7 @@ class World:
 
     def rests_on(self, server: SimServer, command: Command) -> LeaseRecord | None:
         """Return the valid lease that needs this node's key for its majority, if any."""
-        lease = self.leases.get(command.token) if type(command) is Release else None
+        lease = self.leases.get(token_to_end(command))
         if lease is None or lease.ended is not None:
             return None
         process, promise = self.processes[lease.client], lease.promises[-1][1]
@@ -376,7 +416,12 @@ class World:
 
     def check_released(self, turn: SimFlow[Any], token: bytes, released: ReleaseResult) -> None:
         """Check that `deleted` agrees with the replies of a majority."""
-        if released.deleted != self._won(turn.votes):
+        if token in self.queues.handed_on:
+            gone = self.freed_on.get(token, 0).bit_count()
+            if released.deleted and gone < quorum(self.policy.n):
+                text = f"{token.decode()} counts as handed on, and {gone} nodes have done so"
+                self.violated("verdict", text, client=turn.process.index, token=token)
+        elif released.deleted != self._won(turn.votes):
             text = f"the release of {token.decode()} says deleted={released.deleted}"
             self.violated("verdict", text, client=turn.process.index, token=token)
 
@@ -464,14 +509,18 @@ class World:
             at = server.at_ms()
             for key in list(server.node.keys):
                 entry = server.node.alive(key, at)
-                if entry is not None and entry.value is not None and not is_side_key(key):
+                if entry is not None and entry.value is not None and is_held(key, entry.value):
                     too_soon |= self._is_too_soon(server, entry.value)
-        if too_soon:
+        if not too_soon:
+            self.queues.look_for_orphans()
+        else:
             self.schedule(self.now + self._given_back_within, self._look_for_leftovers, None)
 
     def _is_too_soon(self, server: SimServer, token: bytes) -> bool:
         """Return whether a key is still to be released; a violation if it never will be."""
         lease = self.leases.get(token)
+        if token in self.foreign:
+            return False
         if lease is not None and self._was_just_lost(lease):
             return True
         owner = int(token[1 : token.index(b".")]) if lease is None else lease.client
@@ -542,6 +591,11 @@ def _shorter(after: Entry, before: Entry) -> bool:
 
 def _is_at(command: object, token: bytes) -> bool:
     return isinstance(command, (*ACQUIRES, Extend, Release)) and command.token == token
+
+
+def is_held(key: bytes, value: bytes) -> bool:
+    """Return whether this is a lock's key with a token, neither metadata nor reserved."""
+    return not is_side_key(key) and not is_reservation(value)
 
 
 def has_granted(reply: Reply) -> bool:

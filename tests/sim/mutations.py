@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quorlock._core import acquiring
 from quorlock._core import config as policy
 from quorlock._core import fence as fencing
 from quorlock._core import redlock, renewal, routing
@@ -686,7 +687,7 @@ MUTATIONS = (
     Mutation(
         "quarantine counted as an outage",
         "patience",
-        ((redlock, "_NO_OUTAGE", redlock._WORTH_RETRYING),),
+        ((acquiring, "_NO_OUTAGE", acquiring._WORTH_RETRYING),),
         "restarts",
     ),
     Mutation(

@@ -59,7 +59,8 @@ def reply_words(event: Event) -> str:
         return _release_words(reply)
     told: Any = reply
     if type(reply) is list:
-        return _fence_words(command, *told)
+        words = _fence_words(command, *told[:3])
+        return f"{words}, in place of {event['instead']}" if is_exchanged(event) else words
     if event["vote"] == "granted":
         return "granted"
     return _REFUSALS.get((command, reply), str(event["vote"]))
@@ -86,9 +87,18 @@ def _fence_words(command: str, what: int, _clock: int, number: int) -> str:
 
 
 _DELETED, _ABSENT = -3, -2  # see scripts/release.lua
+_WITH_PLACE = 4  # elements of its reply
+
+
+def is_exchanged(event: Event) -> bool:
+    """Return whether the node has exchanged one token for another."""
+    return bool(event.get("instead")) and event.get("found") == "instead"
 
 
 def _release_words(reply: Any) -> str:
+    if isinstance(reply, list) and len(reply) == _WITH_PLACE:
+        queued = f", {reply[3]} ahead in its queue" if reply[3] >= 0 else ""
+        return f"{_release_words(reply[0])}{queued}"
     if reply == _DELETED:
         return "deleted"
     if reply == _ABSENT:
@@ -124,7 +134,18 @@ def _send(event: Event) -> str:
 
 def _order(event: Event) -> str:
     ttl = f" for {event['ttl_ms']:,} ms" if event["ttl_ms"] else ""
-    return f"{event['command']} {event['key']} as {event['token']}{ttl}"
+    token = f" as {event['token']}" if event["token"] or "place" not in event else ""
+    instead = f" in place of {event['instead']}" if event.get("instead") else ""
+    return f"{event['command']} {event['key']}{token}{instead}{ttl}{_place(event)}"
+
+
+def _place(event: Event) -> str:
+    """Return what becomes of the sender's place in the queue."""
+    if not event.get("place") or "ticket" not in event:
+        return f" at place {event['place']}" if event.get("place") else ""
+    ticket = event["ticket"]
+    words = {0: "queues place", -1: "leaves place"}.get(ticket, f"ticket {abs(ticket)} for place")
+    return f", {words} {event['place']}"
 
 
 def _execute(event: Event) -> str:
@@ -214,6 +235,7 @@ _SENTENCES: dict[str, Callable[[Event], str]] = {
     "send": _send,
     "execute": _execute,
     "reply": _reply,
+    "push": lambda e: f"n{e['node']} calls c{e['client']}, place {e['place']}",
     "lose": _lose,
     "elapsed": lambda e: f"c{e['client']} waits no longer: a deadline has passed",
     "outcome": _outcome,

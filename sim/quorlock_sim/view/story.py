@@ -316,7 +316,8 @@ class Story:
 
     def _take(self, event: Event, held: Holding | None) -> None:
         if held is not None:  # SET NX was granted, so the old key had expired
-            self._drop(held, event["at"], "expired")
+            is_exchange = event.get("instead") == held.token
+            self._drop(held, event["at"], "released" if is_exchange else "expired")
         node, key, at = event["node"], event["key"], event["at"]
         self._hold(Holding(node, key, event["token"], at, self._due(event), event=event["index"]))
 

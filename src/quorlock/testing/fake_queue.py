@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # A queue is deleted after this time without use.
 QUEUE_MS: Final = 60_000
+# The number of receivers of a message that its sender has no right to publish.
+NO_RIGHT: Final = -1
 _TICKET_MAX: Final = 2**52
 _PLACE: Final = re.compile(rb"([0-9a-fA-F]+):[0-9]+:([0-9]+)")
 _INT64_MAX: Final = 2**63 - 1
@@ -86,10 +88,15 @@ class FakeQueue:
         """
         node, is_deaf = self._node, False
         while self.places and not node.read_only:
-            (_, first), *rest = self.places
+            (ticket, first), *rest = self.places
             self._write(tuple(rest))
             found = _PLACE.fullmatch(first)
-            if found and node.publish(channel_of(found[1]), first + b" " + self._lock_key):
+            call = first + b" " + self._lock_key
+            heard = node.publish(channel_of(found[1]), call) if found else 0
+            if heard == NO_RIGHT:
+                self._write(with_place(self.places, ticket, first), QUEUE_MS)
+                return False, is_deaf
+            if found and heard:
                 ms = int(found[2])
                 if not 0 < ms <= _INT64_MAX - self._at:
                     return False, is_deaf

@@ -1,0 +1,294 @@
+"""The judge of waiting: a free lock is soon granted, in order, and nothing of the gone is left.
+
+Exclusion is judged as ever (`oracle`): queues, calls and reservations are hints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quorlock._core.commands import Release, ScriptedAcquire
+from quorlock._core.line import EXCHANGES_MAX
+from quorlock._core.places import QUEUE, RESERVED
+from quorlock._core.tally import quorum
+from quorlock._core.time import NS_PER_MS
+from quorlock_sim.clock import PPM
+from quorlock_sim.history import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from quorlock._core.commands import Command
+    from quorlock_sim.client import Process
+    from quorlock_sim.history import CallRecord, LeaseRecord
+    from quorlock_sim.network import Message
+    from quorlock_sim.plan import Plan
+    from quorlock_sim.server import SimServer
+    from quorlock_sim.world import World
+
+# A lock may be free for so long while a caller waits, if nothing disturbs it: the calls are missing
+# or split, and the longest look of the first waiter is to come, and a few rounds after it.
+IDLE_MAX = 1_200 * NS_PER_MS
+# The longest pause before a client connects again, and sends what is pending.
+_CONNECTS_WITHIN = 1_500 * NS_PER_MS
+# One turn of a process's line, and the exchange that learns that others wait.
+_TURN_MAX = EXCHANGES_MAX + 1
+
+
+@dataclass(slots=True)
+class PlaceRecord:
+    """A place in the queues.
+
+    Attributes:
+        attempts: how often its caller has asked for the lock; a node removes its place then.
+        nodes: those that have queued it (bit i: node i).
+        queued_at: the instant at which a quorum of them had; None: never.
+    """
+
+    process: Process
+    call: CallRecord
+    nodes: int = 0
+    attempts: int = 0
+    queued_at: int | None = None
+
+
+class Queues:
+    """The record of a world's queues."""
+
+    def __init__(self, world: World) -> None:
+        self.places: dict[bytes, PlaceRecord] = {}
+        self.exchanged: set[bytes] = set()  # tokens that replaced another one
+        self.handed_on: set[bytes] = set()  # tokens that were to be replaced
+        self._copied: set[tuple[bytes, int]] = set()  # places that a duplicate queued
+        self._world = world
+
+    def enlisted(self, process: Process, place: bytes, call: CallRecord) -> None:
+        """Record that a flow has got a place."""
+        self.places[place] = PlaceRecord(process, call)
+
+    def asks(self, command: Command) -> None:
+        """Record a round that begins."""
+        if isinstance(command, ScriptedAcquire) and command.instead:
+            self.exchanged.add(command.token)
+            self.handed_on.add(command.instead)
+        if isinstance(command, ScriptedAcquire) and command.place in self.places:
+            self.places[command.place].attempts += 1
+
+    def executed(self, server: SimServer, message: Message) -> None:
+        """Record that a node has queued a place."""
+        command, reply = message.command, message.reply
+        if type(command) is not Release or command.ticket < 0 or not isinstance(reply, list):
+            return
+        record = self.places.get(command.place)
+        if message.copy:
+            self._copied.add((command.place, server.index))
+        if record is not None and record.queued_at is None and reply[2]:
+            record.nodes |= 1 << server.index
+            if record.nodes.bit_count() >= quorum(self._world.policy.n):
+                record.queued_at = self._world.now
+
+    # --- what is left ------------------------------------------------------------------------
+
+    def look_for_orphans(self) -> None:
+        """Check that no place and no reservation of a caller that is gone is left on a node."""
+        world = self._world
+        for server in world.servers:
+            at = server.at_ms()
+            for key, entry in list(server.node.keys.items()):
+                value = entry.value or b""
+                if value.startswith(RESERVED) and self._is_orphan(value, entry.until, at):
+                    text = f"n{server.index} reserves {key.decode()} for too long: {value.decode()}"
+                    world.violated("orphan", text, node=server.index)
+            for key in world.resources:
+                for place in places_on(server, key.encode()):
+                    self._look_at(server, place)
+
+    def _is_orphan(self, value: bytes, until: int | None, at: int) -> bool:
+        lasts_ms = int(value.rpartition(b":")[2])
+        return until is None or until > at + lasts_ms
+
+    def _look_at(self, server: SimServer, place: bytes) -> None:
+        record = self.places.get(place)
+        # A place that a lost connection or a restart leaves is forgotten when it is called.
+        if record is None or record.process.dead or record.process.waiting.is_open(place):
+            return
+        faults = self._world.plan.faults
+        if any(fault.kind == "read_only" and fault.node == server.index for fault in faults):
+            return  # it took no place out then
+        if record.process.has_lost[server.index] or (place, server.index) in self._copied:
+            return
+        if is_leaving(record.process, server, place):
+            return
+        text = f"the place {place.decode()} is left on n{server.index}, and its caller is gone"
+        self._world.violated("orphan", text, client=record.process.index, node=server.index)
+
+
+def is_leaving(process: Process, server: SimServer, place: bytes) -> bool:
+    """Return whether a release with this place is in flight."""
+    links = [ways[server.index] for ways in process.links]
+    return any(
+        isinstance(request.command, Release) and request.command.place == place
+        for link in links
+        if link is not None
+        for request in link.pipeline.pending
+    )
+
+
+def places_on(server: SimServer, key: bytes) -> list[bytes]:
+    """Return the places in a node's queue, in any order."""
+    entry = server.node.alive(QUEUE + key, server.at_ms())
+    return [] if entry is None else [place for _, place in entry.places]
+
+
+# --- idle time -------------------------------------------------------------------------------
+
+
+def violations(world: World) -> Iterator[Violation]:
+    """Yield the violations of the promises about waiting."""
+    if len(world.plan.deaf) > world.policy.n - quorum(world.policy.n):
+        return  # the callers poll
+    for resource in world.resources:
+        for since, until in idle(world, resource):
+            if until - since > IDLE_MAX:
+                text = (
+                    f"{resource} was free from {since / NS_PER_MS:.3f} ms to"
+                    f" {until / NS_PER_MS:.3f} ms, while a caller waited"
+                )
+                yield Violation("idle", text, since, {"from": since, "until": until})
+    if is_calm(world.plan) and not world.plan.pollers:
+        yield from _passes(world)
+
+
+def is_calm(plan: Plan) -> bool:
+    """Return whether there is no fault, and every reply comes in time."""
+    network, timeout = plan.network_profile, plan.settings.node_timeout
+    is_swift = not network.tail and network.shortest + network.spread <= timeout // 3
+    return is_swift and not plan.faults
+
+
+def quiet_since(world: World) -> int:
+    """Return the instant from which on no fault, and no key that one left, explains a wait."""
+    if is_calm(world.plan):
+        return 0
+    max_ttl = world.policy.max_ttl
+    return world.plan.lasts + _CONNECTS_WITHIN + max_ttl + max_ttl // 50
+
+
+def idle(world: World, resource: str) -> Iterator[tuple[int, int]]:
+    """Yield the intervals in which a caller waits, and no lease or key of one explains it."""
+    quiet = quiet_since(world)
+    busy = sorted(
+        (lease.since, _key_until(lease, world))
+        for lease in world.history.leases
+        if lease.resource == resource
+    )
+    waits = sorted(
+        (max(call.began, quiet), world.now if call.ended is None else call.ended)
+        for call in world.history.calls
+        if call.resource == resource and _waits(call, world)
+    )
+    for begin, end in _merged(waits):
+        at = begin
+        for since, until in busy:
+            if at < min(since, end):
+                yield at, min(since, end)
+            at = max(at, until)
+        if at < end:
+            yield at, end
+
+
+def _waits(call: CallRecord, world: World) -> bool:
+    is_poller = call.client in world.plan.pollers
+    return call.what == "acquire" and not is_poller and call.outcome not in ("", "crashed")
+
+
+def _merged(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    begin = end = 0
+    for since, until in spans:
+        if since > end:
+            if begin < end:
+                yield begin, end
+            begin, end = since, until
+        else:
+            begin, end = (since, until) if begin == end else (begin, max(end, until))
+    if begin < end:
+        yield begin, end
+
+
+def _key_until(lease: LeaseRecord, world: World) -> int:
+    """Return the last instant at which keys of a lease may stand in the way."""
+    if lease.ended is not None and lease.why == "released":
+        return lease.ended
+    lasts = lease.ttl_ms * NS_PER_MS
+    last = max(at for at, _ in lease.promises)
+    slowest = min(server.wall.paces()[0] for server in world.servers)
+    # The keys were set, or extended, until the promise was counted.
+    return last + lasts * PPM // max(1, slowest) + world.policy.node_timeout + NS_PER_MS
+
+
+# --- order -----------------------------------------------------------------------------------
+
+
+def _passes(world: World) -> Iterator[Violation]:
+    """Yield the waiters that later arrivals passed, in a world without faults."""
+    places = world.queues.places.values()
+    queued = {p.call.number: p for p in places if p.queued_at is not None}
+    calls = [call for call in world.history.calls if call.what in ("acquire", "try_acquire")]
+    granted = [call for call in calls if call.outcome == "granted" and call.ended is not None]
+    handed_on = _handed_on(world)
+    for call in calls:
+        place = queued.get(call.number)
+        if place is None or place.queued_at is None or call.ended is None:
+            continue
+        since = place.queued_at
+        meanwhile = [
+            other
+            for other in granted
+            if other.resource == call.resource and since < (other.ended or 0) < call.ended
+        ]
+        ahead = [other for other in meanwhile if other.number not in handed_on]
+        passed = sum(other.began > since for other in ahead)
+        lost = place.attempts - (call.outcome == "granted" and place.attempts > 0)
+        allowed = _unreleased(world, call.resource, since, call.ended) + lost
+        if passed > allowed:
+            text = (
+                f"{passed} later callers passed c{call.client}, which had queued for"
+                f" {call.resource} at {since / NS_PER_MS:.3f} ms"
+            )
+            yield Violation("passes", text, since, {"client": call.client, "call": call.number})
+        for client in {other.client for other in meanwhile} - {call.client}:
+            turns = sum(o.client == client and o.number in handed_on for o in meanwhile)
+            if turns > 2 * _TURN_MAX:
+                text = (
+                    f"c{client} had {call.resource} {turns} times in a row by handing it on,"
+                    f" while c{call.client} was queued"
+                )
+                yield Violation("passes", text, since, {"client": client})
+
+
+def _handed_on(world: World) -> set[int]:
+    """Return the numbers of the calls whose lease replaced another one."""
+    by_token = world.queues.exchanged
+    since = {(x.client, x.resource, x.since) for x in world.history.leases if x.token in by_token}
+    return {c.number for c in world.history.calls if (c.client, c.resource, c.ended) in since}
+
+
+def _unreleased(world: World, resource: str, since: int, until: int) -> int:
+    """Return the number of leases that ended without a release in that time."""
+    return sum(
+        lease.resource == resource
+        and not _is_released_in_time(lease, world)
+        and lease.since < until
+        and _key_until(lease, world) > since
+        for lease in world.history.leases
+    )
+
+
+def _is_released_in_time(lease: LeaseRecord, world: World) -> bool:
+    """Return whether a release came to the nodes before the keys had expired there."""
+    until = world.processes[lease.client].clock.when(lease.promises[-1][1]) or 0
+    ended = lease.ended
+    return (
+        lease.why == "released" and ended is not None and ended + world.policy.node_timeout < until
+    )

@@ -1,0 +1,66 @@
+"""Plans with many callers that wait for one lock, in several processes and in lines inside them.
+
+Most callers wait for long, so that a waiter that is forgotten shows as idle time of the lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from quorlock._core.time import NS_PER_MS, NS_PER_S
+from quorlock_sim.network import NetworkProfile
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from quorlock_sim.plan import Job, Plan
+
+_PATIENT = 20 * NS_PER_S
+_CALLERS_MAX = 5  # of one process, besides its first
+
+
+def shaped(plan: Plan, dice: Random) -> Plan:
+    """Return the plan with further callers, patient ones, and nodes that cannot call."""
+    clients = plan.clients
+    extra = int(dice.random() * (_CALLERS_MAX + 1))
+    hosts = tuple(int(dice.random() * clients) for _ in range(extra))
+    workloads = [*plan.workloads, *[plan.workloads[host][::-1] for host in hosts]]
+    pollers = (int(dice.random() * clients),) if dice.random() < 0.15 else ()
+    return replace(
+        plan,
+        workloads=tuple(tuple(_waiting(job, dice) for job in jobs) for jobs in workloads),
+        hosts=hosts,
+        pollers=pollers,
+        deaf=_deaf(plan.settings.n, dice),
+        network_profile=_network(plan, dice),
+    )
+
+
+def _waiting(job: Job, dice: Random) -> Job:
+    """Return the job: most wait for long, and hold the lock for a short time."""
+    scale = dice.random()
+    return replace(
+        job,
+        after=int(job.after * dice.random() / 2),
+        timeout=job.timeout if dice.random() < 0.2 else _PATIENT,
+        hold=job.hold if scale < 0.2 else int(scale * 5 * NS_PER_MS),
+        extensions=job.extensions if scale < 0.2 else (),
+        ending=job.ending if scale < 0.2 else "release",
+    )
+
+
+def _deaf(n: int, dice: Random) -> tuple[int, ...]:
+    """Return the nodes that cannot call: mostly none, or a minority of them."""
+    if dice.random() < 0.8:
+        return ()
+    count = 1 + int(dice.random() * ((n - 1) // 2)) if dice.random() < 0.9 else n
+    return tuple(range(min(n, count)))
+
+
+def _network(plan: Plan, dice: Random) -> NetworkProfile:
+    """Return a network in which most replies come in time; often all of them."""
+    timeout = plan.settings.node_timeout
+    if dice.random() < 0.3:
+        return plan.network_profile
+    return NetworkProfile(timeout // 200, timeout // (5, 10, 50)[int(dice.random() * 3)], 0, 0)
