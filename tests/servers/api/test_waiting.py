@@ -1,0 +1,115 @@
+"""What users see of waiting: the order, how many wait, and that nothing is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from quorlock import AcquireTimeout
+from quorlock.testing.memory import MemoryNodes
+from quorlock.testing.servers import Servers
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, keys_on, raises
+
+SETTINGS: dict[str, Any] = {"node_timeout": 0.3, "connect_timeout": 2.0}
+WAITERS = 3
+# Waits end by a call, so this is reached only by a defect.
+LONG = 30.0
+
+
+@pytest.fixture(params=["servers", "memory"])
+def urls(request: pytest.FixtureRequest, nodes: Servers) -> Iterator[list[str]]:
+    """Real servers, and nodes in memory."""
+    if request.param == "servers":
+        yield nodes.urls
+        return
+    with MemoryNodes(3) as memory:
+        yield memory.urls
+
+
+async def waits(redlock: Any, count: int) -> bool:
+    """Do so many wait?"""
+    return (await redlock.inspect("a")).waiters == count
+
+
+async def test_clients_are_served_in_the_order_in_which_they_came(
+    face: Face, urls: list[str]
+) -> None:
+    """Each begins to wait when those before it do; all of them are counted."""
+    order: list[int] = []
+    async with face.redlock(urls, **SETTINGS) as redlock:
+        lease = await redlock.lock("a").acquire()
+
+        async def work(index: int) -> None:
+            async with face.redlock(urls, **SETTINGS) as own:
+                assert await until_async(lambda: waits(own, index))
+                if index == WAITERS:
+                    assert (await own.inspect("a")).verdict == "held"
+                    assert order == []
+                    await lease.release()
+                    return
+                async with own.lock("a", timeout=LONG):
+                    order.append(index)
+
+        assert await face.crowd(WAITERS + 1, work) == [None] * (WAITERS + 1)
+        assert order == list(range(WAITERS))
+        assert await until_async(lambda: is_free(redlock))
+
+
+async def is_free(redlock: Any) -> bool:
+    report = await redlock.inspect("a")
+    return (report.verdict, report.waiters) == ("free", 0)
+
+
+async def test_the_waiters_of_one_process_count_once(face: Face, urls: list[str]) -> None:
+    """They stand in a line, whose first waits for all; each has its own lease and token."""
+    tokens: list[str] = []
+    async with face.redlock(urls, **SETTINGS) as redlock, face.redlock(urls, **SETTINGS) as own:
+        lease = await own.lock("a").acquire()
+
+        async def work(index: int) -> None:
+            if index == WAITERS:
+                assert await until_async(lambda: waits(own, 1))
+                await lease.release()
+                return
+            async with redlock.lock("a", timeout=LONG) as mine:
+                tokens.append(mine.token)
+                assert mine.held
+                assert (await own.inspect("a")).waiters <= 1
+
+        assert await face.crowd(WAITERS + 1, work) == [None] * (WAITERS + 1)
+        assert len(set(tokens)) == WAITERS
+        assert await until_async(lambda: is_free(own))
+
+
+async def test_a_waiter_that_gives_up_leaves_no_place(face: Face, nodes: Servers) -> None:
+    """Nothing is left but the holder's key; after its release, nothing at all."""
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        async with face.redlock(nodes.urls, **SETTINGS) as other, other.lock("a"):
+            await raises(AcquireTimeout, redlock.lock("a").acquire(timeout=0.1))
+            assert await until_async(lambda: waits(redlock, 0))
+            assert await until_async(
+                lambda: not any(node.execute("EXISTS", "quorlock:queue:a") for node in nodes)
+            )
+        assert await until_async(lambda: keys_on(nodes) == {})
+
+
+async def test_one_that_polls_is_not_seen(face: Face, nodes: Servers) -> None:
+    """It gets the lock all the same, when it is free."""
+    polling = SETTINGS | {"waiting": "poll", "retry_delay": (0.01, 0.02)}
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        lease = await redlock.lock("a").acquire()
+
+        async def work(index: int) -> None:
+            async with face.redlock(nodes.urls, **polling) as own:
+                if index:
+                    await raises(AcquireTimeout, own.lock("a").acquire(timeout=0.1))
+                    assert (await own.inspect("a")).waiters == 0
+                    await lease.release()
+                    return
+                async with own.lock("a", timeout=LONG):
+                    pass
+
+        assert await face.crowd(2, work) == [None, None]
