@@ -23,13 +23,13 @@ class Push(list["Reply"]):
 def zadd(call: CommandCall) -> Reply:
     """Execute ZADD with one score and member."""
     key, score, member = call.words
-    places = _places(call)
-    if places is None:
-        return WRONG_TYPE
     try:
         ticket = float(score)
     except ValueError:
         return _NO_FLOAT
+    places = _places(call)
+    if places is None:
+        return WRONG_TYPE
     call.node.set_places(key, with_place(places, ticket, member), call.at)
     return int(all(known != member for _, known in places))
 
