@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock._core.commands import ACQUIRES, Extend, Release, ScriptedAcquire
+from quorlock._core.commands import ACQUIRES, Extend, Release
 from quorlock._core.releases_in_doubt import ReleaseCopy, ReleasesInDoubt
 from quorlock._core.time import NS_PER_MS, PAST
 from quorlock._core.votes import Vote
@@ -212,10 +212,9 @@ def relies_on_key(send: Send) -> bool:
     exchange, which then sets an absent key, or the fresh one, and changes nothing.
     """
     command, behind, _, _, _, _ = send
-    if behind is None or type(command) is Extend:
-        return type(command) is Extend
-    is_exchange = type(command) is ScriptedAcquire and command.instead
-    return type(command) in ACQUIRES and not is_exchange
+    return type(command) is Extend or (
+        behind is not None and type(command) in ACQUIRES and not getattr(command, "instead", b"")
+    )
 
 
 def _schedule(pending_release: _PendingRelease, now: Instant) -> None:

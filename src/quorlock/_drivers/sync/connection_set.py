@@ -15,9 +15,10 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from quorlock._core.commands import Release
 from quorlock._core.effects import Timeout
 from quorlock._core.rounds import SentRound, replied
-from quorlock._core.routing import HERE, Over, is_plain, is_spared, route, unsent
+from quorlock._core.routing import HERE, Over, is_plain, route, unsent
 from quorlock._core.tally import PENDING
 from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._core.votes import Answer
@@ -177,7 +178,7 @@ class ConnectionSet:
         request = PendingRequest(command, receiver, round_, started)
         # Fast path: in nearly every round no node is a special case, and every connection gets the
         # bytes.
-        spared = is_spared(command)
+        is_urgent = type(command) is Release and command.token
         everywhere = self._connectors.node_mask
         sends_at_once = is_plain(effect, everywhere, self) and not self._has_quarantines
         asked, bit = 0, 1
@@ -185,7 +186,7 @@ class ConnectionSet:
             if (
                 sends_at_once
                 and connection is not None
-                and (not spared or len(connection.pending) < UNCOUNTED_MAX)
+                and (is_urgent or len(connection.pending) < UNCOUNTED_MAX)
                 and connection.send(data, request)
             ) or self._ask(bit.bit_length() - 1, data, request, effect):
                 asked |= bit
