@@ -117,10 +117,11 @@ def seed() -> int:
 @pytest.fixture
 def checked_transitions(monkeypatch: pytest.MonkeyPatch) -> set[tuple[FlowState, FlowState]]:
     """Assert that the table has every transition of a flow task; return those that happen."""
+    from quorlock._drivers.aio.flow_end import EndingFlow
     from quorlock._drivers.aio.flow_state import TRANSITIONS
     from quorlock._drivers.aio.flow_task import FlowTask
 
-    slot: Any = FlowTask.state
+    slot: Any = EndingFlow.__dict__["state"]
     made: set[tuple[FlowState, FlowState]] = set()
 
     def enter(task: FlowTask[Any], state: FlowState) -> None:
