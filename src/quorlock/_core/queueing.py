@@ -14,7 +14,7 @@ from quorlock._core.commands import LEAVE, Release
 from quorlock._core.effects import Commit, Enlist, Send, Timeout, Wait
 from quorlock._core.redlock import attempt, failure_reason
 from quorlock._core.results import Acquired, AttemptFailed, FailureReason
-from quorlock._core.rounds import Target
+from quorlock._core.rounds import NodeReply, Target
 from quorlock._core.tally import Tally
 from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._core.votes import NO_REPLY
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
     from quorlock._core.line import Line, Lines
-    from quorlock._core.member import Member
+    from quorlock._core.member import Member, Promoted
     from quorlock._core.request import AcquireRequest
-    from quorlock._core.rounds import NodeReply, SentRound
+    from quorlock._core.rounds import SentRound
     from quorlock._core.time import Duration, Instant
 
 # How long the nodes are not asked to queue after too many of them could not.
@@ -141,7 +141,7 @@ class _Queueing:
         """Wait for one event; return the outcome, and whether no event came."""
         request, waiter = self._request, self._waiter
         until = min(waiter.wake_at(), end_of(request))
-        event: Acquired | NodeReply | Timeout
+        event: Acquired | Promoted | NodeReply | Timeout
         event = yield Wait(until, request.stop, self._member)
         if isinstance(event, Acquired):
             if not waiter.is_answered:
@@ -151,8 +151,10 @@ class _Queueing:
         if isinstance(event, Timeout):
             self.at = event.at
             return (yield from self._on_timeout()), True
-        self.at = event.at
-        waiter.on_reply(event)
+        if isinstance(event, NodeReply):
+            self.at = event.at
+            waiter.on_reply(event)
+        # Or it was promoted when its time was up, and has not read that before.
         return None, False
 
     def _on_timeout(self) -> Flow[_Outcome]:

@@ -25,7 +25,7 @@ from quorlock._core.effects import (
 )
 from quorlock._core.handing_on import release
 from quorlock._core.line import STALLED_AFTER, Lines
-from quorlock._core.member import Member
+from quorlock._core.member import PROMOTED, Member
 from quorlock._core.request import AcquireRequest
 from quorlock._core.results import Acquired, LossReason
 from quorlock._core.rounds import NodeReply, SentRound, Target
@@ -191,6 +191,16 @@ def test_a_lost_attempt_queues_again_with_its_number() -> None:
     hand.waits()
     hand.call(1, 2)
     attempts(hand, token=b"token-2", replies=(TAKEN, TAKEN))
+    hand.expects(Commit)
+
+
+def test_a_promotion_that_is_read_late_changes_nothing() -> None:
+    """The waiter became the first when its time was up: it asks once, and has the news unread."""
+    hand = queued()
+    hand.step(PROMOTED)
+    hand.waits()
+    hand.call(2, 0)
+    attempts(hand, replies=(TAKEN, TAKEN))
     hand.expects(Commit)
 
 
