@@ -52,40 +52,64 @@ def acquire(
             quarantine until the timeout.
         NodeError: too many nodes reply with errors.
     """
-    attempts = 0
-    outage_since: Instant | None = None
-    last: AttemptFailed | None = None
-    stop, at = request.stop, request.asked_at
-    if lines is not None and (request.timeout == 0 or at < lines.polls_until):
+    failures, stop = _Failures(request), request.stop
+    if lines is not None and (request.timeout == 0 or request.asked_at < lines.polls_until):
         lines = None
-    joins = lines is not None and lines.is_in_use(request.key, at)
+    joins = lines is not None and lines.is_in_use(request.key, request.asked_at)
     while stop is None or not stop.is_set():
         outcome: Acquired | AttemptFailed | None = None
         if joins and lines is not None:
-            outcome = yield from wait_in_line(request, policy, entropy, lines, at)
+            outcome = yield from wait_in_line(request, policy, entropy, lines, failures.at)
             lines = lines if outcome else None  # else too few nodes can queue it
         joins = lines is not None and not joins
         if outcome is None:
             outcome = yield from attempt(request, policy, entropy)
         if isinstance(outcome, Acquired):
             return outcome
-        last, at = outcome, outcome.ended
-        attempts += 1
-        if outcome.reason in _NO_OUTAGE:
-            outage_since = None
-        else:
-            # Connecting came before the first attempt began, and counts.
-            began = request.asked_at if attempts == 1 else outcome.started
-            outage_since = began if outage_since is None else outage_since
-        wake = _next_attempt_at(outcome, request, policy, entropy, outage_since)
+        failures.add(outcome)
+        wake = _next_attempt_at(outcome, request, policy, entropy, failures.outage_since)
         joins = joins and outcome.reason is FailureReason.HELD
-        if joins and wake is not None:
-            continue
-        if wake is not None:
+        if wake is None and (stop is None or not stop.is_set()):
+            _raise_failure(outcome, request, policy, failures.count)
+        if wake is not None and not joins:
             yield Sleep(wake, stop)
-        elif stop is None or not stop.is_set():
-            _raise_failure(outcome, request, policy, attempts)
-    raise _stopped(last, request, policy, attempts)
+    raise failures.stopped(policy)
+
+
+class _Failures:
+    """The failed attempts of one call.
+
+    Attributes:
+        count: How many.
+        at: The current time, as far as known.
+        outage_since: When the nodes were there last, before the latest attempts found too few;
+            None if they are there.
+    """
+
+    def __init__(self, request: AcquireRequest) -> None:
+        self.count = 0
+        self.at = request.asked_at
+        self.outage_since: Instant | None = None
+        self._request = request
+        self._last: AttemptFailed | None = None
+
+    def add(self, failed: AttemptFailed) -> None:
+        """Record an attempt, or several of one wait."""
+        self.at = failed.ended
+        self.count += failed.attempts
+        if failed.attempts or failed.reason is not FailureReason.HELD:
+            self._last = failed
+        if failed.reason in _NO_OUTAGE:
+            self.outage_since = None
+        elif self.outage_since is None:
+            # Connecting came before the first attempt began, and counts.
+            self.outage_since = self._request.asked_at if self.count <= 1 else failed.started
+
+    def stopped(self, policy: Policy) -> AcquireStopped:
+        """Return the error of a call that `stop` has ended."""
+        votes = node_votes(policy.addresses, self._last.answers) if self._last else ()
+        elapsed = to_seconds(self.at - self._request.asked_at)
+        return AcquireStopped(self._request.resource, votes, self.count, elapsed)
 
 
 def try_acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired | None]:
@@ -143,11 +167,3 @@ def _raise_failure(
         raise AcquireTimeout(request.resource, votes, attempts, elapsed, holder_ttl, holder)
     error = NodeError if last.reason in _ERRORS else QuorumUnreachable
     raise error(request.resource, votes, attempts, elapsed)
-
-
-def _stopped(
-    last: AttemptFailed | None, request: AcquireRequest, policy: Policy, attempts: int
-) -> AcquireStopped:
-    votes = node_votes(policy.addresses, last.answers) if last else ()
-    elapsed = to_seconds(last.ended - request.asked_at) if last else 0.0
-    return AcquireStopped(request.resource, votes, attempts, elapsed)

@@ -87,6 +87,8 @@ class _Queueing:
         self._policy = policy
         self._entropy = entropy
         self._sent: SentRound | None = None
+        self._attempts = 0
+        self._lost: AttemptFailed | None = None  # the latest attempt that did not win
 
     def run(self) -> Flow[Acquired | AttemptFailed | None]:
         """Wait until granted, until the time is up, or until it makes no sense."""
@@ -130,6 +132,8 @@ class _Queueing:
         if isinstance(outcome, Acquired):
             return outcome
         self.at = outcome.ended
+        self._attempts += 1
+        self._lost = outcome = outcome._replace(attempts=self._attempts)
         waiter.on_attempt_lost()
         is_over = self.at >= end_of(self._request) or is_stopped(self._request)
         if outcome.reason is FailureReason.HELD and not is_over:
@@ -161,15 +165,17 @@ class _Queueing:
         request = self._request
         if is_stopped(request):
             yield self.leave
-            return not_called(request, self._policy, self.at)
+            lost = self._lost or not_called(request, self._policy, self.at)
+            return lost._replace(ended=self.at)
         if self.at < end_of(request):
             return None
         # One attempt is made when the time is up; its release leaves the queues.
         self._waiter.ticket = LEAVE
         outcome = yield from attempt(request, self._policy, self._entropy, self._waiter)
-        if not isinstance(outcome, Acquired):
-            self.at = outcome.ended
-        return outcome
+        if isinstance(outcome, Acquired):
+            return outcome
+        self.at = outcome.ended
+        return outcome._replace(attempts=self._attempts + 1)
 
     def _not_queued(self) -> AttemptFailed | None:
         """Return the failure if too few nodes reply; None if they reply, and cannot queue."""
@@ -179,12 +185,12 @@ class _Queueing:
         if self.has_votes:
             return None
         reason = failure_reason(answers, Tally(policy.n, 0))
-        return AttemptFailed(reason, answers, waiter.asked_at, self.at)
+        return AttemptFailed(reason, answers, waiter.asked_at, self.at, self._attempts)
 
 
 def not_called(request: AcquireRequest, policy: Policy, at: Instant) -> AttemptFailed:
     """Return the failure of a waiter that has asked no node for the lock."""
-    return AttemptFailed(FailureReason.HELD, (NO_REPLY,) * policy.n, request.asked_at, at)
+    return AttemptFailed(FailureReason.HELD, (NO_REPLY,) * policy.n, request.asked_at, at, 0)
 
 
 def is_stopped(request: AcquireRequest) -> bool:

@@ -68,12 +68,17 @@ class Acquired(NamedTuple):
 
 
 class AttemptFailed(NamedTuple):
-    """An attempt that did not win; it has been released on all nodes."""
+    """An attempt that did not win; it has been released on all nodes.
+
+    attempts: how many were made in all, with those before it in a wait; 0 if the wait ended without
+    any.
+    """
 
     reason: FailureReason
     answers: tuple[Answer, ...]
     started: Instant
     ended: Instant
+    attempts: int = 1
 
 
 class Extended(NamedTuple):

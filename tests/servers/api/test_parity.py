@@ -161,6 +161,7 @@ def test_a_redlock_takes_the_same_settings_in_both_faces(module: Any) -> None:
         "restart_guard": "uptime",
         "prefix": "",
         "owner": "{host}:{pid}",
+        "waiting": "auto",
     }
 
 
