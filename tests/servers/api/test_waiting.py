@@ -31,7 +31,7 @@ def urls(request: pytest.FixtureRequest, nodes: Servers) -> Iterator[list[str]]:
 
 async def waits(redlock: Any, count: int) -> bool:
     """Do so many wait?"""
-    return (await redlock.inspect("a")).waiters == count
+    return bool((await redlock.inspect("a")).waiters == count)
 
 
 async def test_clients_are_served_in_the_order_in_which_they_came(
@@ -60,7 +60,7 @@ async def test_clients_are_served_in_the_order_in_which_they_came(
 
 async def is_free(redlock: Any) -> bool:
     report = await redlock.inspect("a")
-    return (report.verdict, report.waiters) == ("free", 0)
+    return bool((report.verdict, report.waiters) == ("free", 0))
 
 
 async def test_the_waiters_of_one_process_count_once(face: Face, urls: list[str]) -> None:

@@ -15,9 +15,10 @@ from quorlock import Inspection, NodeView, Redlock
 from quorlock._cli import inspection_view as shown
 from quorlock._cli.exit_status import EX_UNAVAILABLE, EX_USAGE
 from quorlock.testing.servers import Servers
+from tests.harness.support.wait import until
 from tests.servers.api.faces import steal
 from tests.servers.cli import schema
-from tests.servers.cli.command import Shell, at_last
+from tests.servers.cli.command import PATIENCE, Shell, at_last
 from tests.servers.cli.live import Terminal
 
 RESERVED = "quorlock:next:00f1e2d3c4b5a697:12:100"
@@ -223,6 +224,34 @@ def test_the_schema_can_refuse(change: dict[str, Any], words: str) -> None:
     assert schema.problems(facts, SCHEMA["$defs"]["resource"], SCHEMA) == []
     (found,) = schema.problems(facts | change, SCHEMA["$defs"]["resource"], SCHEMA)
     assert found.startswith(words)
+
+
+def test_it_says_how_many_wait(shell: Shell, nodes: Servers) -> None:
+    """Also `top`, and `run` while it waits; a client that polls is not counted."""
+    with Redlock(nodes.urls, ttl=30) as redlock, redlock.lock("a"):
+        assert "wait" not in shell.answer("status", "a")
+        with (
+            shell.start("run", "a", "--", "true") as first,
+            shell.start("run", "a", "--", "true", given={"QUORLOCK_WAITING": "poll"}) as polling,
+        ):
+            try:
+                assert until(lambda: redlock.inspect("a").waiters == 1, PATIENCE)
+                told = shell.start("run", "a", "--json", "--wait", "30s", "--", "true")
+                with told as second:
+                    assert until(lambda: redlock.inspect("a").waiters == 2, PATIENCE)
+                    assert " on 5 of 5 nodes, 2 wait; a quorum is free in " in shell.answer(
+                        "status", "a"
+                    )
+                    assert status_of(shell)["waiters"] == 2
+                    (lock,) = json.loads(shell.answer("top", "--once", "--json"))["locks"]
+                    assert (lock["resource"], lock["waiters"]) == ("a", 2)
+                    assert second.stderr is not None
+                    event = json.loads(second.stderr.readline())
+                    assert (event["event"], event["waiters"] in (1, 2)) == ("waiting", True)
+                    second.kill()
+            finally:
+                first.kill()
+                polling.kill()
 
 
 # --- break -----------------------------------------------------------------------------------
