@@ -145,7 +145,8 @@ def as_command(words: Words, node: FakeNode) -> Command | None:
         case (b"EVALSHA", sha, *_) if sha not in node.known:
             return None
         case (b"EVALSHA", scripts.RELEASE.sha, b"1", key, token, *queue):
-            return Release(key, token, *queue[:1], *map(int, queue[1:]))
+            place, ticket = queue or (b"", b"0")
+            return Release(key, token, place, int(ticket))
         case (b"EVALSHA", scripts.EXTEND.sha, b"1", key, token, ttl) if is_ttl(ttl):
             return Extend(key, token, int(ttl))
         case (b"EVALSHA", scripts.INSPECT.sha, b"1", key):

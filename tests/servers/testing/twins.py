@@ -128,7 +128,7 @@ def content() -> list[Step]:
     """All that a node holds, with its value and remaining life."""
     asked = [(name, key) for key in (*KEYS, b"") for name in (b"GET", b"PTTL")]
     sides = [(name, COUNTER + key) for key in KEYS for name in (b"GET", b"PTTL")]
-    queues = [(b"PTTL", QUEUE + key) for key in KEYS]
+    queues: list[Words] = [(b"PTTL", QUEUE + key) for key in KEYS]
     queues += [(b"ZRANGE", QUEUE + key, b"0", b"-1", b"WITHSCORES") for key in KEYS]
     all_words = ((b"KEYS", b"*"), *asked, *sides, *queues, (b"EXISTS", MARKER))
     return [Ask(words) for words in all_words]
@@ -293,7 +293,7 @@ def _mangled(rng: Random, words: Words) -> Words:
 
 # The twin knows scripts in no other form than quorlock's, fewer options of these than the servers,
 # and two of INFO's sections.
-UNMANGLED = (b"HELLO", b"EVAL", b"EVALSHA", b"INFO", b"PING", b"FLUSHALL", b"KEYS")
+UNMANGLED: Words = (b"HELLO", b"EVAL", b"EVALSHA", b"INFO", b"PING", b"FLUSHALL", b"KEYS")
 UNMANGLED += (b"SUBSCRIBE", b"UNSUBSCRIBE", b"PUBLISH", b"ZADD", b"ZREM", b"ZCARD", b"ZRANGE")
 
 
