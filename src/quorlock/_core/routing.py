@@ -108,7 +108,9 @@ def route(send: "Send", index: int, path: object, at: "Instant", paths: Paths) -
         if behind.path != path:
             carrier = _carrier(command, behind, index, path, paths)
             if carrier != path:
-                return Over(carrier) if paths.may_send_later else _left(command, node.run_id)
+                if paths.may_send_later and not _is_exchange(command):
+                    return Over(carrier)
+                return _left(command, node.run_id)
     connection = paths.connection(path, index)
     if connection is None:
         return unsent(command)
@@ -157,12 +159,21 @@ def _carrier(command: Command, behind: "Target", index: int, path: object, paths
     """Return the path on which the acquire has no reply yet; the caller's own if there is none."""
     token: bytes = getattr(command, "token", b"")
     if type(command) is ScriptedAcquire and command.instead:
-        token = command.instead  # an exchange, which must follow the acquire of the old token
+        token = command.instead  # it must follow the acquire of the old token
     for other in behind.paths:
         connection = paths.connection(other, index)
         if connection is not None and connection.has_pending_acquire(token):
             return other
     return path
+
+
+def _is_exchange(command: Command) -> bool:
+    """Return whether it hands a lease on.
+
+    It is sent over the caller's own path or not at all. The commands for its token follow that
+    path, and would overtake it if another path sent it later.
+    """
+    return type(command) is ScriptedAcquire and bool(command.instead)
 
 
 def _left(command: Command, run_id: str) -> Route:

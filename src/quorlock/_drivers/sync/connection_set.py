@@ -21,7 +21,7 @@ from quorlock._core.rounds import SentRound, replied
 from quorlock._core.routing import HERE, Over, is_plain, route, unsent
 from quorlock._core.tally import PENDING
 from quorlock._core.time import FOR_EVER, NS_PER_MS
-from quorlock._core.votes import Answer
+from quorlock._core.votes import TIMED_OUT, Answer
 from quorlock._drivers.clock import SLEEP_MAX, now, sleep_ms
 from quorlock._drivers.places import Places
 from quorlock._drivers.sync.polling import Poll, WakeupPipe
@@ -225,6 +225,12 @@ class ConnectionSet:
         self, index: int, data: bytes, request: PendingRequest, effect: Send
     ) -> Answer | None:
         found, connection = self._route(index, effect, request.asked_at), self.connections[index]
+        if found is TIMED_OUT and effect.behind is not None:
+            # The reply that it waits for may be there, and unread.
+            for other in effect.behind.paths:
+                if isinstance(other, ConnectionSet):
+                    other.visit(request.receiver)
+            found = self._route(index, effect, request.asked_at)
         if isinstance(found, Answer):
             return found
         if found is HERE and connection is not None:
