@@ -167,6 +167,8 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
                 asked_at,
             )
             released = session.driver.run(flow)
+            if session.driver.closed:
+                released = released._replace(gone=None)  # `close` may have released it first
         except BaseException:
             self._release_in_background()  # interrupted, perhaps before anything was sent
             raise
