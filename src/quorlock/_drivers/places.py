@@ -16,7 +16,6 @@ from quorlock._core.effects import CALL
 from quorlock._core.places import INBOX_DIGITS, place_of
 from quorlock._core.rounds import replied
 from quorlock._core.votes import GRANTED
-from quorlock._drivers.clock import now
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import NO_RECEIVER, PendingRequest
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from quorlock._core.config import Policy
+    from quorlock._core.time import Instant
     from quorlock._protocol.peer import PeerNode
     from quorlock._protocol.pipeline import ReplyReceiver
 
@@ -32,6 +32,11 @@ class CallingConnection(Protocol):
     """A connection over which a node calls waiters."""
 
     node_state: PeerNode
+
+    @property
+    def replied_at(self) -> Instant:
+        """The time of the latest reply from its server."""
+        ...
 
     def listen(self, inbox: bytes) -> bool:
         """Have the node call this inbox; return whether it can, as far as known."""
@@ -50,6 +55,11 @@ class Places:
         self._inbox = b""
         self._serials = count(1)
         self._receivers: dict[bytes, ReplyReceiver] = {}
+
+    @property
+    def in_use(self) -> bool:
+        """Return whether a flow has a place."""
+        return bool(self._receivers)
 
     def enlist(self, receiver: ReplyReceiver, connections: Iterable[CallingConnection]) -> bytes:
         """Return a new place, whose calls the receiver gets; b"" if too few nodes can call."""
@@ -70,12 +80,12 @@ class Places:
 
     def on_connected(self, connection: CallingConnection) -> None:
         """Subscribe on a new connection, for the flows that wait already."""
-        if self._receivers:
+        if self.in_use:
             connection.listen(self._inbox)
 
     def on_call(self, connection: CallingConnection, place: bytes, key: bytes) -> None:
         """Deliver a call to the flow; if that has ended, let the node call the next waiter."""
-        at = now()
+        at = connection.replied_at
         receiver = self._receivers.get(place)
         if receiver is not None and not receiver.over:
             receiver.deliver(replied((CALL, connection.node_state.index, GRANTED, at)))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quorlock._core.time import Instant
     from quorlock._drivers.aio.flow_state import FlowState
     from quorlock._protocol.peer import PeerNode
-    from quorlock._protocol.pipeline import PendingRequest, RequestPipeline
+    from quorlock._protocol.pipeline import RequestPipeline
 
 
 class SharedConnection(Protocol):
@@ -31,20 +31,6 @@ class SharedConnection(Protocol):
     def write(self, data: bytes) -> None: ...
 
     def oldest_asked_at(self, at: Instant) -> Instant: ...
-
-
-class CallingConnection(Protocol):
-    """A connection over which a node calls waiters."""
-
-    node_state: PeerNode
-
-    def listen(self, inbox: bytes) -> bool:
-        """Hear the calls to this inbox; return whether the node can call, as far as known."""
-        ...
-
-    def send(self, data: bytes, request: PendingRequest) -> bool:
-        """Send a request to this node alone; return false if the connection is lost."""
-        ...
 
 
 class SharedReceiver(ReplyReceiver, Protocol):

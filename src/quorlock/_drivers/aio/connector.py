@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from quorlock._core.rounds import NodeReply
     from quorlock._core.time import Instant
     from quorlock._drivers.aio.batching import SharedPipeline
-    from quorlock._drivers.aio.places import Places
     from quorlock._drivers.node_state import NodeState
     from quorlock._drivers.node_states import NodeStates
+    from quorlock._drivers.places import Places
     from quorlock._protocol.pipeline import InvalidationCallback
 
 
@@ -252,7 +252,7 @@ class AsyncConnector:
 
     def on_call(self, connection: AsyncConnection, place: bytes, key: bytes) -> None:
         """Deliver a call that the node has made."""
-        self._places.on_call(connection, place, key, connection.replied_at)
+        self._places.on_call(connection, place, key)
 
     def on_end(self, connection: AsyncConnection) -> None:
         """Drop a connection whose transport has ended."""

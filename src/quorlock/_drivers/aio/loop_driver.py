@@ -22,8 +22,8 @@ from quorlock._drivers.aio.connector import AsyncConnector, timeout_answer
 from quorlock._drivers.aio.deadlines import Deadlines
 from quorlock._drivers.aio.flow_state import DONE
 from quorlock._drivers.aio.loops import call_in
-from quorlock._drivers.aio.places import Places
 from quorlock._drivers.clock import now
+from quorlock._drivers.places import Places
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import requested
 
