@@ -97,6 +97,11 @@ class Line:
                 return
             self.put_back(member)
 
+    def look_at(self, at: Instant) -> Instant:
+        """Return when a waiter looks next whether the line has stalled."""
+        stalled_at = self._changed_at + STALLED_AFTER
+        return stalled_at if self._is_held and stalled_at > at else at + STALLED_AFTER
+
     def put_back(self, member: Member) -> None:
         """Make a waiter that was taken out the first again; it asks the nodes."""
         if self._first.setdefault(None, member) is not member:

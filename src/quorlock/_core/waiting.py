@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from quorlock._core.commands import Release
 from quorlock._core.effects import Commit, Send, Timeout, Wait
-from quorlock._core.line import STALLED_AFTER
 from quorlock._core.member import Member, Promoted
 from quorlock._core.queueing import end_of, is_stopped, not_called, queue_up
 from quorlock._core.redlock import attempt
@@ -81,7 +80,7 @@ def _wait_for_turn(
         if member.news:
             event = member.news.popleft()
         else:
-            event = yield Wait(min(give_up, at + STALLED_AFTER), request.stop, member)
+            event = yield Wait(min(give_up, line.look_at(at)), request.stop, member)
         if isinstance(event, Promoted):
             return None, at
         if isinstance(event, Acquired):
