@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from quorlock._core.commands import (
+    JOIN,
     Acquire,
     Command,
     Extend,
@@ -111,6 +112,37 @@ def test_no_command_overtakes_its_acquire(command: Command) -> None:
             assert decide(facts, command, paths) == Over(THEIRS)
     facts = Facts({MINE: Link(), THEIRS: others, "third": None})
     assert decide(facts, command, behind(THEIRS, "third", "unknown")) == HERE
+
+
+EXCHANGE = ScriptedAcquire(b"k", b"new", 1_000, instead=b"t")
+JOINS = Release(b"k", b"", b"place", JOIN)
+
+
+def test_an_exchange_follows_the_acquire_of_the_token_that_it_replaces() -> None:
+    """Its own token is new."""
+    facts = Facts({MINE: Link(), THEIRS: Link(awaits=b"t")})
+    assert decide(facts, EXCHANGE, behind(THEIRS)) == Over(THEIRS)
+    facts.may_send_later = False
+    assert decide(facts, EXCHANGE, behind(THEIRS)) is TIMED_OUT
+    facts = Facts({MINE: Link(), THEIRS: Link(awaits=b"new")})
+    assert decide(facts, EXCHANGE, behind(THEIRS)) == HERE
+
+
+def test_an_exchange_relies_on_no_key() -> None:
+    """A release of the old token may still be carried out, before it or after it."""
+    facts = Facts()
+    facts.pending_releases.add(b"k", b"t", "run", NOW)
+    assert decide(facts, EXCHANGE, behind(MINE)) == HERE
+    assert decide(facts, SCRIPTED, behind(MINE)) is RELEASING
+    assert is_plain(Send(EXCHANGE, behind(MINE)), 0b010, MINE)
+
+
+def test_what_only_concerns_a_place_is_never_sent_later() -> None:
+    """It frees no key: without a connection, or with a backlog, it is not sent at all."""
+    assert decide(Facts({MINE: Link(full=True)}), JOINS) is BACKLOG
+    assert decide(Facts({MINE: None}), JOINS) == Unsent(is_release=False)
+    assert unsent(JOINS) == Unsent(is_release=False)
+    assert unsent(Release(b"k", b"t", b"place", 4)) == Unsent(is_release=True)
 
 
 def test_a_command_stays_on_the_connection_that_has_its_acquire() -> None:

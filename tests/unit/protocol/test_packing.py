@@ -48,6 +48,8 @@ def words(command: Command, *, in_full: bool = False) -> tuple[bytes, ...]:
     if isinstance(command, ScriptedAcquire):
         numbers = (command.ttl_ms, command.grid_ms, command.marker_ms)
         parameters = (command.token, *(b"%d" % number for number in numbers))
+        if command.place or command.instead:
+            parameters += (command.place, command.instead)
         return (*head, b"3", command.key, counter, b"quorlock:guard", *parameters)
     if isinstance(command, IssueFence):
         parameters = (command.token, b"%d" % command.fence, b"%d" % command.ahead_ms)
@@ -56,6 +58,8 @@ def words(command: Command, *, in_full: bool = False) -> tuple[bytes, ...]:
         arguments += (command.token,)
     if isinstance(command, Extend):
         arguments += (b"%d" % command.ttl_ms,)
+    if isinstance(command, Release) and command.place:
+        arguments += (command.place, b"%d" % command.ticket)
     return (*head, b"1", *arguments)
 
 
@@ -68,8 +72,12 @@ def test_every_command_is_packed_as_hiredis_does(key: bytes, token: bytes, ttl_m
         Acquire(key, token, ttl_ms),
         ScriptedAcquire(key, token, ttl_ms, 1_000, 30_000),
         IssueFence(key, token, ttl_ms, 15_000),
+        ScriptedAcquire(key, token, ttl_ms, 0, 0, b"place", token),
+        ScriptedAcquire(key, token, ttl_ms, 0, 0, b"", b"instead"),
         Extend(key, token, ttl_ms),
         Release(key, token),
+        Release(key, token, b"place", -ttl_ms),
+        Release(key, token, b"", ttl_ms),
         Inspect(key),
     ):
         assert encode(command) == packed_by_hiredis(*words(command))
@@ -82,8 +90,10 @@ def test_every_script_is_packed_in_full(key: bytes, token: bytes, ttl_ms: int) -
     for command in (
         ScriptedAcquire(key, token, ttl_ms),
         IssueFence(key, token, ttl_ms, 1),
+        ScriptedAcquire(key, token, ttl_ms, 0, 0, token, b"instead"),
         Extend(key, token, ttl_ms),
         Release(key, token),
+        Release(key, token, b"place", ttl_ms),
         Inspect(key),
     ):
         assert encode_eval(command) == packed_by_hiredis(*words(command, in_full=True))

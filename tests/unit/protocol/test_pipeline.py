@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release, ScriptedAcquire
+from quorlock._core.commands import (
+    JOIN,
+    LEAVE,
+    Acquire,
+    Command,
+    Extend,
+    Inspect,
+    Release,
+    ScriptedAcquire,
+)
 from quorlock._core.config import KEY_BYTES_MAX
 from quorlock._core.owner import OWNER_BYTES_MAX
+from quorlock._core.places import channel_of, place_of
 from quorlock._core.rounds import NodeReply
 from quorlock._core.votes import ABSENT, GRANTED, HELD, Answer, Vote
 from quorlock._drivers.aio.batching import SharedPipeline
@@ -21,6 +31,7 @@ from quorlock._drivers.node_state import NodeState
 from quorlock._nodes.node import Node
 from quorlock._protocol.encoding import encode, encode_command, encode_eval
 from quorlock._protocol.pipeline import (
+    UNCOUNTED_MAX,
     UNREAD_MAX,
     PendingRequest,
     RequestPipeline,
@@ -450,6 +461,109 @@ def test_other_pushes_name_no_key(push: bytes) -> None:
     assert pushes in ([], [[]])
 
 
+# --- calls -----------------------------------------------------------------------------------
+
+INBOX = b"00000000000000a1"
+CHANNEL = channel_of(INBOX)
+PLACE = place_of(INBOX, 7, 50_000_000)
+SUBSCRIBED = b">3\r\n$9\r\nsubscribe\r\n$%d\r\n%b\r\n:1\r\n" % (len(CHANNEL), CHANNEL)
+
+
+def message(content: bytes) -> bytes:
+    head = b">3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n" % (len(CHANNEL), CHANNEL)
+    return head + b"$%d\r\n%b\r\n" % (len(content), content)
+
+
+def listening() -> tuple[Talk, list[tuple[bytes, bytes]]]:
+    """A pipeline that was asked to subscribe, and the calls that it received."""
+    talk, calls = Talk.that_released(), list[tuple[bytes, bytes]]()
+    sent = talk.pipeline.subscribe(INBOX, lambda *call: calls.append(call), 5)
+    assert sent == encode_command(b"SUBSCRIBE", CHANNEL)
+    assert talk.pipeline.is_listening
+    return talk, calls
+
+
+def test_a_call_names_the_place_and_the_key() -> None:
+    """Any key; other messages are ignored, and so are those of others."""
+    talk, calls = listening()
+    assert talk.deliver(SUBSCRIBED) == []
+    for content in (PLACE + b" k", PLACE + b" a b\r\n", PLACE, b"", b" k"):
+        talk.deliver(message(content))
+    talk.deliver(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n_\r\n")
+    assert calls == [(PLACE, b"k"), (PLACE, b"a b\r\n")]
+    assert not talk.pipeline.pending
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 4), st.integers(0, 4), st.lists(st.integers(1, 40), max_size=6))
+def test_calls_are_no_replies_however_they_arrive(first: int, last: int, cuts: list[int]) -> None:
+    """Before the reply that they belong to or behind it, in pieces: every reply is matched."""
+    talk, calls = listening()
+    rounds = [talk.ask(command) for command in (acquire(), release(), acquire(), release())]
+    parts = [b"+OK\r\n", b":-3\r\n", b"_\r\n", b":-2\r\n"]
+    for place in sorted((first, last), reverse=True):
+        parts.insert(place, message(PLACE + b" k"))
+    stream, pieces = SUBSCRIBED + b"".join(parts), []
+    for cut in cuts:
+        pieces.append(stream[:cut])
+        stream = stream[cut:]
+    answers = talk.deliver(*filter(None, [*pieces, stream]))
+    assert answers == list(zip(rounds, [GRANTED, GRANTED, HELD, ABSENT], strict=True))
+    assert calls == [(PLACE, b"k")] * 2
+
+
+def test_whole_replies_are_matched_at_once_only_behind_the_subscription() -> None:
+    """The confirmation takes its place among the replies."""
+    talk, _ = listening()
+    talk.ask(release())
+    assert talk.pipeline.match_common_reply(b":-3\r\n") is None
+    assert talk.pipeline.match_common_reply(SUBSCRIBED) is None
+    assert talk.deliver(SUBSCRIBED) == []
+    assert talk.pipeline.match_common_reply(message(PLACE + b" k")) is None
+    assert talk.pipeline.match_common_reply(b":-3\r\n") is not None
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        b"-NOPERM User u has no permissions to access the 'canary-Pa55' channel\r\n",
+        b"-ERR unknown command 'SUBSCRIBE'\r\n",
+        b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n",
+    ],
+)
+def test_a_server_that_sends_no_calls(refusal: bytes) -> None:
+    """The reason is kept, and the replies behind it are matched."""
+    talk, _ = listening()
+    talk.ask(acquire())
+    received = talk.deliver(refusal, b"+OK\r\n")
+    assert received[-1] == (1, GRANTED)
+    assert not talk.pipeline.is_listening
+    assert talk.pipeline.listen_error
+    assert PASSWORD not in talk.pipeline.listen_error
+    assert not talk.pipeline.pending
+
+
+def test_a_pipeline_that_was_not_asked_does_not_listen() -> None:
+    """And a confirmation that nobody asked for takes no request away."""
+    talk = Talk()
+    assert not talk.pipeline.is_listening
+    talk.ask(acquire())
+    assert talk.deliver(SUBSCRIBED, message(PLACE + b" k"), b"+OK\r\n") == [(1, GRANTED)]
+    talk, calls = listening()
+    talk.ask(acquire())
+    talk.deliver(SUBSCRIBED, SUBSCRIBED)
+    assert [request.command for request in talk.pipeline.pending] == [acquire()]
+    assert calls == []
+
+
+def test_a_subscription_leaves_no_key_and_is_no_backlog() -> None:
+    talk, _ = listening()
+    assert list(talk.pipeline.keys_in_doubt()) == []
+    for _ in range(UNCOUNTED_MAX):
+        talk.ask(acquire())
+    assert not talk.pipeline.is_backlogged(10**9)
+
+
 # --- a node that has forgotten a script ------------------------------------------------------
 
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
@@ -607,6 +721,30 @@ def test_unanswered_acquires_and_releases_leave_pending_releases() -> None:
     assert not talk.pipeline.has_pending_acquire(b"k")
 
 
+def test_an_exchange_leaves_either_token() -> None:
+    """Releases of both are pending then; of a place, nothing is left to release."""
+    talk = Talk()
+    exchange = ScriptedAcquire(b"k", b"new", 1_000, place=PLACE, instead=b"old")
+    for command in (
+        exchange,
+        Release(b"k", b"new", PLACE, 5),
+        Release(b"k", b"", PLACE, JOIN),
+        Release(b"k", b"", PLACE, LEAVE),
+    ):
+        talk.ask(command)
+    assert list(talk.pipeline.keys_in_doubt()) == [exchange, release(b"old"), release(b"new")]
+    assert talk.pipeline.has_pending_acquire(b"new")
+    assert not talk.pipeline.has_pending_acquire(b"old")
+
+
+def test_an_error_shows_neither_token_of_an_exchange() -> None:
+    talk = Talk()
+    talk.ask(ScriptedAcquire(b"k", b"n" * 32, 1_000, instead=b"o" * 32))
+    ((_, answer),) = talk.deliver(b"-ERR " + b"o" * 32 + b" and " + b"n" * 32 + b"\r\n")
+    assert "oooo" not in answer.text
+    assert "nnnn" not in answer.text
+
+
 def fill(talk: Talk, at: int = 0) -> None:
     """Leave as many bytes unread as a node may have, and one request more."""
     size = 0
@@ -644,20 +782,32 @@ def test_a_shared_connection_has_a_backlog_only_if_it_is_silent() -> None:
 
 
 @pytest.mark.parametrize("longest", [False, True])
-@pytest.mark.parametrize("fenced", [False, True])
-def test_a_server_reads_every_acquire_with_its_release_at_once(longest: bool, fenced: bool) -> None:
-    """The acquires that a node may have unread, and their releases, are less than 16 KiB."""
+@pytest.mark.parametrize("kind", ["plain", "fenced", "of a waiter", "exchange"])
+def test_a_server_reads_every_acquire_with_its_release_at_once(longest: bool, kind: str) -> None:
+    """The acquires that a node may have unread, and their releases, are less than 16 KiB.
+
+    The first release is sent in full.  After an exchange, both tokens are released.
+    """
     key = b"k" * (KEY_BYTES_MAX if longest else 1)
     token = b"0" * 32 + (b"@" + b"o" * OWNER_BYTES_MAX if longest else b"")
-    kind = ScriptedAcquire if fenced else Acquire
+    place = INBOX + (b":%d:%d" % (10**18, 10**6) if longest else b":1:100")
+    acquires: dict[str, Command] = {
+        "plain": Acquire(key, token, 1_000_000),
+        "fenced": ScriptedAcquire(key, token, 1_000_000, 1_000),
+        "of a waiter": ScriptedAcquire(key, token, 1_000_000, 0, 0, place),
+        "exchange": ScriptedAcquire(key, token, 1_000_000, 0, 0, b"", token),
+    }
+    releases = [Release(key, token)] * (1 + (kind == "exchange"))
+    if kind == "of a waiter":
+        releases = [Release(key, token, place, 10**15 if longest else 100)]
     pipeline, size = RequestPipeline(None), 0
 
     def send(command: Command) -> int:
         return len(pipeline.append(PendingRequest(command, Asker(), 1, 0), encode(command)))
 
-    send(kind(key, token, 1_000_000))  # in full, as the first one is; it was read
+    send(acquires[kind])  # in full, as the first one is; it was read
     pipeline.pending.clear()
     while not pipeline.is_backlogged(0):
-        size += send(kind(key, token, 1_000_000))
-    size += sum(send(Release(key, token)) for _ in tuple(pipeline.pending))
+        size += send(acquires[kind])
+    size += sum(send(release) for _ in tuple(pipeline.pending) for release in releases)
     assert UNREAD_MAX < size <= 16_384

@@ -1,0 +1,77 @@
+"""What a reply, and the loss of a connection, mean for the keys that are on the node."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorlock._core.commands import JOIN, LEAVE, Command, Release, ScriptedAcquire
+from quorlock._core.rounds import NodeReply
+from quorlock._core.time import NS_PER_MS
+from quorlock._core.votes import NO_REPLY
+from quorlock._drivers.node_state import NodeState
+from quorlock._nodes.node import Node
+from quorlock._protocol.encoding import encode
+from quorlock._protocol.peer import Peer
+from quorlock._protocol.pipeline import PendingRequest
+from tests.harness.support.script import policy_of
+
+OLD, NEW, PLACE = b"o" * 32, b"n" * 32, b"00000000000000a1:1:100"
+EXCHANGE = ScriptedAcquire(b"k", NEW, 1_000, instead=OLD)
+
+
+class Asker:
+    round, over = 1, False
+
+    def deliver(self, reply: NodeReply) -> None: ...
+
+
+def asked(*commands: Command) -> Peer:
+    """Return a peer that was sent these commands, after a first one of each kind."""
+    peer = Peer(NodeState(0, Node(memory="a"), policy_of(3)), None, "run")
+    for command in (Release(b"k", b"first"), ScriptedAcquire(b"k", b"first", 1_000), *commands):
+        peer.pipeline.append(PendingRequest(command, Asker(), 1, 0), encode(command))
+    peer.parse(b":-2\r\n*3\r\n:1\r\n:1\r\n:0\r\n", 1)
+    return peer
+
+
+def to_release(peer: Peer) -> set[bytes]:
+    """Return the tokens of its pending releases."""
+    assert isinstance(peer.node_state, NodeState)
+    pending = peer.node_state.pending_releases
+    return {copy.release.token for copy in pending.due(10**6 * NS_PER_MS, "run")}
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_done"),
+    [
+        (b"*5\r\n:1\r\n:9\r\n:0\r\n:0\r\n:1\r\n", True),
+        (b"*3\r\n:0\r\n:9\r\n:5\r\n", True),
+        (b"-WRONGTYPE x\r\n", True),
+        (b"*3\r\n:-1\r\n:9\r\n:5\r\n", False),
+        (b"*3\r\n:-2\r\n:9\r\n:0\r\n", False),
+        (b"-OOM command not allowed\r\n", False),
+        (b"-LOADING x\r\n", False),
+    ],
+)
+def test_a_refused_exchange_releases_the_old_token(reply: bytes, is_done: bool) -> None:
+    """The node still has it, unless it replied that the key is another's."""
+    peer = asked(EXCHANGE)
+    peer.parse(reply, 2)
+    assert to_release(peer) == (set() if is_done else {OLD})
+
+
+def test_a_refused_request_for_a_place_leaves_nothing_to_release() -> None:
+    """But the release of a lost attempt is sent again, without its place."""
+    peer = asked(
+        Release(b"k", b"", PLACE, JOIN),
+        Release(b"k", b"", PLACE, LEAVE),
+        Release(b"k", NEW, PLACE, 3),
+    )
+    peer.parse(b"-LOADING x\r\n" * 3, 2)
+    assert to_release(peer) == {NEW}
+
+
+def test_a_lost_connection_leaves_both_tokens_of_an_exchange_to_release() -> None:
+    peer = asked(EXCHANGE, Release(b"k", b"", PLACE, JOIN))
+    peer.register_loss(NO_REPLY, 2)
+    assert to_release(peer) == {OLD, NEW}
