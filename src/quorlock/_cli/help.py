@@ -30,8 +30,7 @@ Set by `run` for its command:
   QUORLOCK_VALID_UNTIL  the end of that time, an instant of quorlock.now()
   QUORLOCK_FENCE        the fence, with --fencing
 
-Also obeyed: NO_COLOR and TERM (colours), XDG_CONFIG_HOME (the TOML file), XDG_STATE_HOME (the
-local nodes).
+Also: NO_COLOR, TERM (colours), XDG_CONFIG_HOME (TOML file), XDG_STATE_HOME (local nodes)
 """
 
 _EXIT_CODES = """\

@@ -71,7 +71,7 @@ class ServerConnection(Protocol):
 
     @property
     def listen_error(self) -> str:
-        """Why its server does not send the calls of waiters; "" if it does, or was not asked."""
+        """The reason why its server does not send calls; "" if it does, or was not asked."""
         ...
 
     def is_closed_by_peer(self) -> bool:
@@ -202,7 +202,7 @@ class NodeState:
 
     @property
     def listen_error(self) -> str:
-        """Why the node cannot call waiters, as far as known; "" if it can."""
+        """The reason why the node cannot call waiters, as far as known; "" if it can."""
         if self.server_info is not None and not self.server_info.resp3:
             return "it does not speak RESP3"
         try:

@@ -86,7 +86,7 @@ class Peer:
 
     @property
     def listen_error(self) -> str:
-        """Why the server does not send the calls of waiters; "" if it does, or was not asked."""
+        """The reason why the server does not send calls; "" if it does, or was not asked."""
         return self.pipeline.listen_error
 
     def has_pending_acquire(self, token: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What users see of waiting: the order, how many wait, and that nothing is left behind."""
+"""The order of waiters, how many wait, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def is_free(redlock: Any) -> bool:
 
 
 async def test_the_waiters_of_one_process_count_once(face: Face, urls: list[str]) -> None:
-    """They stand in a line, whose first waits for all; each has its own lease and token."""
+    """The first of their line waits for all; each has a lease and a token."""
     tokens: list[str] = []
     async with face.redlock(urls, **SETTINGS) as redlock, face.redlock(urls, **SETTINGS) as own:
         lease = await own.lock("a").acquire()
@@ -97,7 +97,7 @@ async def test_a_waiter_that_gives_up_leaves_no_place(face: Face, nodes: Servers
 
 
 async def test_one_that_polls_is_not_seen(face: Face, nodes: Servers) -> None:
-    """It gets the lock all the same, when it is free."""
+    """A client that polls gets the lock all the same, when it is free."""
     polling = SETTINGS | {"waiting": "poll", "retry_delay": (0.01, 0.02)}
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
         lease = await redlock.lock("a").acquire()

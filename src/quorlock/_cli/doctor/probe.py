@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 from quorlock import now
 from quorlock._cli.background import run_all
 from quorlock._cli.doctor.facts import ClockReading, Facts, NodeFacts, clock_rate
-from quorlock._core.places import INBOX_DIGITS, QUEUE, channel_of, place_of
-from quorlock._core.time import NS_PER_MS
 from quorlock._drivers.diagnostics import DiagnosticConnection, ErrorReply, NoAnswer
 
 if TYPE_CHECKING:
@@ -39,6 +37,8 @@ _RATE_SHARE = 0.1
 _CONFIG = ("appendfsync", "bind", "protected-mode", "maxclients")
 _KEY_MS = b"5000"
 _SCRIPT = b"return 1"
+# As decision 36 has them.
+_QUEUE, _INBOX, _INBOX_BYTES = b"quorlock:queue:", b"quorlock:inbox:", 8
 
 
 def find_out(settings: FileSettings) -> Facts:
@@ -204,11 +204,11 @@ def _try_out(connection: DiagnosticConnection, prefix: bytes) -> dict[str, str]:
 def _try_queue(node: Node, prefix: bytes, seconds: float) -> dict[str, str]:
     """Try every command by which nodes queue waiters and call them, and return the refusals.
 
-    Over a connection of its own, which can do nothing else once it has subscribed.
+    Uses a separate connection, which can do nothing else once it has subscribed.
     """
-    inbox = secrets.token_hex(INBOX_DIGITS // 2).encode()
-    channel, place = channel_of(inbox), place_of(inbox, 1, NS_PER_MS)
-    queue = QUEUE + prefix + b"quorlock-doctor:" + inbox
+    inbox = secrets.token_hex(_INBOX_BYTES).encode()
+    channel, place = _INBOX + inbox, inbox + b":1:1"
+    queue = _QUEUE + prefix + b"quorlock-doctor:" + inbox
     questions = {
         "hello": (b"HELLO",),  # without an argument it changes nothing
         "zadd": (b"ZADD", queue, b"NX", b"1", place),
