@@ -34,8 +34,8 @@ def wait(redlock: Redlock, *, fencing: bool) -> None:
 
 
 @pytest.mark.parametrize("fencing", [False, True])
-def test_who_waits_is_counted(fencing: bool, bare_shell: Shell, remote: Servers) -> None:
-    """Three that wait, by SET or by the script; none once they are gone, and never a token."""
+def test_who_polls_is_counted(fencing: bool, bare_shell: Shell, remote: Servers) -> None:
+    """Three that poll, by SET or by the script; none once they are gone, and never a token."""
     urls = [server.tcp_url for server in remote]
     (bare_shell.home / "quorlock.toml").write_text(f"nodes = {urls}\nprefix = 'app:'\n")
     with ExitStack() as stack:
@@ -44,7 +44,7 @@ def test_who_waits_is_counted(fencing: bool, bare_shell: Shell, remote: Servers)
         process = stack.enter_context(going_on(bare_shell, "top", "--waiters", "--json", *OFTEN))
         with ExitStack() as waiting:
             for _ in range(3):
-                redlock = Redlock(urls, ttl=30, prefix="app:")
+                redlock = Redlock(urls, ttl=30, prefix="app:", waiting="poll")
                 thread = Thread(target=wait, args=(redlock,), kwargs={"fencing": fencing})
                 waiting.callback(thread.join)
                 waiting.enter_context(redlock)

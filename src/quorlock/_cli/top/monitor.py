@@ -1,7 +1,7 @@
 """Sample acquire attempts by MONITOR at one node.
 
-Nodes do not track waiting clients, but waiting clients retry. MONITOR costs a node a good part of
-its speed, so the sample is short, at one node, and taken only on request.
+Clients that poll (`waiting="poll"`, other libraries) are in no queue, but they retry. MONITOR costs
+a node a good part of its speed, so the sample is short, at one node, and taken only on request.
 
 MONITOR's lines contain tokens. They are neither parsed nor stored.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from quorlock import Node
     from quorlock._cli.config import FileSettings
 
-# quorlock's waiting clients pause for at most 0.2 s by default.
+# Clients of quorlock that poll pause for at most 0.2 s by default.
 _SECONDS_MAX = 0.5
 _LINES_MAX = 20_000
 _FENCE = b"quorlock:fence:"
