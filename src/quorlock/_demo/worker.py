@@ -34,7 +34,7 @@ RETRY_DELAY = (0.005, 0.03)
 TIMEOUT = 5.0
 OUTAGE_TIMEOUT = 3.0
 INSIDE = (0.0003, 0.001)  # between reading and writing the counter
-# After a turn a worker sleeps for as long as the others pause. If it retried at once, it would
+# After a turn a worker sleeps for as long as one that polls pauses. If it retried at once, it would
 # nearly always find the lock free, and the others would find it held.
 ELSEWHERE = RETRY_DELAY
 DRIFT = TTL * 0.01 + 0.002

@@ -55,8 +55,8 @@ async def contenders(
 ) -> Contention:
     """Let all callers acquire the same lock, so that it is nearly always held.
 
-    After a turn a contender pauses for as long as the others sleep between two attempts. If it
-    retried at once, the others would still sleep, and it would win nearly always.
+    After a turn a contender pauses for as long as clients that poll sleep between two attempts. If
+    it retried at once, the others would still sleep, and it would win nearly always.
     """
     section = CriticalSection(troubles)
     waits: list[float] = []
