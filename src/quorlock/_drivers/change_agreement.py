@@ -185,14 +185,14 @@ def _write(node: Node, new: Agreement, say: Say) -> None:
             if ask(talk, node, *compare_and_set) != text:
                 why = "another client has just changed it; run the command again"
                 raise ChangeError(f"{node.address}: {why}")
-            _disconnect_clients(talk, node)
+            disconnect_clients(talk, node)
     except NoAnswer as error:
         fix = "begin the same change again when it is there"
         raise ChangeError.of(node, error, fix) from error
     say(f"{node.address}: {new.text}")
 
 
-def _disconnect_clients(talk: DiagnosticConnection, node: Node) -> None:
+def disconnect_clients(talk: DiagnosticConnection, node: Node) -> None:
     """Close all other connections; those that have subscribed, for waiters, are of another type."""
     for kind in (b"normal", b"pubsub"):
         ask(talk, node, b"CLIENT", b"KILL", b"TYPE", kind, b"SKIPME", b"yes")

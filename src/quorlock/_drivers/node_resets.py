@@ -11,7 +11,15 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quorlock._core.agreement import is_named_after, parse
-from quorlock._drivers.change_agreement import SECONDS, ChangeError, ask, checked, read, wait
+from quorlock._drivers.change_agreement import (
+    SECONDS,
+    ChangeError,
+    ask,
+    checked,
+    disconnect_clients,
+    read,
+    wait,
+)
 from quorlock._drivers.diagnostics import DiagnosticConnection, NoAnswer
 from quorlock._protocol.encoding import MARKER
 from quorlock._protocol.handshake import BORN_EMPTY, CLIENT_NAME, CONFIG
@@ -117,7 +125,7 @@ def mark_as_new(found: FoundNode) -> str:
             checked(node, talk.ask(b"SET", BORN_EMPTY, found.run_id.encode()))  # in database 0
             ask(talk, node, b"DEL", MARKER)  # the next handshake writes it again, with this in mind
             try:
-                ask(talk, node, *_KILL, b"normal", b"SKIPME", b"yes")
+                disconnect_clients(talk, node)
             except ChangeError as error:
                 return f"marked; clients see it at their next connection ({error})"
     except NoAnswer as error:
@@ -205,7 +213,7 @@ def _delete(node: Node) -> str:
 
 def _disconnect(node: Node) -> str:
     with DiagnosticConnection(node, SECONDS) as talk:
-        ask(talk, node, *_KILL, b"normal", b"SKIPME", b"yes")
+        disconnect_clients(talk, node)
     return ""
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import quorlock.asyncio
-from quorlock import ConfigError, NodeError, QuorumUnreachable, Redlock
+from quorlock import AcquireTimeout, ConfigError, NodeError, QuorumUnreachable, Redlock
 from quorlock._cli.exit_status import EX_NOPERM, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE
 from tests.harness.support.wait import until
 
@@ -205,3 +205,22 @@ def test_a_reset_needs_all_nodes_unless_it_is_forced(
     done = bare_shell.run("nodes", "reset-config", "--yes", "--force", *at(used_nodes))
     assert (done.returncode, done.stdout.count(": deleted ")) == (EX_UNAVAILABLE, 4)
     assert used_nodes[4].path in done.stderr
+
+
+def test_connections_that_wait_for_calls_are_closed_too(
+    bare_shell: Shell, used_nodes: Servers
+) -> None:
+    """They have subscribed, and are of another type for CLIENT KILL."""
+    node = used_nodes[0]
+
+    def subscribed() -> set[bytes]:
+        listed: bytes = node.execute("CLIENT", "LIST", "TYPE", "pubsub")
+        return {line.split()[0] for line in listed.splitlines() if b"name=quorlock" in line}
+
+    with Redlock(used_nodes.urls) as holder, Redlock(used_nodes.urls) as redlock:
+        with holder.lock("x"), pytest.raises(AcquireTimeout):
+            redlock.lock("x").acquire(timeout=0.2)
+        before = subscribed()
+        assert before
+        bare_shell.answer("nodes", "reset-config", "--yes", "--force", *at(used_nodes))
+        assert until(lambda: not before & subscribed())
