@@ -9,13 +9,13 @@ connections in `memory`.
 
 from __future__ import annotations
 
-import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from quorlock import scripts
 from quorlock._protocol.encoding import COUNTER, MARKER, SCRIPTS
-from quorlock.testing import fake_waiting
+from quorlock.testing import fake_info, fake_waiting
+from quorlock.testing.fake_info import INT64_MAX, SHOWN_MAX, error_of, integer, printed
 from quorlock.testing.fake_node import (
     FULL,
     OK,
@@ -24,7 +24,6 @@ from quorlock.testing.fake_node import (
     Entry,
     Error,
     FakeNode,
-    Status,
     ttl_left,
 )
 from quorlock.testing.fake_waiting import Push
@@ -35,12 +34,6 @@ if TYPE_CHECKING:
     from quorlock._core.commands import Command
     from quorlock.scripts import Script
     from quorlock.testing.fake_node import Reply
-
-
-class Text(bytes):
-    """Human-readable text, such as INFO's: a verbatim string."""
-
-    __slots__ = ()
 
 
 class ClientSession:
@@ -119,37 +112,14 @@ class Known(NamedTuple):
 def _unknown(words: Sequence[bytes]) -> Error:
     begin = b""
     for word in words[1:]:
-        if len(begin) < _SHOWN_MAX:
-            begin += b"'%b' " % _printed(word, _SHOWN_MAX - len(begin))
+        if len(begin) < SHOWN_MAX:
+            begin += b"'%b' " % printed(word, SHOWN_MAX - len(begin))
     text = b"ERR unknown command '%b', with args beginning with: %b"
-    return _error(text % (_printed(words[0]), begin))
-
-
-_SHOWN_MAX: Final = 128
-
-
-def _printed(word: bytes, most: int = _SHOWN_MAX) -> bytes:
-    """Return the part of a word that C's printf shows: up to a zero byte."""
-    return word.partition(b"\0")[0][:most]
-
-
-def _error(text: bytes) -> Error:
-    """Return an error that quotes bytes from the client, on one line."""
-    line = text.replace(b"\r", b" ").replace(b"\n", b" ")
-    return Error(line.decode("utf-8", "surrogateescape"))
+    return error_of(text % (printed(words[0]), begin))
 
 
 _SYNTAX: Final = Error("ERR syntax error")
 _NO_INTEGER: Final = Error("ERR value is not an integer or out of range")
-_INT64_MAX: Final = 2**63 - 1
-
-
-def _integer(word: bytes) -> int | None:
-    """Parse a 64-bit integer in the server's notation; None for any other word."""
-    if not re.fullmatch(rb"0|-?[1-9][0-9]{0,18}", word):
-        return None
-    number = int(word)
-    return number if -_INT64_MAX - 1 <= number <= _INT64_MAX else None
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -192,10 +162,10 @@ _CLASHES: Final = {b"nx": b"xx", b"xx": b"nx", b"px": b"ex", b"ex": b"px"}
 
 def _until(word: bytes, unit: int, at: int) -> int | Error:
     """Return the expiry (ms) of a key that is set now with this time to live."""
-    number = _integer(word)
+    number = integer(word)
     if number is None:
         return _NO_INTEGER
-    if not 0 < number <= (_INT64_MAX - at) // unit:
+    if not 0 < number <= (INT64_MAX - at) // unit:
         return Error("ERR invalid expire time in 'set' command")
     return at + number * unit
 
@@ -283,7 +253,7 @@ def _command(script: Script, key: bytes, arguments: Sequence[bytes]) -> Command 
     if shape is None:
         return None
     fields = [
-        _integer(word) if kind == "n" else word for kind, word in zip(shape, arguments, strict=True)
+        integer(word) if kind == "n" else word for kind, word in zip(shape, arguments, strict=True)
     ]
     if None in fields or (script is scripts.RELEASE and b"" in fields[1:]):
         return None
@@ -308,77 +278,6 @@ _TEXTS: Final = {script.text: script for script in _OWN}
 _SHAS: Final = {script.sha: script for script in _OWN}
 
 
-# --- the node and the connection ------------------------------------------------------------------
-
-
-def _time(call: CommandCall) -> Reply:
-    return [b"%d" % (call.at // 1000), b"%d" % (call.at % 1000 * 1000)]
-
-
-def _info(call: CommandCall) -> Reply:
-    wanted = {word.lower() for word in call.words} or _SECTIONS.keys()
-    return Text(b"\r\n".join(tell(call) for name, tell in _SECTIONS.items() if name in wanted))
-
-
-def _section(title: str, lines: dict[str, str | int]) -> bytes:
-    text = "".join(f"{name}:{value}\r\n" for name, value in lines.items())
-    return f"# {title}\r\n{text}".encode()
-
-
-def _info_server(call: CommandCall) -> bytes:
-    up = call.node.uptime_s(call.at)
-    lines: dict[str, str | int] = {
-        "redis_version": VERSION,
-        "server_name": "quorlock",
-        "server_mode": "standalone",
-        "run_id": call.node.run_id,
-        "server_time_usec": call.at * 1000,
-        "uptime_in_seconds": up,
-        "uptime_in_days": up // 86_400,
-    }
-    return _section("Server", lines)
-
-
-def _info_replication(call: CommandCall) -> bytes:
-    return _section("Replication", {"role": _role(call.node, "slave"), "connected_slaves": 0})
-
-
-_SECTIONS: Final[dict[bytes, Callable[[CommandCall], bytes]]] = {
-    b"server": _info_server,
-    b"replication": _info_replication,
-}
-
-# The commands are those of this version: the Redis version that Valkey reports as its own.
-VERSION: Final = "7.2.4"
-
-
-def _role(node: FakeNode, second: str) -> str:
-    return second if node.read_only else "master"
-
-
-def _hello(call: CommandCall) -> Reply:
-    version, *options = call.words or [b"3"]
-    if _integer(version) is None:
-        return Error("ERR Protocol version is not an integer or out of range")
-    if version != b"3":
-        return Error("NOPROTO unsupported protocol version")
-    if options and (len(options), options[0].lower()) != (2, b"setname"):
-        return _error(b"ERR Syntax error in HELLO option '%b'" % _printed(options[0]))
-    return {
-        b"server": b"quorlock",
-        b"version": VERSION.encode(),
-        b"proto": 3,
-        b"id": call.session.id,
-        b"mode": b"standalone",
-        b"role": _role(call.node, "replica").encode(),
-        b"modules": [],
-    }
-
-
-def _ping(_: CommandCall) -> Reply:
-    return Status(b"PONG")
-
-
 # --- the table of commands ------------------------------------------------------------------------
 
 
@@ -391,16 +290,16 @@ COMMANDS: Final = {
     b"exists": Known(_exists, 1, _MANY),
     b"flushall": Known(_flushall, 0, 0, writes=True),
     b"get": Known(_get, 1, 1),
-    b"hello": Known(_hello, 0, _MANY),
-    b"info": Known(_info, 0, _MANY),
+    b"hello": Known(fake_info.hello, 0, _MANY),
+    b"info": Known(fake_info.info, 0, _MANY),
     b"keys": Known(_keys, 1, 1),
-    b"ping": Known(_ping, 0, 0),
+    b"ping": Known(fake_info.ping, 0, 0),
     b"pttl": Known(_pttl, 1, 1),
     b"publish": Known(fake_waiting.publish, 2, 2),
     b"rpush": Known(_rpush, 2, _MANY, writes=True, grows=True),
     b"set": Known(_set, 2, _MANY, writes=True, grows=True),
     b"subscribe": Known(fake_waiting.subscribe, 1, 1),
-    b"time": Known(_time, 0, 0),
+    b"time": Known(fake_info.time, 0, 0),
     b"unsubscribe": Known(fake_waiting.unsubscribe, 1, 1),
     b"zadd": Known(fake_waiting.zadd, 3, 3, writes=True, grows=True),
     b"zcard": Known(fake_waiting.zcard, 1, 1),

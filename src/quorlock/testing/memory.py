@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 import hiredis
 
 import quorlock
-from quorlock.testing.fake_commands import ClientSession, Text
+from quorlock.testing.fake_commands import ClientSession
+from quorlock.testing.fake_info import Text
 from quorlock.testing.fake_node import Entry, Error, FakeNode, Status, is_side_key
 from quorlock.testing.fake_waiting import Push
 

@@ -24,6 +24,7 @@ from quorlock.testing.fake_waiting import Push
 from quorlock.testing.memory import MemoryNodes
 from quorlock.testing.servers import Server, Servers, find_binary
 from tests.harness.support.resp import pack
+from tests.harness.support.wait import until
 from tests.servers.api.test_acl import PAGE
 from tests.servers.testing.twins import read
 
@@ -486,3 +487,15 @@ def test_who_may_not_call_frees_the_lock(server: OneNode, word: str) -> None:
     assert server.queue() == [(A, 1), (B, 2)]
     assert server.node.execute("PTTL", QUEUE_KEY) > 0
     assert client.run(Release(KEY, b"", A, 1)) == [ABSENT, b"", 1, 0]
+
+
+def test_a_place_ends_with_its_connection(at: OneNode) -> None:
+    """Nothing has to be removed: the node knows that nobody listens any more."""
+    dead = at.listener(INBOXES[0])
+    at.hold()
+    at.join(A)
+    dead.close()
+    assert until(lambda: at.node.execute("PUBLISH", channel_of(INBOXES[0]), "?") == 0)
+    assert at.client.run(Release(KEY, TOKEN)) == FREED
+    assert at.value() is None
+    assert at.queue() == []
