@@ -33,6 +33,7 @@ import pytest
 
 import quorlock
 from quorlock import ConfigError, Lease, LeaseLost, QuorlockError, Redlock
+from quorlock._core.places import QUEUE, channel_of
 from quorlock._core.results import LossReason
 from tests.harness.support.wait import until
 
@@ -229,6 +230,18 @@ class Scene:
         allowed = b"another" if self.held_by_another else None
         return until(lambda: set(self.values()) <= {allowed}, CLEAN_WITHIN)
 
+    def live_places(self) -> list[bytes]:
+        """Return the places in the queues that nodes can call.
+
+        The connections of a set that was discarded are closed, so that a release skips its places.
+        """
+        return [
+            place
+            for server in self.live
+            for place in server.execute("ZRANGE", QUEUE + RESOURCE.encode(), "0", "-1")
+            if server.execute("PUBSUB", "NUMSUB", channel_of(place.partition(b":")[0]))[1]
+        ]
+
     def scrub(self) -> None:
         for server in self.live:
             if self.held_by_another:
@@ -247,6 +260,8 @@ class Scene:
             found.append(f"keys left: {self.values()}")
             self.scrub()
         found += self.unusable()
+        if not until(lambda: not self.live_places(), CLEAN_WITHIN):
+            found.append(f"places left: {self.live_places()}")
         if found:
             self.faults += [f"{interrupter.k}: {interrupter.where}: {what}" for what in found]
             self.redlock.close()
@@ -257,6 +272,9 @@ class Scene:
         if not until(lambda: not session.live, CLEAN_WITHIN):  # a thread releases what was dropped
             yield f"an account of {len(session.live)} leases is left"
             session.live.clear()
+        waiting = session.driver._waiting_flows
+        if waiting.enlisted or waiting._wakes:
+            yield f"waiting flows are left: {waiting.enlisted} {waiting._wakes}"
         try:
             lease = self.redlock.lock("afterwards", timeout=2.0).acquire()
             if not lease.release():
@@ -288,6 +306,12 @@ def block(scene: Scene, interrupter: Interrupter) -> None:
     lock = scene.redlock.lock(RESOURCE, timeout=0.04)
     with interrupter, lock:
         pass
+
+
+def wait_in_line(scene: Scene, interrupter: Interrupter) -> None:
+    lock = scene.redlock.lock(RESOURCE, timeout=5.0)
+    with interrupter:
+        lock.acquire().release()
 
 
 def extend(scene: Scene, interrupter: Interrupter) -> None:
@@ -540,6 +564,42 @@ def test_contended(
     scene.live = list(nodes)
     scene.scrub()
     every_point(act, scene, granularity, stride=41)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_in_line(nodes: Servers, granularity: str) -> None:
+    """A lease of this process is released while the interrupted call waits in line for it.
+
+    Whatever is interrupted, the caller behind it gets the lock.
+    """
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    threads: list[threading.Thread] = []
+
+    def hold() -> None:
+        lease = scene.redlock.lock(RESOURCE, timeout=5.0).acquire()
+
+        def work() -> None:
+            time.sleep(0.01)
+            lease.release()
+
+        def wait_behind() -> None:
+            try:
+                time.sleep(0.005)
+                scene.redlock.lock(RESOURCE, timeout=5.0).acquire().release()
+            except QuorlockError as error:
+                scene.faults.append(f"the caller behind it: {error}")
+
+        threads[:] = [threading.Thread(target=each, daemon=True) for each in (work, wait_behind)]
+        for thread in threads:
+            thread.start()
+
+    def join() -> None:
+        for thread in threads:
+            thread.join(10)
+            if thread.is_alive():
+                scene.faults.append("a thread is stuck")
+
+    every_point(wait_in_line, scene, granularity, stride=43, before=hold, after=join)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)

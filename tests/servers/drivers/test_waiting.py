@@ -117,7 +117,7 @@ def test_calls_are_replies(nodes: Servers, redlock: Redlock) -> None:
 
 @pytest.mark.parametrize("enlists", [True, False])
 def test_news_wake_a_waiter(redlock: Redlock, *, enlists: bool) -> None:
-    """They come at once, also if they were there before the wait."""
+    """News come at once, also if they were there before the wait."""
     waiter = Waiter(driver_of(redlock), enlists=enlists)
     waiter.member.promote()
     waiter.start()
@@ -152,7 +152,7 @@ def test_closing_ends_a_wait(nodes: Servers, *, enlists: bool) -> None:
 
 
 def test_waiters_need_no_slot(redlock: Redlock) -> None:
-    """A few flows may wait in the queues; all others acquire and release meanwhile."""
+    """A few flows may wait in the queues; all others acquire and release."""
     driver = driver_of(redlock)
     waiters = [Waiter(driver).start() for _ in range(ENLISTED_MAX + 1)]
     assert [bool(waiter.place) for waiter in waiters] == [True] * ENLISTED_MAX + [False]
@@ -196,7 +196,7 @@ def test_new_connections_listen(nodes: Servers, redlock: Redlock) -> None:
 
 
 def test_too_few_nodes_listen(nodes: Servers, redlock: Redlock) -> None:
-    """Without a quorum of connections there is no place."""
+    """Fewer than a quorum of connections give no place."""
     for server in list(nodes)[:3]:
         server.kill()
     assert until(
@@ -243,7 +243,7 @@ def open_descriptors() -> list[int]:
 
 @pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="counts descriptors in /proc")
 def test_without_descriptors(nodes: Servers, redlock: Redlock) -> None:
-    """It looks for news now and then."""
+    """The waiter looks for news now and then."""
     with no_more_descriptors():
         waiter = Waiter(driver_of(redlock)).start()
         waiter.member.promote()
@@ -256,7 +256,7 @@ def test_without_descriptors(nodes: Servers, redlock: Redlock) -> None:
 
 @pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="counts descriptors in /proc")
 def test_many_waiters(redlock: Redlock) -> None:
-    """Hundreds of threads wait without descriptors of their own, and all are woken."""
+    """Hundreds of threads wait without more descriptors, and all are woken."""
     driver = driver_of(redlock)
     before = len(open_descriptors())
     waiters = [Waiter(driver, enlists=False).start() for _ in range(200)]

@@ -121,7 +121,7 @@ class FlowRunner(Inbox, Borrower):
 
     @property
     def is_enlisted(self) -> bool:
-        """Return whether it waits in the queues of the nodes, and keeps its set meanwhile."""
+        """Return whether it waits in the queues of the nodes; its set stays borrowed."""
         return bool(self._place)
 
     def run(self, flow: Flow[T]) -> T:

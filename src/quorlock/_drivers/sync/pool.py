@@ -70,7 +70,7 @@ class Borrower:
 
     @property
     def is_enlisted(self) -> bool:
-        """Return whether it waits in the queues of the nodes, and keeps its set meanwhile."""
+        """Return whether it waits in the queues of the nodes; its set stays borrowed."""
         return False
 
     def recover(self, pool: ConnectionPool) -> None:
