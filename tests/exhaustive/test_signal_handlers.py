@@ -178,20 +178,20 @@ def test_handlers_in_handlers_find_places(nodes: Servers) -> None:
 
 def deserted(redlock: Redlock, monkeypatch: Any, times: int) -> None:
     """Interrupt this many calls of this thread, and all that follows from it."""
-    from quorlock._drivers.sync.driver import _FlowRunner
+    from quorlock._drivers.sync.flow_runner import FlowRunner
 
-    abandon = _FlowRunner.cancel
+    abandon = FlowRunner.cancel
 
-    def interrupted(turn: _FlowRunner) -> None:
+    def interrupted(turn: FlowRunner) -> None:
         del turn
         raise KeyboardInterrupt
 
     for number in range(times):
-        monkeypatch.setattr(_FlowRunner, "cancel", interrupted)
+        monkeypatch.setattr(FlowRunner, "cancel", interrupted)
         at = Interrupter(3, "line", "ConnectionSet.receive")
         with pytest.raises(KeyboardInterrupt), at:
             redlock.lock(f"{RESOURCE}-{number}").acquire()
-        monkeypatch.setattr(_FlowRunner, "cancel", abandon)
+        monkeypatch.setattr(FlowRunner, "cancel", abandon)
 
 
 def test_the_same_thread_finds_what_it_has_left(nodes: Servers, monkeypatch: Any) -> None:
