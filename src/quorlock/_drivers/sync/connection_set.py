@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import Release, ScriptedAcquire
+from quorlock._core.commands import Release
 from quorlock._core.effects import Timeout
 from quorlock._core.rounds import SentRound, replied
 from quorlock._core.routing import HERE, Over, is_plain, route, unsent
@@ -193,12 +192,7 @@ class ConnectionSet:
                 asked |= bit
             bit += bit  # the next node's
         self.is_busy = False
-        path: object = self
-        if self._carriers and type(command) is ScriptedAcquire:
-            # An exchange that follows the acquire of the old token there; so must its release.
-            sets = [visit.__self__ for visit in self._carriers if isinstance(visit, MethodType)]
-            path = (self, *dict.fromkeys(sets))
-        return SentRound(round_, started, now(), asked, path)
+        return SentRound(round_, started, now(), asked, self)
 
     def send_all(self, effect: SendBatch, receiver: Inbox) -> tuple[SentRound, ...]:
         """Send several rounds, in one packet to each node."""
