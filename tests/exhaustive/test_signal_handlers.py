@@ -275,12 +275,17 @@ async def three_cycles(redlock: aio.Redlock) -> None:
     await asyncio.gather(*(cycle(redlock, f"{RESOURCE}-{n}") for n in range(3)))
 
 
+async def cycles_in_line(redlock: aio.Redlock) -> None:
+    """Two of them wait for the lock, and are given it."""
+    await asyncio.gather(*(cycle(redlock, RESOURCE) for _ in range(3)))
+
+
 async def one_cycle(redlock: aio.Redlock) -> None:
     await cycle(redlock, RESOURCE)
 
 
 @pytest.mark.parametrize("error", [SoftLimit, KeyboardInterrupt])
-@pytest.mark.parametrize("act", [one_cycle, three_cycles])
+@pytest.mark.parametrize("act", [one_cycle, three_cycles, cycles_in_line])
 def test_asyncio_continues(
     nodes: Servers,
     act: Callable[[aio.Redlock], Coroutine[Any, Any, None]],
