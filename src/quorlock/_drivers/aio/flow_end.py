@@ -6,7 +6,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from quorlock._core.effects import FlowCancelled, Send
-from quorlock._core.time import FOR_EVER
+from quorlock._core.rounds import SentRound
+from quorlock._core.time import FOR_EVER, PAST
 from quorlock._drivers.aio.flow_state import DONE, RUNNING, FlowState
 from quorlock._drivers.aio.loop_driver import LoopDriver, is_passed_on
 from quorlock._drivers.node_state import CLOSED_MEANWHILE
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from quorlock._drivers.aio.abc import RunningFlow
 
 T = TypeVar("T")
+_NOT_SENT = SentRound(0, PAST, PAST, 0)
 
 
 class EndingFlow(Generic[T]):
@@ -117,12 +119,12 @@ class EndingFlow(Generic[T]):
 
     def _finish_sends(self, flow: Flow[Any], effect: Effect) -> None:
         task = cast("RunningFlow", self)  # which `FlowTask` makes of it
-        # If no byte of an acquire was sent, there is no key to release.  But it may have been given
-        # a lease, whose release follows the round of another flow.
-        while type(effect) is Send and (
-            self.round or not self._has_caller_waiting or effect.behind is not None
-        ):
-            effect = flow.send(self._loop_driver.send(effect, task))
+        while type(effect) is Send:
+            # If no byte of an acquire was sent, there is no key to release.  But it may have been
+            # given a lease, whose release follows the round of another flow.
+            is_needed = self.round or not self._has_caller_waiting or effect.behind is not None
+            sent = self._loop_driver.send(effect, task) if is_needed else _NOT_SENT
+            effect = flow.send(sent)  # to its end: it may have to leave a line
         flow.close()
 
     def _succeed(self, outcome: Any) -> None:
