@@ -182,10 +182,12 @@ class FlowRunner(Inbox, Borrower):
         self.cancel()
 
     def _finish_sends(self, flow: Flow[Any], effect: Effect) -> None:
-        # If no byte of an acquire was sent, there is no key to release. But it may have been given
-        # a lease, whose release follows the round of another flow.
-        while type(effect) is Send and (self.round or self.is_urgent or effect.behind is not None):
-            connection_set = self._connection_set or self._borrow(effect)
+        while type(effect) is Send:
+            # If no byte of an acquire was sent, there is no key to release. But it may have been
+            # given a lease, whose release follows the round of another flow.
+            is_needed = self.round or self.is_urgent or effect.behind is not None
+            connection_set = (self._connection_set or self._borrow(effect)) if is_needed else None
+            # To its end in any case: it may have to leave a line.
             effect = flow.send(
                 connection_set.send(effect, self) if connection_set else self._skip_round(NOT_SET)
             )
