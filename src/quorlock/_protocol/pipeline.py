@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import (
     ACQUIRES,
@@ -37,14 +36,36 @@ from quorlock._protocol.reader import (
 )
 from quorlock._protocol.redaction import PIECE_MIN
 from quorlock._protocol.replies import NONSENSE, READERS, WHOLE, error_answer
+from quorlock._protocol.requests import (
+    NO_RECEIVER,
+    PendingRequest,
+    ReplyReceiver,
+    SharedQueue,
+    requested,
+)
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from quorlock._core.rounds import NodeReply
     from quorlock._core.time import Duration, Instant
     from quorlock._core.votes import Answer
+
+__all__ = [
+    "NO_RECEIVER",
+    "UNCOUNTED_MAX",
+    "UNREAD_MAX",
+    "CallCallback",
+    "Demoted",
+    "InvalidationCallback",
+    "PendingRequest",
+    "ReplyReceiver",
+    "RequestPipeline",
+    "SharedQueue",
+    "replaced_token",
+    "requested",
+    "size_of",
+]
 
 # A server that hung reads 16 KiB, executes them, finds that its client has closed the connection,
 # and drops the rest: the release of an acquire must be among what it reads.  So a node with this
@@ -70,60 +91,9 @@ class Demoted(ProtocolError):
     code = VoteCode.CONNECTION_LOST
 
 
-class ReplyReceiver(Protocol):
-    """The receiver of replies. `over`: it waits no longer. `round`: its last round."""
-
-    round: int
-
-    @property
-    def over(self) -> bool: ...
-
-    @property
-    def deliver(self) -> Callable[[NodeReply], None]:
-        """Receive one reply."""
-        ...
-
-
-class SharedQueue(Protocol):
-    """Requests that come after those in the queue, and are kept elsewhere."""
-
-    def take_next(self) -> PendingRequest:
-        """Take the oldest of them; IndexError if there is none."""
-        ...
-
-    def flush_to_private(self) -> None:
-        """Put all of them into the queue."""
-        ...
-
-
-class PendingRequest(NamedTuple):
-    """A command that was sent, and the receiver and round that it was sent for."""
-
-    command: Command
-    receiver: ReplyReceiver
-    round: int
-    asked_at: Instant
-    in_full: bool = False  # the script's text was sent, not its name
-
-
-# As `PendingRequest(...)`; see `replied` in _core/rounds.py.
-requested: Callable[[tuple[Command, ReplyReceiver, int, Instant, bool]], PendingRequest] = partial(
-    getattr(tuple, "__new__"),  # noqa: B009
-    PendingRequest,
-)
-
-
-class _NoReceiver:
-    over = True
-    round = 0
-
-    def deliver(self, reply: NodeReply) -> None: ...
-
-
 # NOLOOP: no invalidations for changes that are made over this connection.
 _TRACK = encode_command(b"CLIENT", b"TRACKING", b"ON", b"NOLOOP")
 _TRACKS = EnableTracking(b"")
-NO_RECEIVER = _NoReceiver()
 
 
 class RequestPipeline:
