@@ -118,11 +118,10 @@ EXCHANGE = ScriptedAcquire(b"k", b"new", 1_000, instead=b"t")
 JOINS = Release(b"k", b"", b"place", JOIN)
 
 
-def test_an_exchange_follows_the_acquire_of_the_token_that_it_replaces() -> None:
-    """Its own token is new."""
-    facts = Facts({MINE: Link(), THEIRS: Link(awaits=b"t")})
-    assert decide(facts, EXCHANGE, behind(THEIRS)) == Over(THEIRS)
-    facts.may_send_later = False
+@pytest.mark.parametrize("may_send_later", [False, True])
+def test_an_exchange_does_not_overtake_the_acquire_of_its_old_token(may_send_later: bool) -> None:
+    """It is not left to that path either: what follows its own token would overtake it."""
+    facts = Facts({MINE: Link(), THEIRS: Link(awaits=b"t")}, may_send_later)
     assert decide(facts, EXCHANGE, behind(THEIRS)) is TIMED_OUT
     facts = Facts({MINE: Link(), THEIRS: Link(awaits=b"new")})
     assert decide(facts, EXCHANGE, behind(THEIRS)) == HERE
