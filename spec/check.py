@@ -1,8 +1,8 @@
 """Check the model: cases of the table that must hold hold, and cases that must fail fail.
 
-This module has the cases, their bounds and the text of the counterexamples. redlock.pml and
-fence.pml define what can happen, and spin searches. Requires Python's standard library, `spin` and
-a C compiler.
+This module has the cases, their bounds and the text of the counterexamples. redlock.pml,
+fence.pml, wait.pml and exchange.pml define what can happen, and spin searches.
+Requires Python's standard library, `spin` and a C compiler.
 
     make spec                        the small table, about two minutes
     make spec ARGS=--full            larger bounds
@@ -27,6 +27,8 @@ from pathlib import Path
 
 MODEL = Path(__file__).with_name("redlock.pml")
 FENCE_MODEL = Path(__file__).with_name("fence.pml")
+WAIT_MODEL = Path(__file__).with_name("wait.pml")
+EXCHANGE_MODEL = Path(__file__).with_name("exchange.pml")
 README = Path(__file__).with_name("README.md")
 
 HOLDS, FAILS = "holds", "fails"
@@ -57,11 +59,27 @@ class Case:
     is_heavy: bool = False  # compile the search with optimization
     is_large: bool = False
     is_fence: bool = False  # uses fence.pml, which counts attempts and has no time
+    is_wait: bool = False  # uses wait.pml
+    is_exchange: bool = False  # uses exchange.pml
 
     @property
     def model(self) -> Path:
         """The file of the model."""
+        if self.is_wait:
+            return WAIT_MODEL
+        if self.is_exchange:
+            return EXCHANGE_MODEL
         return FENCE_MODEL if self.is_fence else MODEL
+
+    @property
+    def is_progress(self) -> bool:
+        """The question is whether waiters wait for ever, not whether an assertion is violated."""
+        return self.is_wait and not self.flags.get("HINTS", 0)
+
+    @property
+    def is_cyclic(self) -> bool:
+        """The search looks for fair runs without end, not only for states that cannot go on."""
+        return self.is_progress and (self.must == HOLDS or "LTL" in self.flags)
 
     @property
     def bounds(self) -> str:
@@ -69,6 +87,9 @@ class Case:
         if self.is_fence:
             counts = {"N": 3, "CLIENTS": 2, "ATTEMPTS": 2} | dict(self.flags)
             return "{N:>2} {CLIENTS:>7} {ATTEMPTS:>6}   -".format(**counts)
+        if self.is_wait or self.is_exchange:
+            counts = {"N": 3, "WAITERS": 3 if self.is_exchange else 2} | dict(self.flags)
+            return "{N:>2} {WAITERS:>7}      -   -".format(**counts)
         sizes = {"N": 3, "CLIENTS": 2, "SLOTS": 1, "TTL": 3} | dict(self.flags)
         return "{N:>2} {CLIENTS:>7} {SLOTS:>6} {TTL:>3}".format(**sizes)
 
@@ -77,6 +98,8 @@ class Case:
         """The definitions for the preprocessor."""
         # Sorting exploits that nodes are interchangeable. Two that are the same server are not.
         flags = {"SORTED": int("LISTED_TWICE" not in self.flags)} | dict(self.flags)
+        if self.is_cyclic:
+            flags["LTL"] = 1
         return [f"-D{name}={value}" for name, value in flags.items()]
 
     def enlarged(self) -> Case:
@@ -138,6 +161,18 @@ def fence(
 ) -> Case:
     """Return a case of fence.pml."""
     return Case(name, says, must, flags, full, is_fence=True, **more)
+
+
+def wait(
+    name: str, says: str, must: str, flags: Flags, full: Flags | None = None, **more: bool
+) -> Case:
+    """Return a case of wait.pml."""
+    return Case(name, says, must, flags, full, is_wait=True, **more)
+
+
+def exchange(name: str, says: str, must: str, flags: Flags) -> Case:
+    """Return a case of exchange.pml."""
+    return Case(name, says, must, flags, is_exchange=True)
 
 
 CASES = (
@@ -549,6 +584,110 @@ CASES = (
         {**FORGETS, "AHEAD": 0, "RESTORE": 1, "SEED_FROM_FENCE": 1},
         is_heavy=True,
     ),
+    # Waiting: exclusion, whatever the queues, calls and reservations say.
+    wait("hints", "at any time, any of them", HOLDS, {"HINTS": 1}),
+    wait(
+        "hints, three waiters",
+        "",
+        HOLDS,
+        {"HINTS": 1, "WAITERS": 3, "ROOM": 2},
+        only_full=True,
+    ),
+    wait(
+        "hints, holder overwritten",
+        "by a waiter that was called",
+        FAILS,
+        {"HINTS": 1, "HOLDER_RESPECTED": 0},
+    ),
+    wait(
+        "hints, reservation is a vote",
+        "counted without an acquire",
+        FAILS,
+        {"HINTS": 1, "CALLS_ARE_VOTES": 1},
+    ),
+    # Waiting: progress. Every waiter holds, leaves or crashes, and every key goes.
+    wait("queue", "", HOLDS, {}),
+    wait("queue, two nodes", "as if one of three hangs", HOLDS, {"N": 2}),
+    wait("queue, a fault", "call, place, acquire, queue lost", HOLDS, {"FAULTS": 1}),
+    wait(
+        "queue, a fault and a crash",
+        "of a waiter or holder",
+        HOLDS,
+        {"FAULTS": 1, "CRASHES": 1},
+        only_full=True,
+    ),
+    wait(
+        "queue, two nodes, fault and crash",
+        "",
+        HOLDS,
+        {"N": 2, "FAULTS": 1, "CRASHES": 1},
+    ),
+    wait("queue, waiters leave", "", HOLDS, {"QUITS": 1}),
+    wait(
+        "queue, the key is deleted",
+        "or expires; no release passes it on",
+        HOLDS,
+        {"N": 2, "HELD": 1, "DELETED": 1},
+        {"N": 3},
+    ),
+    wait("queue, no place stays", "", HOLDS, {"HELD": 1, "CLEAN": 1, "ROOM": 4}),
+    wait(
+        "queue, three waiters",
+        "commands of two under way",
+        HOLDS,
+        {"WAITERS": 3, "HELD": 1, "ROOM": 2, "PARALLEL": 2},
+    ),
+    wait("queue, three waiters, two nodes", "", HOLDS, {"WAITERS": 3, "N": 2}, {"FAULTS": 1}),
+    wait("queue, no looks, no faults", "looks are for faults", HOLDS, {"LOOKS": 0}),
+    wait(
+        "queue, no looks",
+        "two calls are lost",
+        FAILS,
+        {"N": 2, "FAULTS": 2, "LOOKS": 0},
+    ),
+    wait(
+        "queue, no expiry",
+        "a reservation for a dead waiter stays",
+        FAILS,
+        {"CRASHES": 1, "EXPIRY": 0},
+    ),
+    wait(
+        "queue, correction adds a place",
+        "ZADD without XX",
+        FAILS,
+        {"HELD": 1, "CLEAN": 1, "ROOM": 4, "ONLY_QUEUED": 0},
+    ),
+    wait(
+        "queue, not queued again",
+        "after a lost round (no looks, no faults)",
+        FAILS,
+        {"LOOKS": 0, "QUEUES_AGAIN": 0},
+    ),
+    wait(
+        "queue, joined while free",
+        "and not called (no looks, no faults)",
+        FAILS,
+        {"LOOKS": 0, "JOIN_PASSES": 0},
+    ),
+    wait(
+        "queue, no patience",
+        "split calls, and no waiter asks",
+        FAILS,
+        {"N": 2, "PATIENCE": 0},
+    ),
+    wait(
+        "queue, patience without chance",
+        "rounds collide for ever",
+        FAILS,
+        {"N": 2, "IN_TURN": 0, "LTL": 1},
+    ),
+    # One process hands the lock over from thread to thread, or from task to task.
+    exchange("exchange", "two connections break", HOLDS, {}),
+    exchange("exchange, lease not over", "before it is sent", FAILS, {"LEASE_OVER": 0}),
+    exchange("exchange, any token", "replaced, not only the old one", FAILS, {"ONLY_OLD": 0}),
+    exchange("exchange, old not released", "where it was lost", FAILS, {"OLD_RELEASED": 0}),
+    exchange("exchange, new not released", "where it arrives late", FAILS, {"NEW_RELEASED": 0}),
+    exchange("exchange, another connection", "overtakes, or is overtaken", FAILS, {"FOLLOWS": 0}),
 )
 
 
@@ -559,10 +698,11 @@ def check(case: Case, folder: Path) -> Finding:
     """Check one case in an empty folder."""
     # Breadth first finds the shortest counterexample.
     started = time.monotonic()
-    search = ["-DBFS"] if case.must == FAILS else ["-DNOREDUCE"]
+    search = ["-DBFS"] if case.must == FAILS and not case.is_cyclic else ["-DNOREDUCE"]
+    search += [] if case.is_cyclic else ["-DSAFETY"]
     optimized = "-O2" if case.is_heavy else "-O0"
     compile_model(case.defines, [*search, optimized], folder, case.model)
-    output = run(["./pan", "-E", *room(case)], folder)
+    output = run(["./pan", *looked_for(case), *room(case)], folder)
     states = number(r"^\s*(\d+) states, stored", output)
     if re.search(r"errors: 0\b", output):
         no_gap(output)
@@ -571,8 +711,17 @@ def check(case: Case, folder: Path) -> Finding:
     return Finding(case, FAILS, states, time.monotonic() - started, trace)
 
 
+def looked_for(case: Case) -> list[str]:
+    """Return the options for what is an error, besides assertions."""
+    if case.is_cyclic:
+        return ["-a", "-f"]  # runs without end in which each process takes its turn
+    return [] if case.is_progress else ["-E"]  # states that cannot go on
+
+
 def room(case: Case) -> list[str]:
     """Return the depth limit of the search and the initial size of its table."""
+    if case.is_cyclic and case.must == FAILS:
+        return ["-m250", "-w20"]  # the search is not breadth first, so this keeps the example short
     return ["-m20000000", "-w22"] if case.is_large else ["-m2000000", "-w20"]
 
 
@@ -581,7 +730,7 @@ def compile_model(defines: Sequence[str], search: Sequence[str], folder: Path, m
     run(["spin", "-a", *defines, str(model)], folder)
     if not (folder / "pan.c").exists():
         raise Broken(f"spin made no search program of {model}")
-    options = ["-w", "-DSAFETY", "-DMEMLIM=8000", *search]
+    options = ["-w", "-DMEMLIM=8000", *search]
     run(["gcc", *options, "-o", "pan", "pan.c"], folder)
 
 
@@ -609,6 +758,8 @@ def named(steps: Sequence[str]) -> Iterator[str]:
         if swap := re.fullmatch(r"\s*swap (\d)", step):
             here = int(swap[1])
             names[here], names[here + 1] = names[here + 1], names[here]
+        elif "START OF CYCLE" in step:
+            yield "  ! from here again and again:"
         elif re.match(r"[A-C]: |   [a-z]|  ! ", step):
             yield re.sub(r"node (\d)", lambda match: f"node {names[int(match[1])]}", step.rstrip())
 
