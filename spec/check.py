@@ -721,7 +721,7 @@ def looked_for(case: Case) -> list[str]:
 def room(case: Case) -> list[str]:
     """Return the depth limit of the search and the initial size of its table."""
     if case.is_cyclic and case.must == FAILS:
-        return ["-m250", "-w20"]  # the search is not breadth first, so this keeps the example short
+        return ["-m95", "-w20"]  # the search is not breadth first, so this keeps the example short
     return ["-m20000000", "-w22"] if case.is_large else ["-m2000000", "-w20"]
 
 

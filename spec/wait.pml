@@ -98,9 +98,6 @@
 #ifndef JOIN_PASSES
 #define JOIN_PASSES 1    /* 0: a place that is queued while the key is absent is not called */
 #endif
-#ifndef STRAYS
-#define STRAYS 1         /* 0: a call for a place that has ended is not answered */
-#endif
 
 /* --- the state --- */
 #define NOTHING 0
@@ -269,7 +266,7 @@ inline pass_on(n) {      /* to the first place whose process listens */
 			printf("   node %d is reserved for %c, and calls it\n", (n) + 1, NAME(first - 1));
 			if
 			:: WAITS(first - 1) -> ADD(called, n, first - 1)
-			:: STRAYS && (phase[first - 1] == HOLDING || phase[first - 1] == DONE) &&
+			:: (phase[first - 1] == HOLDING || phase[first - 1] == DONE) &&
 				SPACE(n, first - 1) -> send(n, first - 1, STRAY)
 			:: else
 			fi;

@@ -27,6 +27,11 @@ QUICK = (
     "restore",
     "fence, keys honoured",
     "fence, largest, not written back",
+    "hints, reservation is a vote",
+    "queue, two nodes",
+    "queue, no patience",
+    "queue, patience without chance",
+    "exchange, any token",
 )
 
 

@@ -24,6 +24,10 @@ def test_every_action_of_the_model_is_in_the_table() -> None:
         world = model.read_text().split("active proctype world")[1]
         actions |= set(re.findall(r"EACH_[A-Z]+\((\w+)\)", world))
     listed = {name for left, _ in rows() for name in re.findall(r"`(\w+)`", left)}
+    for model in (check.WAIT_MODEL, check.EXCHANGE_MODEL):
+        text = model.read_text()
+        actions |= set(re.findall(r"(?:EACH_[A-Z]+|ON_EACH)\(([a-z_]+)", text)) - {"action"}
+        actions |= set(re.findall(r":: ([a-z_]+)\([wABX]?\)", text))
     # Faults that break an assumption, and messages that never arrive, have no code.
     assert actions - listed == {"jumps", "set_lost"}
     assert listed <= actions
