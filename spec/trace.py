@@ -278,6 +278,8 @@ def meaning(command: str, reply: object, found: str | None = None) -> str:
 def refuse_strange(world: Line, fault: Line) -> None:
     """Raise Refused for a fault that the model does not have."""
     what = fault["what"]
+    if what == "foreign":
+        raise Refused("another library takes the lock, and the model has none")
     if what == "step":
         raise Refused(
             "a clock steps, and the model's clocks do not (but for the case 'clock jump')"

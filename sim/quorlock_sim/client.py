@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from quorlock._core.config import Policy
     from quorlock._core.effects import Effect, Flow
-    from quorlock._core.member import Member
+    from quorlock._core.member import Member, News
     from quorlock._core.releases_in_doubt import ReleaseCopy, Remaining
     from quorlock._core.restart_guard import Quarantine
     from quorlock.testing.fake_node import Reply
@@ -559,7 +559,7 @@ class SimFlow(Generic[T]):
             pass
         self.process.waiting.forget(self)
 
-    def _run(self, value: Any) -> None:
+    def _run(self, value: Any) -> None:  # noqa: C901, PLR0912 (one branch for each effect)
         """Perform the flow's effects, until it waits or ends."""
         try:
             effect: Effect = self._flow.send(value)
@@ -578,14 +578,10 @@ class SimFlow(Generic[T]):
                 elif kind is Enlist:
                     effect = self._flow.send(self.process.waiting.enlist(self))
                 elif kind is Wait:
-                    member = effect.member  # type: ignore[union-attr]
-                    member.wake = self._wake
-                    found = member.news or self.inbox
-                    if not found:
-                        self._member = member
-                        self._wait_for_reply(effect.until)  # type: ignore[union-attr]
+                    event = self._news(effect)  # type: ignore[arg-type]
+                    if event is None:
                         return
-                    effect = self._flow.send(found.popleft())
+                    effect = self._flow.send(event)
                 elif kind is Sleep:
                     self._sleeping = True
                     self._wait_until(effect.until)  # type: ignore[union-attr]
@@ -606,6 +602,17 @@ class SimFlow(Generic[T]):
         except Exception as error:  # noqa: BLE001 (the caller gets it)
             self._finish()
             self._done(error)
+
+    def _news(self, effect: Wait) -> News | NodeReply | None:
+        """Return news or a reply that has come; None if the flow waits for one."""
+        member = effect.member
+        member.wake = self._wake
+        found: deque[Any] = member.news or self.inbox
+        if found:
+            return found.popleft()  # type: ignore[no-any-return]
+        self._member = member
+        self._wait_for_reply(effect.until)
+        return None
 
     def _wake(self) -> None:
         """Read news soon: another flow of the process runs at this moment."""

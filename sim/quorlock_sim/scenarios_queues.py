@@ -26,7 +26,7 @@ def shaped(plan: Plan, dice: Random) -> Plan:
     extra = int(dice.random() * (_CALLERS_MAX + 1))
     hosts = tuple(int(dice.random() * clients) for _ in range(extra))
     workloads = [*plan.workloads, *[plan.workloads[host][::-1] for host in hosts]]
-    pollers = (int(dice.random() * clients),) if dice.random() < 0.15 else ()
+    pollers = (int(dice.random() * clients),) if _happens(dice, 150) else ()
     return replace(
         plan,
         workloads=tuple(tuple(_waiting(job, dice) for job in jobs) for jobs in workloads),
@@ -39,28 +39,32 @@ def shaped(plan: Plan, dice: Random) -> Plan:
 
 def _waiting(job: Job, dice: Random) -> Job:
     """Return the job: most wait for long, and hold the lock for a short time."""
-    scale = dice.random()
+    is_as_drawn = _happens(dice, 200)
     return replace(
         job,
         after=int(job.after * dice.random() / 2),
-        timeout=job.timeout if dice.random() < 0.2 else _PATIENT,
-        hold=job.hold if scale < 0.2 else int(scale * 5 * NS_PER_MS),
-        extensions=job.extensions if scale < 0.2 else (),
-        ending=job.ending if scale < 0.2 else "release",
+        timeout=job.timeout if _happens(dice, 200) else _PATIENT,
+        hold=job.hold if is_as_drawn else int(dice.random() * 5 * NS_PER_MS),
+        extensions=job.extensions if is_as_drawn else (),
+        ending=job.ending if is_as_drawn else "release",
     )
 
 
 def _deaf(n: int, dice: Random) -> tuple[int, ...]:
     """Return the nodes that cannot call: mostly none, or a minority of them."""
-    if dice.random() < 0.8:
+    if _happens(dice, 800):
         return ()
-    count = 1 + int(dice.random() * ((n - 1) // 2)) if dice.random() < 0.9 else n
+    count = 1 + int(dice.random() * ((n - 1) // 2)) if _happens(dice, 900) else n
     return tuple(range(min(n, count)))
 
 
 def _network(plan: Plan, dice: Random) -> NetworkProfile:
     """Return a network in which most replies come in time; often all of them."""
     timeout = plan.settings.node_timeout
-    if dice.random() < 0.3:
+    if _happens(dice, 300):
         return plan.network_profile
     return NetworkProfile(timeout // 200, timeout // (5, 10, 50)[int(dice.random() * 3)], 0, 0)
+
+
+def _happens(dice: Random, per_mille: int) -> bool:
+    return dice.random() * 1000 < per_mille

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from quorlock._core.commands import Command
     from quorlock._core.effects import Flow
     from quorlock._core.pending_releases import PendingReleases
-    from quorlock._core.votes import Answer
     from quorlock._core.rounds import NodeReply
+    from quorlock._core.votes import Answer
     from quorlock._protocol.pipeline import PendingRequest
     from quorlock.errors import QuorumUnreachable
     from quorlock.testing.fake_node import Entry, Reply

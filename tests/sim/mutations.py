@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quorlock._core import acquiring
+from quorlock._core import acquiring, redlock, renewal, routing
 from quorlock._core import config as policy
 from quorlock._core import fence as fencing
-from quorlock._core import redlock, renewal, routing
 from quorlock._core import restart_guard as guard
 from quorlock._core import tally as quorum
 from quorlock._core.commands import ACQUIRES, Acquire, Extend, IssueFence, Release
@@ -139,7 +138,9 @@ def _attempt(
             yield Commit(won)
             return won
         return (
-            yield from redlock._release_failed_attempt(request, token, tally, sent_round, policy)
+            yield from redlock._release_failed_attempt(
+                request, Release(request.key, token), tally, sent_round, policy, None
+            )
         )
     except GeneratorExit:
         raise
@@ -148,16 +149,27 @@ def _attempt(
         raise
 
 
-def elapsed_not_subtracted(request: AcquireRequest, policy: Policy, entropy: Any) -> Any:
+def elapsed_not_subtracted(
+    request: AcquireRequest, policy: Policy, entropy: Any, turn: Any = None
+) -> Any:
+    del turn
     return _attempt(request, policy, entropy, lambda _sent_round, decided_at: decided_at)
 
 
-def started_after_sending(request: AcquireRequest, policy: Policy, entropy: Any) -> Any:
+def started_after_sending(
+    request: AcquireRequest, policy: Policy, entropy: Any, turn: Any = None
+) -> Any:
+    del turn
     return _attempt(request, policy, entropy, lambda sent_round, _decided_at: sent_round.sent_at)
 
 
 def give_back_to_granters(
-    request: AcquireRequest, token: bytes, tally: Tally, sent_round: SentRound, policy: Policy
+    request: AcquireRequest,
+    back: Release,
+    tally: Tally,
+    sent_round: SentRound,
+    policy: Policy,
+    turn: Any,
 ) -> Flow[AttemptFailed]:
     """Only those that said yes are asked to release."""
     granted = sum(
@@ -166,7 +178,9 @@ def give_back_to_granters(
         if answer is not None and answer.vote is Vote.GRANTED
     )
     return (
-        yield from _give_back(request, token, tally, sent_round._replace(nodes=granted), policy)
+        yield from _give_back(
+            request, back, tally, sent_round._replace(nodes=granted), policy, turn
+        )
     )
 
 
@@ -564,7 +578,7 @@ MUTATIONS = (
         ((quorum, "quorum", half), (policy, "quorum", half)),
     ),
     Mutation(
-        "elapsed time not subtracted", "overlap", ((redlock, "attempt", elapsed_not_subtracted),)
+        "elapsed time not subtracted", "overlap", ((acquiring, "attempt", elapsed_not_subtracted),)
     ),
     Mutation("drift left out", "overlap", ((Policy, "valid_until", valid_without_drift),)),
     Mutation(
@@ -575,7 +589,7 @@ MUTATIONS = (
     Mutation(
         "validity measured from after the sending",
         "overlap",
-        ((redlock, "attempt", started_after_sending),),
+        ((acquiring, "attempt", started_after_sending),),
     ),
     Mutation("release by plain DEL", "overlap", ((FakeNode, "release", plain_del),)),
     Mutation(
