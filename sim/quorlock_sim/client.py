@@ -25,6 +25,7 @@ from quorlock._core.effects import (
     Wait,
 )
 from quorlock._core.pending_releases import PendingReleases
+from quorlock._core.places import called
 from quorlock._core.releases_in_doubt import merged, remaining
 from quorlock._core.restart_guard import Guard
 from quorlock._core.rounds import NodeReply, SentRound
@@ -341,6 +342,15 @@ class Process:
         else:
             if link.pipeline.outgoing:
                 link.ask_again()
+            if message.number == 0:
+                self._answered(link, message)
+
+    def _answered(self, link: Link, message: Message) -> None:
+        """Report a call that was read."""
+        kind, _, content = message.reply  # type: ignore[misc]
+        if kind == b"message":
+            place, _ = called(content)  # type: ignore[arg-type]
+            self.world.queues.heard(self, link.server, place)
 
     # --- connecting and disconnecting --------------------------------------------------------
 

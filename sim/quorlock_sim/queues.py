@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from quorlock._core.commands import Release, ScriptedAcquire
 from quorlock._core.line import EXCHANGES_MAX
-from quorlock._core.places import QUEUE, RESERVED
+from quorlock._core.places import QUEUE, RESERVED, is_reservation
 from quorlock._core.tally import quorum
 from quorlock._core.time import NS_PER_MS
 from quorlock_sim.clock import PPM
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from quorlock_sim.server import SimServer
     from quorlock_sim.world import World
 
-# A lock may be free for so long while a caller waits, if nothing disturbs it: the calls are missing
-# or split, and the longest look of the first waiter is to come, and a few rounds after it.
-IDLE_MAX = 1_200 * NS_PER_MS
+# A lock may be free for so long while a caller waits.  Without faults, if all leases are released
+# in time: the longest patience of waiters who have split the calls, and a few rounds.
+_IDLE_CALM = 150 * NS_PER_MS
+_ROUNDS = 6
+# Else the line of a process may have stalled, and a waiter looks.
+_IDLE_MAX = 1_200 * NS_PER_MS
 # The longest pause before a client connects again, and sends what is pending.
 _CONNECTS_WITHIN = 1_500 * NS_PER_MS
 # One turn of a process's line, and the exchange that learns that others wait.
@@ -78,7 +81,10 @@ class Queues:
     def executed(self, server: SimServer, message: Message) -> None:
         """Record that a node has queued a place."""
         command, reply = message.command, message.reply
-        if type(command) is not Release or command.ticket < 0 or not isinstance(reply, list):
+        if type(command) is not Release:
+            return
+        self._check_reserved(server, command.key)
+        if command.ticket < 0 or not isinstance(reply, list):
             return
         record = self.places.get(command.place)
         if message.copy:
@@ -87,6 +93,24 @@ class Queues:
             record.nodes |= 1 << server.index
             if record.nodes.bit_count() >= quorum(self._world.policy.n):
                 record.queued_at = self._world.now
+
+    def _check_reserved(self, server: SimServer, key: bytes) -> None:
+        """Check that a lock that was just passed on is reserved for a place that is heard."""
+        entry = server.node.keys.get(key)
+        if entry is None or entry.value is None or not is_reservation(entry.value):
+            return
+        place = entry.value.removeprefix(RESERVED)
+        record = self.places.get(place)
+        if record is not None and record.process.dead and not server.hears(place):
+            text = f"n{server.index} reserves {key.decode()} for {place.decode()}, which is dead"
+            self._world.violated("orphan", text, node=server.index)
+
+    def heard(self, process: Process, server: SimServer, place: bytes) -> None:
+        """Check that a client answers the call that it has just read, if the place is gone."""
+        is_gone = place in self.places and not process.waiting.is_open(place)
+        if is_gone and not is_leaving(process, server, place):
+            text = f"c{process.index} does not answer a call for {place.decode()}, which is gone"
+            self._world.violated("orphan", text, client=process.index, node=server.index)
 
     # --- what is left ------------------------------------------------------------------------
 
@@ -150,7 +174,7 @@ def violations(world: World) -> Iterator[Violation]:
         return  # the callers poll
     for resource in world.resources:
         for since, until in idle(world, resource):
-            if until - since > IDLE_MAX:
+            if until - since > _idle_max(world, resource):
                 text = (
                     f"{resource} was free from {since / NS_PER_MS:.3f} ms to"
                     f" {until / NS_PER_MS:.3f} ms, while a caller waited"
@@ -165,6 +189,13 @@ def is_calm(plan: Plan) -> bool:
     network, timeout = plan.network_profile, plan.settings.node_timeout
     is_swift = not network.tail and network.shortest + network.spread <= timeout // 3
     return is_swift and not plan.faults
+
+
+def _idle_max(world: World, resource: str) -> int:
+    plan = world.plan
+    if is_calm(plan) and not plan.pollers and not _unreleased(world, resource, 0, world.now):
+        return _IDLE_CALM + _ROUNDS * world.policy.node_timeout
+    return _IDLE_MAX
 
 
 def quiet_since(world: World) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorlock._core.commands import Release, ScriptedAcquire, Subscribe
+from quorlock._core.places import channel_of
 from quorlock._core.time import NS_PER_MS
 from quorlock._protocol.encoding import MARKER, SCRIPTS
 from quorlock.testing.fake_node import DELETED, Error, FakeNode, is_side_key
@@ -186,6 +187,10 @@ class SimServer:
             self.last_call = link, Push([b"message", channel, text])
             link.push(self.last_call[1])
         return len(links)
+
+    def hears(self, place: bytes) -> bool:
+        """Return whether a connection hears the calls of a place."""
+        return bool(self.listeners.get(channel_of(place.partition(b":")[0])))
 
     def on_closed(self, link: Link) -> None:
         """End the subscriptions of a connection that its client has closed, once it is known."""

@@ -10,12 +10,11 @@ the seed that it stops at is kept in corpus.py, and replayed by the tests.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from quorlock._core import acquiring, redlock, renewal, routing
@@ -43,60 +42,10 @@ from quorlock.testing.fake_node import Entry, FakeNode, Reply
 from quorlock_sim import client, client_renewal
 from quorlock_sim.client import Process, SeededEntropy
 from quorlock_sim.client_renewal import Renewer, SimRenewedLease
-from quorlock_sim.history import LeaseRecord, Violation
-from quorlock_sim.oracle import judge
-from quorlock_sim.scenarios import plan_of
+from quorlock_sim.history import LeaseRecord
 from quorlock_sim.workload import CallRequest, SimWorker
-from quorlock_sim.world import World
-
-WORLDS_MAX = 20_000
-
-
-@contextlib.contextmanager
-def applied(pieces: tuple[tuple[Any, str, Any], ...]) -> Iterator[None]:
-    """Put something in place of something, and the old back in the end."""
-    before = [getattr(where, name) for where, name, _ in pieces]
-    try:
-        for where, name, variant in pieces:
-            setattr(where, name, variant)
-        yield
-    finally:
-        for (where, name, _), old in zip(pieces, before, strict=True):
-            setattr(where, name, old)
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One break.
-
-    rule: the promise that is seen to be broken by it. scenario: where to look. pieces: what is
-    put in place of what.
-    """
-
-    name: str
-    rule: str
-    pieces: tuple[tuple[Any, str, Any], ...]
-    scenario: str = "sound"
-
-    def applied(self) -> contextlib.AbstractContextManager[None]:
-        """Plant the defect in the `with` block."""
-        return applied(self.pieces)
-
-    def violations(self, seed: int) -> tuple[Violation, ...]:
-        """Return the violations of that world with this defect."""
-        with self.applied():
-            world = World(plan_of(self.scenario, seed))
-            world.run()
-            return judge(world).violations
-
-
-def search(mutation: Mutation, first: int = 0, most: int = WORLDS_MAX) -> int | None:
-    """The first seed whose world breaks the mutation's promise."""
-    for seed in range(first, first + most):
-        if any(found.rule == mutation.rule for found in mutation.violations(seed)):
-            return seed
-    return None
-
+from tests.sim import mutations_waiting
+from tests.sim.mutation import Mutation, applied, search
 
 # --- variants of the core ----------------------------------------------------------------------
 
@@ -449,17 +398,24 @@ def gives_up_refused_releases(self: Peer, release: Release, at: int) -> None:
 _process = Process.__init__
 
 
-def by_the_wall_clock(self: Process, *facts: Any) -> None:
+def by_the_wall_clock(self: Process, *facts: Any, **more: Any) -> None:
     """The client goes by its wall clock."""
-    _process(self, *facts)
+    _process(self, *facts, **more)
     self.clock = self.wall
 
 
 # --- variants of the node ----------------------------------------------------------------------
 
 
-def plain_del(self: FakeNode, key: bytes, token: bytes, at: int) -> Reply:
+_release = FakeNode.release
+
+
+def plain_del(
+    self: FakeNode, key: bytes, token: bytes, at: int, place: bytes = b"", action: int = 0
+) -> Reply:
     """Deletes whatever is there."""
+    if place or not token:
+        return _release(self, key, token, at, place, action)
     if self.alive(key, at) is None:
         return -2
     del self.keys[key]
@@ -830,6 +786,7 @@ MUTATIONS = (
         ((FakeNode, "_next_fence", continues_from_an_old_one),),
         "fences",
     ),
+    *mutations_waiting.MUTATIONS,
 )
 
 

@@ -1,0 +1,183 @@
+"""Waiting, broken on purpose in one way at a time; see `mutations`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quorlock._core import handing_on, redlock
+from quorlock._core.commands import LEAVE, Release, ScriptedAcquire
+from quorlock._core.effects import Flow
+from quorlock._core.places import RESERVED
+from quorlock._core.tally import Tally
+from quorlock._core.time import FOR_EVER
+from quorlock._core.waiter import Waiter
+from quorlock.testing.fake_node import Entry, FakeNode, Reply
+from quorlock.testing.fake_queue import FakeQueue, with_place
+from quorlock_sim.client_waiting import Waiting
+from quorlock_sim.server import SimServer
+from quorlock_sim.workload import SimWorker
+from tests.sim.mutation import Mutation
+
+# --- variants of the core ----------------------------------------------------------------------
+
+
+def never_looks(self: Waiter) -> int:
+    """A waiter only waits for calls."""
+    return FOR_EVER if self._requests > 0 and None not in self.answers else _look_at(self)
+
+
+_look_at = Waiter._look_at
+
+
+def drops_calls(self: Waiter, n: int, round_: int) -> Tally:
+    """Calls that come while a round is decided are lost."""
+    return Tally(n, round_)
+
+
+def releases_without_place(
+    key: bytes, token: bytes, place: bytes = b"", ticket: int = 0
+) -> Release:
+    """A lost round gives the token back, and does not queue again."""
+    return Release(key, token)
+
+
+_hand_on = handing_on._hand_on
+
+
+def keeps_the_old_token(*facts: Any) -> Flow[Any]:
+    """After an exchange that lost, the old token is not released."""
+    _, _, _, _, policy, *_ = facts
+    handed_on = yield from _hand_on(*facts)
+    return handed_on or (Tally(policy.n, 0), 0, 0)
+
+
+# --- variants of the driver --------------------------------------------------------------------
+
+
+def ignores_stray_calls(self: Waiting, link: Any, place: bytes, key: bytes) -> None:
+    """A call for a place that is gone is not answered."""
+    if place in self._flows:
+        _on_call(self, link, place, key)
+
+
+_on_call = Waiting.on_call
+
+
+def ends_after_the_exchange(self: SimWorker, lease: Any) -> Any:
+    """The lease is over locally only when its lock has been handed on."""
+    yield from self._stop_renewal()
+    flow, allowed = self._releases(lease)
+    world, end = self.world, self.world.end
+    from quorlock_sim.workload import CallRequest
+
+    released = yield CallRequest("release", flow, lease.resource, lease.token, allowed)
+    del released, world
+    end(lease, "released")
+
+
+# --- variants of the node ----------------------------------------------------------------------
+
+
+def grants_to_any_place(self: FakeNode, command: ScriptedAcquire, at: int) -> Reply:
+    """A waiter that is called gets the lock, whoever holds it."""
+    if command.place:
+        self.keys.pop(command.key, None)
+    return _acquire(self, command, at)
+
+
+def takes_what_is_reserved(self: FakeNode, key: bytes, value: bytes, ttl_ms: int, at: int) -> Reply:
+    """A reservation keeps no other caller out."""
+    entry = self.alive(key, at)
+    if entry is not None and (entry.value or b"").startswith(RESERVED):
+        self.keys.pop(key)
+    return _set_nx_px(self, key, value, ttl_ms, at)
+
+
+_set_nx_px = FakeNode.set_nx_px
+
+
+_acquire = FakeNode.acquire
+_act = FakeQueue.act
+
+
+def never_leaves(self: FakeQueue, place: bytes, action: int) -> int:
+    """A waiter that leaves stays in the queue."""
+    return 0 if action == LEAVE else _act(self, place, action)
+
+
+def corrects_what_is_gone(self: FakeQueue, place: bytes, action: int) -> int:
+    """ZADD without XX: a correction queues a place that has left."""
+    if action < LEAVE:
+        self._write(with_place(self.places, -action, place))
+        return 0
+    return _act(self, place, action)
+
+
+_pass_on = FakeQueue.pass_on
+
+
+def reserves_for_ever(self: FakeQueue, own: bytes) -> tuple[bool, bool]:
+    """A reservation does not expire."""
+    passed = _pass_on(self, own)
+    if passed[0]:
+        entry = self._node.keys[self._lock_key]
+        self._node.keys[self._lock_key] = Entry(entry.value, None)
+    return passed
+
+
+_call = SimServer.call
+
+
+def calls_the_dead(self: SimServer, channel: bytes, text: bytes) -> int:
+    """A place is not skipped if nobody hears its call."""
+    return _call(self, channel, text) or 1
+
+
+MUTATIONS = (
+    Mutation("no looks", "idle", ((Waiter, "_look_at", never_looks),), "queues"),
+    Mutation("calls dropped in a round", "idle", ((Waiter, "tally", drops_calls),), "queues"),
+    Mutation(
+        "lost round does not queue again",
+        "passes",
+        ((redlock, "Release", releases_without_place),),
+        "queues",
+    ),
+    Mutation(
+        "old token kept after a lost exchange",
+        "leftover",
+        ((handing_on, "_hand_on", keeps_the_old_token),),
+        "queues",
+    ),
+    Mutation(
+        "stray call not answered", "orphan", ((Waiting, "on_call", ignores_stray_calls),), "queues"
+    ),
+    Mutation(
+        "exchange before the end of the lease",
+        "overlap",
+        ((SimWorker, "_release", ends_after_the_exchange),),
+        "queues",
+    ),
+    Mutation(
+        "a called waiter ignores the holder",
+        "overlap",
+        ((FakeNode, "acquire", grants_to_any_place),),
+        "queues",
+    ),
+    Mutation(
+        "reservation keeps no other out",
+        "passes",
+        ((FakeNode, "set_nx_px", takes_what_is_reserved),),
+        "queues",
+    ),
+    Mutation("place not removed", "orphan", ((FakeQueue, "act", never_leaves),), "queues"),
+    Mutation(
+        "correction without XX", "orphan", ((FakeQueue, "act", corrects_what_is_gone),), "queues"
+    ),
+    Mutation(
+        "reservation without expiry",
+        "idle",
+        ((FakeQueue, "pass_on", reserves_for_ever),),
+        "queues",
+    ),
+    Mutation("dead place not skipped", "orphan", ((SimServer, "call", calls_the_dead),), "queues"),
+)
