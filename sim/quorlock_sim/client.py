@@ -11,7 +11,15 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from quorlock._core.commands import ACQUIRES, AnyAcquire, Command, Extend, IssueFence, Release
+from quorlock._core.commands import (
+    ACQUIRES,
+    AnyAcquire,
+    Command,
+    Extend,
+    IssueFence,
+    Release,
+    ScriptedAcquire,
+)
 from quorlock._core.effects import (
     CALL,
     Commit,
@@ -180,6 +188,7 @@ class Process:
         self.vanishes = False
         self.sending_late = 0
         self.has_lost = [False] * policy.n  # a connection to the node
+        self._followed: list[int] = []  # other connections that a round was sent over
         self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # events during a pause
         self._late: list[tuple[Callable[[Any], None], Any]] = []  # timers during a pause
         self._frozen_until = 0
@@ -281,7 +290,11 @@ class Process:
             else:
                 turn.inbox.append(NodeReply(turn.round, index, refusal, started))
         self.sending_late = 0
-        return SentRound(turn.round, started, self.now(), asked, turn.connection_set)
+        path: int | tuple[int, ...] = turn.connection_set
+        followed, self._followed = self._followed, []
+        if followed and isinstance(command, ScriptedAcquire):
+            path = (turn.connection_set, *dict.fromkeys(followed))  # as in the blocking driver
+        return SentRound(turn.round, started, self.now(), asked, path)
 
     def send_all(self, effect: SendBatch, turn: SimFlow[Any]) -> tuple[SentRound, ...]:
         """Send several rounds in sequence."""
@@ -302,6 +315,7 @@ class Process:
                 self.nodes[index].release_later(command, found.run_id, self.now())
             return DOWN
         if isinstance(found.paths, int):
+            self._followed.append(found.paths)
             return self._ask(index, data, request, found.paths, effect)
         link = self.links[connection_set][index]
         assert link is not None
