@@ -180,7 +180,7 @@ def violations(world: World) -> Iterator[Violation]:
                     f" {until / NS_PER_MS:.3f} ms, while a caller waited"
                 )
                 yield Violation("idle", text, since, {"from": since, "until": until})
-    if is_calm(world.plan) and not world.plan.pollers:
+    if is_calm(world.plan) and not (world.plan.pollers or world.plan.deaf):
         yield from _passes(world)
 
 

@@ -295,7 +295,7 @@ def test_two_pauses_are_counted_for_the_oracle() -> None:
 
 def test_a_dead_process_does_nothing_more() -> None:
     world = World(plan([job(hold=50 * MS, extensions=((20 * MS, 1000),))]))
-    world.schedule(10 * MS, lambda _: world.workers[0].crash(1000, 0), None)
+    world.schedule(10 * MS, lambda _: world.crash(0, 1000, 0), None)
     world.run()
     process = world.processes[0]
     assert process.dead
