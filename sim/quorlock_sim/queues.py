@@ -287,7 +287,7 @@ def _passes(world: World) -> Iterator[Violation]:
                 f"{passed} later callers passed c{call.client}, which had queued for"
                 f" {call.resource} at {since / NS_PER_MS:.3f} ms"
             )
-            yield Violation("passes", text, since, {"client": call.client, "call": call.number})
+            yield Violation("passes", text, since, {"client": call.client})
         for client in {other.client for other in meanwhile} - {call.client}:
             turns = sum(o.client == client and o.number in handed_on for o in meanwhile)
             if turns > 2 * _TURN_MAX:

@@ -322,7 +322,7 @@ def minority() -> Replay:
             Caption(
                 "reply",
                 _B | {"vote": "refused"},
-                "They refuse, because A's key is there. B will ask again after a random delay.",
+                "They refuse, because A's key is there. B queues on each of them, and waits.",
             ),
             Caption(
                 "fault",
@@ -332,17 +332,17 @@ def minority() -> Replay:
             Caption(
                 "send",
                 _A | {"command": "release"},
-                "A is done and deletes its key on every node that it can reach.",
+                "A is done. Every node that it reaches reserves the lock for B, and calls B.",
             ),
             Caption(
                 "outcome",
                 _B | _GRANTED,
-                "B asked again and has three votes of five: it holds the lock. It did not wait for"
-                " the dead nodes.",
+                "Three nodes called, so B asked again. With three votes of five it holds the lock,"
+                " and did not wait for the dead nodes.",
             ),
             Caption(
                 "send",
-                _B | {"command": "release", "token": "c1.3"},
+                _B | {"command": "release", "token": "c1.2"},
                 "B is done. If a third node died, no client would get the lock until one is back.",
             ),
         ),

@@ -397,7 +397,8 @@ def _guarded(plan: Plan, dice: Random) -> Plan:
 
 _LONG_AGO = 10**15
 _OF_NODE = frozenset(
-    {*NODE_TROUBLE, *MEMORY_TROUBLE, "unlock", "wall_step", "wall_drift", "mute", "echo"}
+    {*NODE_TROUBLE, *MEMORY_TROUBLE, "unlock", "wall_step", "wall_drift"}
+    | {"mute", "echo", "foreign"}
 )
 
 SCENARIOS: dict[str, Scenario] = {

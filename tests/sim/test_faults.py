@@ -229,6 +229,32 @@ def a_script_flush(seen: Seen) -> None:
     assert seen.rules == set()
 
 
+def a_mute_node(seen: Seen) -> None:
+    """A node that may not call deletes the key that it cannot pass on; the others call."""
+    assert seen.one("fault", what="mute")["node"] == 1
+    calls = {line["node"] for line in seen.before(HEAL, "push", client=1)}
+    assert calls == {0, 2}
+    assert granted(seen, 1)
+
+
+def an_echo(seen: Seen) -> None:
+    """A call comes a second time, when its place is gone: it is answered, and granted nothing."""
+    calls = [line["node"] for line in seen.before(HEAL, "push", client=1)]
+    assert sorted(calls) == [0, 1, 1, 2]
+    assert len(granted(seen, 1)) == 1
+    assert seen.all("send", client=1, node=1, ticket=-1, token="")
+
+
+def a_foreign_holder(seen: Seen) -> None:
+    """Another library holds the lock for 10 ms, and our clients get it after that."""
+    assert seen.one("fault", what="foreign")["nodes"] == [0, 1, 2]
+    assert not [at for at in granted(seen) if 20 * MS <= at < 30 * MS]
+    assert len(granted(seen)) == 3
+
+
+WAITERS = ((job(hold=10 * MS),), (job(after=5 * MS, hold=2 * MS, timeout=900 * MS),))
+
+
 def a_wall_step(seen: Seen) -> None:
     """The key that was good for a second is gone."""
     assert seen.one("fault", what="step")["by"] == 1500 * MS
@@ -356,6 +382,9 @@ EFFECTS: dict[str, tuple[Callable[[Seen], None], tuple[Fault, ...]]] = {
     "evict": (an_eviction, (fault("evict", MS, node=1, amount=5),)),
     "unlock": (an_unlock, (fault("unlock", MS),)),
     "script_flush": (a_script_flush, (fault("script_flush", 20 * MS, node=1),)),
+    "mute": (a_mute_node, (fault("mute", MS, node=1, lasts=60 * MS),)),
+    "echo": (an_echo, (fault("echo", 30 * MS, node=1, lasts=10 * MS),)),
+    "foreign": (a_foreign_holder, (fault("foreign", 20 * MS, lasts=10 * MS),)),
     "wall_step": (a_wall_step, (fault("wall_step", MS, node=1, amount=1500 * MS),)),
     "wall_drift": (a_wall_drift, (fault("wall_drift", MS, node=1, amount=1_100_000),)),
     "break": (
@@ -385,7 +414,8 @@ EFFECTS: dict[str, tuple[Callable[[Seen], None], tuple[Fault, ...]]] = {
 @pytest.mark.parametrize("kind", EFFECTS)
 def test_a_fault_does_what_it_says(kind: str) -> None:
     check, struck = EFFECTS[kind]
-    seen = see(world(*struck))
+    workloads = WAITERS if kind in ("mute", "echo") else (WORK, OTHER)
+    seen = see(world(*struck, workloads=workloads))
     check(seen)
     assert seen.rules == set(), "whatever it is, it is no violation"
 

@@ -45,8 +45,14 @@ def test_every_plan_is_within_the_stated_bounds(name: str) -> None:
         within_bounds(plan_of(name, seed))
 
 
+QUEUES = ("mute", "echo", "foreign")  # of "queues" alone, as "unlock" is of "fences"
+
+
 def within_bounds(plan: Plan) -> None:
-    n, clients = plan.settings.n, len(plan.workloads)
+    n, clients = plan.settings.n, plan.clients
+    assert len(plan.workloads) == clients + len(plan.hosts) <= clients + 5
+    assert {*plan.hosts, *plan.pollers} <= set(range(clients))
+    assert set(plan.deaf) <= set(range(n))
     assert 1 <= n <= 5
     assert 2 <= clients <= 5
     assert (
@@ -57,7 +63,7 @@ def within_bounds(plan: Plan) -> None:
     assert 0 < plan.lasts <= 6 * NS_PER_S
     assert plan.settings.policy().n == n, "the library takes these settings"
     jobs = [job for workload in plan.workloads for job in workload]
-    assert 0 < len(jobs) <= 4 * clients
+    assert 0 < len(jobs) <= 4 * len(plan.workloads)
     for job in jobs:
         assert 0 <= job.resource < len(plan.resources) <= 2
         assert job.after >= 0 <= job.hold
@@ -99,7 +105,7 @@ def numbers(plan: Plan) -> list[object]:
 def test_every_size_and_every_fault_occurs() -> None:
     plans = [plan_of(ALL, seed) for seed in range(SEEDS)]
     assert {plan.settings.n for plan in plans} == {1, 2, 3, 4, 5}
-    assert {len(plan.workloads) for plan in plans} == {2, 3, 4, 5}
+    assert {plan.clients for plan in plans} == {2, 3, 4, 5}
     assert {fault.kind for plan in plans for fault in plan.faults} == set(faults.KINDS)
     endings = Counter(job.ending for p in plans for workload in p.workloads for job in workload)
     assert set(endings) == {"release", "abandon", "by_token", "hand_over"}
@@ -117,13 +123,13 @@ def test_all_of_them_have_their_turn() -> None:
 
 def test_kinds_of_trouble_do_not_overlap() -> None:
     kinds = [CLIENT_TROUBLE, NODE_TROUBLE, NETWORK_TROUBLE, MEMORY_TROUBLE, CLOCK_TROUBLE]
-    names = [*(name for trouble in kinds for name in trouble), "unlock"]  # of "fences" alone
+    names = [*(name for trouble in kinds for name in trouble), "unlock", *QUEUES]
     assert len(names) == len(set(names)) == len(faults.KINDS)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_fault_of_a_client_names_one_and_a_fault_of_a_node_none(name: str) -> None:
-    of_nodes = {*NODE_TROUBLE, *MEMORY_TROUBLE, "wall_step", "wall_drift", "unlock"}
+    of_nodes = {*NODE_TROUBLE, *MEMORY_TROUBLE, *QUEUES, "wall_step", "wall_drift", "unlock"}
     for seed in range(100):
         for fault in plan_of(name, seed).faults:
             if fault.kind in of_nodes:
