@@ -51,6 +51,8 @@ class EndingFlow(Generic[T]):
         "state",
     )
 
+    # RECEIVING: a Tally, or (renewal) several, which counts replies that do not decide; or None
+    _tally: Any
     _unsent: Any  # QUEUED, CONNECTING: the effect that waits
     _member: Member  # WAITING: whose news it waits for
     _stop: StopEvent | None  # ends the wait of the timer; not set before the first timer
@@ -68,7 +70,6 @@ class EndingFlow(Generic[T]):
         self._has_caller_waiting = False  # it wants a lock or a reply; it is no mere release
         self._has_slot = False  # it may acquire now
         self._places: tuple[bytes, ...] = ()  # whose calls it gets
-        self._tally: Any = None  # a Tally, or (renewal) several: counts replies that do not decide
         self._timer: asyncio.TimerHandle | None = None
         self._timer_until: Instant = 0
 

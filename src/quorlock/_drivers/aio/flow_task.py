@@ -78,8 +78,7 @@ class FlowTask(EndingFlow[T]):
 
     def deliver_quorum(self, nodes: int, last: int, at: Instant) -> None:
         """Receive a quorum from the shared pipeline: these nodes granted the flow's last round."""
-        tally = self._tally
-        if self.state is RECEIVING and tally is not None:
+        if self.state is RECEIVING and (tally := self._tally) is not None:
             self.state = RUNNING
             tally.count_grants(self.round, nodes)
             self._run(replied((self.round, last, GRANTED, at)))
