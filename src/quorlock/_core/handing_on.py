@@ -16,6 +16,7 @@ from quorlock._core.effects import Receive, Send, Timeout
 from quorlock._core.results import Acquired, LossReason, ReleaseResult
 from quorlock._core.rounds import Target
 from quorlock._core.tally import WON, Tally
+from quorlock._core.votes import Vote
 
 if TYPE_CHECKING:
     from quorlock._core.config import Policy
@@ -61,17 +62,20 @@ def _release_in_line(
     line: Line,
     at: Instant,
 ) -> Flow[ReleaseResult]:
-    handed_on = None
+    is_won = False
     try:
         member = None if target is None else line.take_next(at)
-        if member is not None and target is not None:
-            handed_on = yield from _hand_on(member, key, token, target, policy, entropy, line)
-            if handed_on is not None:
-                tally, until, ended = handed_on
-                return (yield from _result(tally, until, ended))
-        return (yield from redlock.release(key, token, target, policy))
+        if member is None or target is None:
+            return (yield from redlock.release(key, token, target, policy))
+        is_won, tally, until, ended = yield from _hand_on(
+            member, key, token, target, policy, entropy, line
+        )
+        if is_won:
+            return (yield from _result(tally, until, ended))
+        released = yield from redlock.release(key, token, target, policy)
+        return _after_exchange(released, tally)
     finally:
-        if handed_on is None:
+        if not is_won:
             line.on_released(at)
 
 
@@ -83,12 +87,12 @@ def _hand_on(
     policy: Policy,
     entropy: Entropy,
     line: Line,
-) -> Flow[tuple[Tally, Instant, Instant] | None]:
+) -> Flow[tuple[bool, Tally, Instant, Instant]]:
     """Exchange the token for a fresh one of the waiter, and give it the lease.
 
     Returns:
-        The tally, the end of the nodes' time to reply, and the instant of the verdict; None if the
-        round did not win.  Then the old token is still to be released.
+        Whether the round has won, else the old token is still to be released; its tally, the end
+        of the nodes' time to reply, and the instant of the verdict.
     """
     request, new = member.request, entropy.token()
     sent: SentRound | None = None
@@ -125,7 +129,7 @@ def _hand_on(
             if not member.give(lease):
                 yield Send(Release(key, new), sent_round.target)  # it has just left
                 line.on_released(decided_at)
-            return tally, until, decided_at
+            return True, tally, until, decided_at
         yield Send(Release(key, new), sent_round.target)
     except BaseException as error:
         if member.is_open:
@@ -137,7 +141,19 @@ def _hand_on(
         raise
     if member.is_open:
         line.put_back(member)
-    return None
+    return False, tally, until, decided_at
+
+
+def _after_exchange(released: ReleaseResult, tally: Tally) -> ReleaseResult:
+    """Return the result of a release after a lost exchange, which has replaced some old tokens.
+
+    Nodes that lack the old token do not show that the lease was lost before.
+    """
+    deleted = sum(
+        after.vote is Vote.GRANTED or (before is not None and before.replaced)
+        for before, after in zip(tally.answers, released.answers, strict=True)
+    )
+    return released._replace(deleted=deleted >= tally.quorum, gone=None)
 
 
 def _result(tally: Tally, until: Instant, ended: Instant) -> Flow[ReleaseResult]:

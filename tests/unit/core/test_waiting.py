@@ -460,6 +460,20 @@ def test_a_waiter_that_left_during_the_exchange_gets_nothing() -> None:
     assert releaser.result.deleted
 
 
+def test_a_lost_exchange_does_not_show_that_the_lease_was_lost() -> None:
+    """Some nodes have replaced the old token, and let another client have the lock since."""
+    lines = Lines()
+    queued(lines)
+    releaser = releases(lines)
+    releaser.send()
+    releaser.replies(EXCHANGED, DOWN, DOWN)
+    releaser.sends(Release(b"r", b"token-0"))
+    releaser.sends(Release(b"r", b"old"))
+    releaser.replies(HELD, HELD, HELD)
+    assert not releaser.result.deleted
+    assert releaser.result.gone is None
+
+
 def test_a_cancelled_exchange_releases_both() -> None:
     """The caller of release is interrupted: nothing stays, and the waiter keeps waiting."""
     lines = Lines()
