@@ -466,7 +466,7 @@ def test_a_lost_exchange_does_not_show_that_the_lease_was_lost() -> None:
     queued(lines)
     releaser = releases(lines)
     releaser.send()
-    releaser.replies(EXCHANGED, DOWN, DOWN)
+    releaser.replies(EXCHANGED, NOT_SET, NOT_SET)
     releaser.sends(Release(b"r", b"token-0"))
     releaser.sends(Release(b"r", b"old"))
     releaser.replies(HELD, HELD, HELD)
