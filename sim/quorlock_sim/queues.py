@@ -63,6 +63,7 @@ class Queues:
         self.places: dict[bytes, PlaceRecord] = {}
         self.exchanged: set[bytes] = set()  # tokens that replaced another one
         self.handed_on: set[bytes] = set()  # tokens that were to be replaced
+        self._reserved: dict[tuple[int, bytes], tuple[bytes, int | None]] = {}  # last seen
         self._copied: set[tuple[bytes, int]] = set()  # places that a duplicate queued
         self._world = world
 
@@ -100,6 +101,9 @@ class Queues:
         if entry is None or entry.value is None or not is_reservation(entry.value):
             return
         place = entry.value.removeprefix(RESERVED)
+        if self._reserved.get((server.index, key)) == (place, entry.until):
+            return  # by an earlier command
+        self._reserved[server.index, key] = place, entry.until
         record = self.places.get(place)
         if record is not None and record.process.dead and not server.hears(place):
             text = f"n{server.index} reserves {key.decode()} for {place.decode()}, which is dead"
@@ -124,8 +128,8 @@ class Queues:
                 if value.startswith(RESERVED) and self._is_orphan(value, entry.until, at):
                     text = f"n{server.index} reserves {key.decode()} for too long: {value.decode()}"
                     world.violated("orphan", text, node=server.index)
-            for key in world.resources:
-                for place in places_on(server, key.encode()):
+            for resource in world.resources:
+                for place in places_on(server, resource.encode()):
                     self._look_at(server, place)
 
     def _is_orphan(self, value: bytes, until: int | None, at: int) -> bool:

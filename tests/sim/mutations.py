@@ -490,7 +490,7 @@ def half_as_long(uptime_s: int | None, told_at: int, max_ttl: int, factor: float
     return _quarantine(uptime_s, told_at, max_ttl // 2, factor)
 
 
-def sees_no_marker(self: FakeNode, marker_ms: int, at: int) -> None:
+def sees_no_marker(self: FakeNode, *facts: Any) -> None:
     """The acquire script does not look whether it is there."""
 
 

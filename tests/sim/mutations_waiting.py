@@ -12,7 +12,7 @@ from quorlock._core.tally import Tally
 from quorlock._core.time import FOR_EVER
 from quorlock._core.waiter import Waiter
 from quorlock.testing.fake_node import Entry, FakeNode, Reply
-from quorlock.testing.fake_queue import FakeQueue, with_place
+from quorlock.testing.fake_queue import FakeQueue
 from quorlock_sim.client_waiting import Waiting
 from quorlock_sim.server import SimServer
 from quorlock_sim.workload import SimWorker
@@ -27,11 +27,6 @@ def never_looks(self: Waiter) -> int:
 
 
 _look_at = Waiter._look_at
-
-
-def drops_calls(self: Waiter, n: int, round_: int) -> Tally:
-    """Calls that come while a round is decided are lost."""
-    return Tally(n, round_)
 
 
 def releases_without_place(
@@ -105,14 +100,6 @@ def never_leaves(self: FakeQueue, place: bytes, action: int) -> int:
     return 0 if action == LEAVE else _act(self, place, action)
 
 
-def corrects_what_is_gone(self: FakeQueue, place: bytes, action: int) -> int:
-    """ZADD without XX: a correction queues a place that has left."""
-    if action < LEAVE:
-        self._write(with_place(self.places, -action, place))
-        return 0
-    return _act(self, place, action)
-
-
 _pass_on = FakeQueue.pass_on
 
 
@@ -135,7 +122,6 @@ def calls_the_dead(self: SimServer, channel: bytes, text: bytes) -> int:
 
 MUTATIONS = (
     Mutation("no looks", "idle", ((Waiter, "_look_at", never_looks),), "queues"),
-    Mutation("calls dropped in a round", "idle", ((Waiter, "tally", drops_calls),), "queues"),
     Mutation(
         "lost round does not queue again",
         "passes",
@@ -170,9 +156,6 @@ MUTATIONS = (
         "queues",
     ),
     Mutation("place not removed", "orphan", ((FakeQueue, "act", never_leaves),), "queues"),
-    Mutation(
-        "correction without XX", "orphan", ((FakeQueue, "act", corrects_what_is_gone),), "queues"
-    ),
     Mutation(
         "reservation without expiry",
         "idle",

@@ -12,7 +12,8 @@ from quorlock_sim.choices import KINDS, ChosenWorld, SmallWorld
 from quorlock_sim.directed import ALL, BEYOND, Directed, NoSuchChoice, play
 from quorlock_sim.trace import Trace
 from quorlock_sim.view.diagram import diagram
-from tests.sim.mutations import MUTATIONS, Mutation
+from tests.sim.mutation import Mutation
+from tests.sim.mutations import MUTATIONS
 
 
 def settled_at_once(self: PendingReleases, token: bytes, run_id: str, answer: Answer) -> None:

@@ -13,7 +13,8 @@ from quorlock_sim.runner import run
 from quorlock_sim.scenarios import plan_of
 from spec.check import CASES
 from tests.sim.corpus import DEFECTS, NOT_CONTINUOUS, SEEDS, Kept
-from tests.sim.mutations import MUTATIONS, WORLDS_MAX, Mutation, applied, search, table
+from tests.sim.mutation import WORLDS_MAX, Mutation, applied, search
+from tests.sim.mutations import MUTATIONS, table
 from tests.sim.small import MS, see
 
 ROOT = Path(__file__).parents[2]

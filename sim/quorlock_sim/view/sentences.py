@@ -87,7 +87,6 @@ def _fence_words(command: str, what: int, _clock: int, number: int) -> str:
 
 
 _DELETED, _ABSENT = -3, -2  # see scripts/release.lua
-_WITH_PLACE = 4  # elements of its reply
 
 
 def is_exchanged(event: Event) -> bool:
@@ -96,9 +95,10 @@ def is_exchanged(event: Event) -> bool:
 
 
 def _release_words(reply: Any) -> str:
-    if isinstance(reply, list) and len(reply) == _WITH_PLACE:
-        queued = f", {reply[3]} ahead in its queue" if reply[3] >= 0 else ""
-        return f"{_release_words(reply[0])}{queued}"
+    if isinstance(reply, list):
+        told: list[Any] = reply  # pyright: ignore[reportUnknownVariableType]
+        queued = f", {told[3]} ahead in its queue" if told[3:] and told[3] >= 0 else ""
+        return f"{_release_words(told[0])}{queued}"
     if reply == _DELETED:
         return "deleted"
     if reply == _ABSENT:
