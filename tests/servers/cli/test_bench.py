@@ -169,11 +169,12 @@ def test_leases_that_are_lost_are_counted(shell: Shell, nodes: Servers) -> None:
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Servers]:
     """Three with a user of docs/how-to/acl.md, who may touch no keys but `app:*`."""
-    line = re.search(r"^ACL SETUSER quorlock (.+)$", ACL.read_text(), re.MULTILINE)
-    assert line
+    lines = re.findall(r"^ACL SETUSER quorlock (.+)$", ACL.read_text(), re.MULTILINE)
+    assert len(lines) == 2, "to lock, and to wait in line"
     with Servers(3) as servers:
         for server in servers:
-            server.execute("ACL", "SETUSER", *f"quorlock {line[1]}".split())
+            for line in lines:
+                server.execute("ACL", "SETUSER", *f"quorlock {line}".split())
             server.execute("ACL", "SETUSER", "idle", "on", ">PASSWORD", "~*", "+info")
         yield servers
 

@@ -135,7 +135,7 @@ async def test_a_failed_attempt_is_released_before_the_pause(face: Face, nodes: 
     """The keys on a minority are free again while the client waits for its next attempt."""
     steal(nodes[:2], "a")
     free = nodes[2]
-    redlock = face.redlock(nodes.urls[:3], retry_delay=(60, 60))
+    redlock = face.redlock(nodes.urls[:3], retry_delay=(60, 60), waiting="poll")
     await (await redlock.lock("warm").acquire()).release()
     # Two refusals decide a round: a node that is still being connected would not be asked at all.
     assert await until_async(lambda: b" set=" in (free.execute("GET", "quorlock:config") or b""))
