@@ -78,7 +78,7 @@ class Case:
 
     @property
     def is_cyclic(self) -> bool:
-        """The search looks for fair runs without end, not only for states that cannot go on."""
+        """The search looks for fair runs without end, not only for states that have no next step."""
         return self.is_progress and (self.must == HOLDS or "LTL" in self.flags)
 
     @property
@@ -712,10 +712,10 @@ def check(case: Case, folder: Path) -> Finding:
 
 
 def looked_for(case: Case) -> list[str]:
-    """Return the options for what is an error, besides assertions."""
+    """Return the options for what is an error, in addition to assertions."""
     if case.is_cyclic:
         return ["-a", "-f"]  # runs without end in which each process takes its turn
-    return [] if case.is_progress else ["-E"]  # states that cannot go on
+    return [] if case.is_progress else ["-E"]  # states that have no next step
 
 
 def room(case: Case) -> list[str]:

@@ -263,7 +263,7 @@ def is_error(command: str, reply: object) -> bool:
 def meaning(command: str, reply: object, found: str | None = None) -> str:
     """Translate a node's reply into an answer of the model.
 
-    found: what the command found at the key, where the reply does not tell.  A key that is reserved
+    found: what the command found at the key, where it is not in the reply.  A key that is reserved
     for a waiter is absent in the model.
     """
     if found is not None and command != "acquire":

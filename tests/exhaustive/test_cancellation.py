@@ -116,7 +116,7 @@ class Scene:
     make: Callable[[], Redlock]
     held_by_another: bool = False
     redlock: Redlock = field(init=False)
-    other: Redlock | None = None  # a client with connections of its own
+    other: Redlock | None = None  # a client with its separate connections
     faults: list[str] = field(default_factory=list)
 
     async def begin(self, *, warm: bool) -> None:

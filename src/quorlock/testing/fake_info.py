@@ -1,4 +1,4 @@
-"""What a memory node tells about itself: INFO, HELLO, TIME; and words in the server's notation."""
+"""A memory node's replies about itself: INFO, HELLO, TIME; and words in the server's notation."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class FakeNode(FakeKeys):
     def _refusal(self, *, has_written: bool = False) -> Error | None:
         """Return the error of a write that needs memory; None if it is allowed.
 
-        has_written: it is in a script that has written something, which may go on.
+        has_written: it is in a script that has written something, which may continue.
         """
         return READ_ONLY if self.read_only else FULL if self.full and not has_written else None
 

@@ -1,7 +1,7 @@
 """The queue of one lock on a node in memory, as scripts/release.lua and acquire.lua use it.
 
 No error of the queue (another type, a replica, no memory) reaches the caller: as in the scripts, it
-counts as an empty queue that takes no place.  A script that has written something may go on after
+counts as an empty queue that takes no place.  A script that has written something may continue after
 the memory is full, so a place can be removed and the lock reserved then.
 """
 

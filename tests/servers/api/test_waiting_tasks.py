@@ -62,7 +62,7 @@ class Turns:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Return how many there were."""
         return sum(map(len, self.taken.values()))
 
 
@@ -164,7 +164,7 @@ async def test_cancelled_waiters_leave(nodes: Servers, seed: int) -> None:
 
 
 async def test_waiters_whose_time_is_up_leave(nodes: Servers) -> None:
-    """They get AcquireTimeout in time, or AcquireStopped; the others go on."""
+    """Waiters get AcquireTimeout in time, or AcquireStopped; the others continue."""
     stop = asyncio.Event()
     outcomes: list[type[QuorlockError] | None] = []
     async with Redlock(nodes.urls, **PATIENT) as redlock:
@@ -190,7 +190,7 @@ async def test_waiters_whose_time_is_up_leave(nodes: Servers) -> None:
 
 
 async def test_close_ends_the_waits(nodes: Servers) -> None:
-    """The waiters get an error, in line or in the queues of the nodes; another process goes on."""
+    """The waiters get an error, in line or in the queues of the nodes; another process continues."""
     async with Redlock(nodes.urls, **PATIENT) as other, Redlock(nodes.urls, **PATIENT) as redlock:
         lease = await other.lock("x").acquire()
         tasks = [asyncio.create_task(redlock.lock("x").acquire()) for _ in range(20)]
@@ -204,7 +204,7 @@ async def test_close_ends_the_waits(nodes: Servers) -> None:
 
 
 def test_the_end_of_the_loop_ends_the_waits(nodes: Servers) -> None:
-    """As `asyncio.run` ends, it cancels all tasks: none leaves a key or a place."""
+    """The end of `asyncio.run` cancels all tasks: none leaves a key or a place."""
 
     async def main() -> None:
         redlock = Redlock(nodes.urls, **PATIENT)
@@ -275,7 +275,7 @@ def test_processes_with_a_stopped_node(mortal_nodes: Servers) -> None:
 
 
 def test_processes_that_lose_connections(nodes: Servers, seed: int) -> None:
-    """Those that hear the calls are closed by their nodes, again and again."""
+    """Nodes close the connections over which they call, again and again."""
     choice = random.Random(seed)
 
     def disturb() -> None:
@@ -287,6 +287,6 @@ def test_processes_that_lose_connections(nodes: Servers, seed: int) -> None:
         async with Redlock(nodes.urls, **PATIENT) as redlock, redlock.lock("contended"):
             pass
 
-    # A place whose removal was lost stays until the next release finds that it hears no call.
+    # A place whose removal was lost stays until the next release finds that no connection gets its call.
     asyncio.run(main())
     assert_nothing_is_left(nodes)

@@ -210,7 +210,7 @@ def test_a_reset_needs_all_nodes_unless_it_is_forced(
 def test_connections_that_wait_for_calls_are_closed_too(
     bare_shell: Shell, used_nodes: Servers
 ) -> None:
-    """They have subscribed, and are of another type for CLIENT KILL."""
+    """Subscribed connections are of another type for CLIENT KILL."""
     node = used_nodes[0]
 
     def subscribed() -> set[bytes]:

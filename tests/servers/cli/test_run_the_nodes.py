@@ -70,12 +70,12 @@ def test_the_doctor_is_content_with_the_configuration(
 
 
 def test_the_users_rule_is_that_of_its_page() -> None:
-    """All keys of such nodes are locks (`~*`), and the optional word is granted."""
-    found = re.search(r"^ACL SETUSER (.*)$", (DOCS / "how-to/acl.md").read_text(), re.MULTILINE)
-    assert found
-    words = found[1].replace("reset ", "").replace(">PASSWORD", ">LOCK-PASSWORD")
+    """All keys of such nodes are locks (`~*`), and the optional words are granted."""
+    page = (DOCS / "how-to/acl.md").read_text()
+    words, to_wait = re.findall(r"^ACL SETUSER quorlock (.*)$", page, re.MULTILINE)
+    words = words.replace("reset ", "").replace(">PASSWORD", ">LOCK-PASSWORD")
     words = words.replace("~app:* ~quorlock:*", "~*")
-    assert f"\nuser {words} +client|tracking\n" in FILES["lock.conf"]
+    assert f"\nuser quorlock {words} +client|tracking {to_wait}\n" in FILES["lock.conf"]
 
 
 # --- systemd -------------------------------------------------------------------------------------

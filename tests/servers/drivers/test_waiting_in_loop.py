@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("checked_transitions")
 
 
 class Waiter:
-    """A flow that has a place and waits; it notes every event until it is told to end."""
+    """A flow that has a place and waits; it records every event until its end is requested."""
 
     def __init__(self, until: Instant = FOR_EVER, stop: StopEvent | None = None) -> None:
         self.member = Member(AcquireRequest("x", b"x", 1000, now(), None))
@@ -60,7 +60,7 @@ class Waiter:
 
 
 def call(node: Server, place: bytes) -> int:
-    """Have a node call a place, as its scripts do; return how many connections hear it."""
+    """Have a node call a place, as its scripts do; return how many connections get it."""
     heard = node.execute("PUBLISH", channel_of(place[:16]), place + b" x")
     assert isinstance(heard, int)
     return heard
@@ -83,7 +83,7 @@ def run_with(nodes: Servers, scene: Callable[[Driver], Any], **options: Any) -> 
 
 
 def test_a_call_reaches_the_flow_that_has_the_place(nodes: Servers) -> None:
-    """It is a reply to the round CALL of the node that called; other flows hear nothing."""
+    """A call is a reply to the round CALL of the node that called; other flows get nothing."""
 
     async def scene(driver: Driver) -> None:
         waiters = [Waiter(), Waiter()]
@@ -148,7 +148,7 @@ def test_two_places_of_one_flow(nodes: Servers) -> None:
 
 
 def test_news_end_the_wait_in_a_step_of_its_own(nodes: Servers) -> None:
-    """A flow that tells news never runs the other one; several news are all read, in order."""
+    """A flow that gives news never runs the other one; several news are all read, in order."""
 
     async def scene(driver: Driver) -> None:
         waiter = Waiter()

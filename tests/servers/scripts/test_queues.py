@@ -74,7 +74,7 @@ class Client:
         self.ask(b"SUBSCRIBE", channel_of(inbox))
 
     def calls(self) -> list[Any]:
-        """Return what it has heard until now."""
+        """Return the calls that it has got until now."""
         self.ask(b"PING")
         heard, self.heard = self.heard, []
         return heard
@@ -150,7 +150,7 @@ def server(request: pytest.FixtureRequest, started: dict[str, Any]) -> Iterator[
 
 
 def test_places_queue_behind_one_another(at: OneNode) -> None:
-    """Tickets begin with 1; who joins again keeps its own; the reply tells the rest of the lock."""
+    """Tickets begin with 1; a place that joins again keeps its ticket; the reply has the rest of the lock."""
     at.hold(TOKEN + b"@web-3")
     for n, place in enumerate((A, B, C)):
         left, owner, ticket, ahead = at.join(place)
@@ -173,7 +173,7 @@ def test_a_ticket_that_a_quorum_led_to_orders_the_queue(at: OneNode) -> None:
 
 
 def test_a_correction_changes_what_is_queued_and_nothing_else(at: OneNode) -> None:
-    """It does not queue a place again, nor pass the lock on, nor free a reservation."""
+    """A correction does not queue a place again, nor pass the lock on, nor free a reservation."""
     listener = at.listener(*INBOXES)
     assert at.join(B, -7) == [ABSENT, b"", 0, -1]
     at.hold()
@@ -214,7 +214,7 @@ def test_an_inspection_counts_who_waits(at: OneNode) -> None:
 
 
 def test_a_release_reserves_the_lock_for_the_first_that_listens(at: OneNode) -> None:
-    """It is called, and so long nobody else can have the lock."""
+    """The first place is called, and no other client can have the lock for that time."""
     listener = at.listener(*INBOXES)
     at.hold()
     at.join(A)
@@ -231,7 +231,7 @@ def test_a_release_reserves_the_lock_for_the_first_that_listens(at: OneNode) -> 
 
 
 def test_dead_places_are_skipped_and_forgotten(at: OneNode) -> None:
-    """Their connections are gone. Strange places are no obstacle either."""
+    """The connections of dead places are gone. Malformed places are no obstacle either."""
     dead = at.listener(INBOXES[0])
     listener = at.listener(INBOXES[2])
     at.hold()
@@ -274,7 +274,7 @@ def test_a_lost_attempt_queues_again_and_passes_on(at: OneNode) -> None:
 
 
 def test_a_look_at_a_lock_that_has_expired_calls_the_first(at: OneNode) -> None:
-    """Whoever looks first: the order is that of the tickets."""
+    """The order is that of the tickets, not that of the looks."""
     listener = at.listener(*INBOXES)
     at.hold()
     at.join(A)
@@ -357,7 +357,7 @@ def test_an_exchange_replaces_the_token(at: OneNode) -> None:
 
 
 def test_an_exchange_takes_a_free_lock_too_but_not_anothers(at: OneNode) -> None:
-    """Its reply tells whether the old token was there."""
+    """The reply has whether the old token was there."""
     assert exchange(at)[3:] == [0, 0]
     at.hold(b"third")
     what, _, left = exchange(at)
@@ -388,7 +388,7 @@ def test_a_queue_of_another_type(at: OneNode) -> None:
 
 
 def test_a_lock_of_another_type_changes_nothing(at: OneNode) -> None:
-    """Not even the queue."""
+    """Nothing is changed, and the queue is not either."""
     at.hold()
     at.join(A)
     at.node.execute("DEL", KEY)
@@ -401,7 +401,7 @@ def test_a_lock_of_another_type_changes_nothing(at: OneNode) -> None:
 
 
 def test_a_full_node(server: OneNode) -> None:
-    """It queues no place, and still frees the lock and passes it on to those in the queue."""
+    """A full node queues no place, and still frees the lock and passes it on to its queue."""
     listener = server.listener(*INBOXES)
     server.hold()
     server.join(A)
@@ -427,7 +427,7 @@ def user(server: OneNode, words: list[str]) -> Client:
 
 
 def test_a_user_with_the_rights_of_locks_alone(server: OneNode) -> None:
-    """It locks and releases, and has no queue."""
+    """A user without the words for waiting locks and releases, and has no queue."""
     client = user(server, LOCKS)
     server.hold()
     server.join(A)
@@ -490,7 +490,7 @@ def test_who_may_not_call_frees_the_lock(server: OneNode, word: str) -> None:
 
 
 def test_a_place_ends_with_its_connection(at: OneNode) -> None:
-    """Nothing has to be removed: the node knows that nobody listens any more."""
+    """Nothing has to be removed: the node knows that no client listens any more."""
     dead = at.listener(INBOXES[0])
     at.hold()
     at.join(A)

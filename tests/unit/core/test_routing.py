@@ -120,7 +120,7 @@ JOINS = Release(b"k", b"", b"place", JOIN)
 
 @pytest.mark.parametrize("may_send_later", [False, True])
 def test_an_exchange_does_not_overtake_the_acquire_of_its_old_token(may_send_later: bool) -> None:
-    """It is not left to that path either: what follows its own token would overtake it."""
+    """An exchange is not left to that path either: commands for its token would overtake it."""
     facts = Facts({MINE: Link(), THEIRS: Link(awaits=b"t")}, may_send_later)
     assert decide(facts, EXCHANGE, behind(THEIRS)) is TIMED_OUT
     facts = Facts({MINE: Link(), THEIRS: Link(awaits=b"new")})
@@ -137,7 +137,7 @@ def test_an_exchange_relies_on_no_key() -> None:
 
 
 def test_what_only_concerns_a_place_is_never_sent_later() -> None:
-    """It frees no key: without a connection, or with a backlog, it is not sent at all."""
+    """A look frees no key: without a connection, or with a backlog, it is not sent at all."""
     assert decide(Facts({MINE: Link(full=True)}), JOINS) is BACKLOG
     assert decide(Facts({MINE: None}), JOINS) == Unsent(is_release=False)
     assert unsent(JOINS) == Unsent(is_release=False)

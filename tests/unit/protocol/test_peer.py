@@ -1,4 +1,4 @@
-"""What a reply, and the loss of a connection, mean for the keys that are on the node."""
+"""The meaning of a reply, and of a lost connection, for the keys that are on the node."""
 
 from __future__ import annotations
 

@@ -497,7 +497,7 @@ def test_a_call_names_the_place_and_the_key() -> None:
 @settings(max_examples=60)
 @given(st.integers(0, 4), st.integers(0, 4), st.lists(st.integers(1, 40), max_size=6))
 def test_calls_are_no_replies_however_they_arrive(first: int, last: int, cuts: list[int]) -> None:
-    """Before the reply that they belong to or behind it, in pieces: every reply is matched."""
+    """Calls come before or behind replies, in pieces, and every reply is matched."""
     talk, calls = listening()
     rounds = [talk.ask(command) for command in (acquire(), release(), acquire(), release())]
     parts = [b"+OK\r\n", b":-3\r\n", b"_\r\n", b":-2\r\n"]
@@ -544,7 +544,7 @@ def test_a_server_that_sends_no_calls(refusal: bytes) -> None:
 
 
 def test_a_pipeline_that_was_not_asked_does_not_listen() -> None:
-    """And a confirmation that nobody asked for takes no request away."""
+    """A confirmation without a request takes no request away."""
     talk = Talk()
     assert not talk.pipeline.is_listening
     talk.ask(acquire())

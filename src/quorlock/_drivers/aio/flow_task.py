@@ -193,7 +193,7 @@ class FlowTask(EndingFlow[T]):
         return None
 
     def _on_wake(self) -> None:
-        """Read the news soon: another flow has just told them, and is in the middle of a step."""
+        """Read the news soon: another flow has just added them, and is in the middle of a step."""
         loop_driver = self._loop_driver
         loop_driver.loop.call_soon(loop_driver.guarded, self._read_news)
 
