@@ -78,7 +78,7 @@ class Case:
 
     @property
     def is_cyclic(self) -> bool:
-        """The search looks for fair runs without end, not only for states that have no next step."""
+        """The search looks for fair runs without end, not only for states without a next step."""
         return self.is_progress and (self.must == HOLDS or "LTL" in self.flags)
 
     @property

@@ -11,8 +11,8 @@ from quorlock._core.commands import Release, ScriptedAcquire, Subscribe
 from quorlock._core.places import channel_of
 from quorlock._core.time import NS_PER_MS
 from quorlock._protocol.encoding import MARKER, SCRIPTS
+from quorlock.testing.fake_keys import NO_RIGHT
 from quorlock.testing.fake_node import DELETED, Error, FakeNode, is_side_key
-from quorlock.testing.fake_queue import NO_RIGHT
 from quorlock_sim.clock import NEVER
 from quorlock_sim.network import Push
 

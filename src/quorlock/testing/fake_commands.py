@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from quorlock import scripts
 from quorlock._protocol.encoding import COUNTER, MARKER, SCRIPTS
 from quorlock.testing import fake_info, fake_waiting
+from quorlock.testing.fake_call import CommandCall, SessionState
 from quorlock.testing.fake_info import INT64_MAX, SHOWN_MAX, error_of, integer, printed
 from quorlock.testing.fake_node import (
     FULL,
@@ -23,10 +24,8 @@ from quorlock.testing.fake_node import (
     WRONG_TYPE,
     Entry,
     Error,
-    FakeNode,
     ttl_left,
 )
-from quorlock.testing.fake_waiting import Push
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,36 +35,10 @@ if TYPE_CHECKING:
     from quorlock.testing.fake_node import Reply
 
 
-class ClientSession:
-    """The state of one connection to a node.
+class ClientSession(SessionState):
+    """A connection to a node."""
 
-    Replies are Python objects: int, float, bytes, `Status`, `Text`, `Error`, None, list, dict for a
-    map, and `Push`. They are sent in RESP3.
-
-    Attributes:
-        node: the node at the other end.
-        id: the number of the connection.
-        channels: those that it has subscribed to.
-        on_push: takes the messages on these channels, one by one.
-    """
-
-    __slots__ = ("channels", "id", "node", "on_push")
-
-    def __init__(self, node: FakeNode, number: int = 1) -> None:
-        self.node: FakeNode = node
-        self.id: int = number
-        self.channels: list[bytes] = []
-        self.on_push: Callable[[Push], None] = _ignore
-
-    def hear(self, channel: bytes, message: bytes) -> None:
-        """Take a message that was published."""
-        self.on_push(Push([b"message", channel, message]))
-
-    def close(self) -> None:
-        """Unsubscribe from all channels."""
-        for channel in self.channels:
-            self.node.unsubscribe(channel, self.hear)
-        self.channels.clear()
+    __slots__ = ()
 
     def execute(self, words: Sequence[bytes], at: int) -> Reply:
         """Execute one command, of at least one word, at this instant of the node's clock (ms)."""
@@ -80,23 +53,6 @@ class ClientSession:
         if known.grows and self.node.full:
             return FULL
         return known.run(CommandCall(self, self.node, rest, at))
-
-
-def _ignore(push: Push) -> None:
-    del push
-
-
-class CommandCall(NamedTuple):
-    """A command that is being executed: the words after its name, and the instant."""
-
-    session: ClientSession
-    node: FakeNode
-    words: Sequence[bytes]
-    at: int
-
-    def alive(self) -> Entry | None:
-        """Return the entry of the first key among the words."""
-        return self.node.alive(self.words[0], self.at)
 
 
 class Known(NamedTuple):

@@ -10,7 +10,7 @@ from quorlock.testing.fake_keys import Error, Status
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock.testing.fake_commands import CommandCall
+    from quorlock.testing.fake_call import CommandCall
     from quorlock.testing.fake_keys import Reply
     from quorlock.testing.fake_node import FakeNode
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias, Union
 
-from quorlock.testing.fake_queue import Places
+# The places of a queue with their tickets, in order.
+Places = tuple[tuple[float, bytes], ...]
 
 
 class Error(str):
@@ -20,10 +21,16 @@ class Status(bytes):
     __slots__ = ()
 
 
+class Push(list["Reply"]):
+    """An out-of-band message."""
+
+
 Reply: TypeAlias = Union[int, float, bytes, Error, "list[Reply]", "dict[bytes, Reply]", None]
 # Takes the channel and the message of a PUBLISH.
 Subscriber: TypeAlias = Callable[[bytes, bytes], None]
 
+# The number of receivers of a message that its sender has no right to publish.
+NO_RIGHT: Final = -1
 OK: Final = Status(b"OK")
 WRONG_TYPE: Final = Error("WRONGTYPE Operation against a key holding the wrong kind of value")
 READ_ONLY: Final = Error("READONLY You can't write against a read only replica.")

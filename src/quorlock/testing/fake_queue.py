@@ -1,8 +1,8 @@
 """The queue of one lock on a node in memory, as scripts/release.lua and acquire.lua use it.
 
 No error of the queue (another type, a replica, no memory) reaches the caller: as in the scripts, it
-counts as an empty queue that takes no place.  A script that has written something may continue after
-the memory is full, so a place can be removed and the lock reserved then.
+counts as an empty queue that takes no place.  A script that has written something may continue
+after the memory is full, so a place can be removed and the lock reserved then.
 """
 
 from __future__ import annotations
@@ -12,20 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from quorlock._core.commands import LEAVE
 from quorlock._core.places import QUEUE, RESERVED, channel_of
+from quorlock.testing.fake_keys import NO_RIGHT
 
 if TYPE_CHECKING:
-    from quorlock.testing.fake_node import FakeNode
+    from quorlock.testing.fake_keys import FakeKeys, Places
 
 # A queue is deleted after this time without use.
 QUEUE_MS: Final = 60_000
-# The number of receivers of a message that its sender has no right to publish.
-NO_RIGHT: Final = -1
 _TICKET_MAX: Final = 2**52
 _PLACE: Final = re.compile(rb"([0-9a-fA-F]+):[0-9]+:([0-9]+)")
 _INT64_MAX: Final = 2**63 - 1
-
-# The places with their tickets, in order.
-Places = tuple[tuple[float, bytes], ...]
 
 
 def with_place(places: Places, ticket: float, place: bytes) -> Places:
@@ -41,7 +37,7 @@ def without(places: Places, place: bytes) -> Places:
 class FakeQueue:
     """The queue of the lock `key` at the instant `at`."""
 
-    def __init__(self, node: FakeNode, key: bytes, at: int) -> None:
+    def __init__(self, node: FakeKeys, key: bytes, at: int) -> None:
         self._node = node
         self._lock_key = key
         self._key = QUEUE + key

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from quorlock.testing.fake_node import WRONG_TYPE, Entry, Error
+from quorlock.testing.fake_keys import WRONG_TYPE, Entry, Error, Push
 from quorlock.testing.fake_queue import with_place, without
 
 if TYPE_CHECKING:
-    from quorlock.testing.fake_commands import CommandCall
-    from quorlock.testing.fake_node import Reply
-    from quorlock.testing.fake_queue import Places
+    from quorlock.testing.fake_call import CommandCall
+    from quorlock.testing.fake_keys import Places, Reply
 
 _SYNTAX: Final = Error("ERR syntax error")
 _NO_FLOAT: Final = Error("ERR value is not a valid float")
-
-
-class Push(list["Reply"]):
-    """An out-of-band message."""
 
 
 def zadd(call: CommandCall) -> Reply:

@@ -35,8 +35,8 @@ import hiredis
 import quorlock
 from quorlock.testing.fake_commands import ClientSession
 from quorlock.testing.fake_info import Text
+from quorlock.testing.fake_keys import Push
 from quorlock.testing.fake_node import Entry, Error, FakeNode, Status, is_side_key
-from quorlock.testing.fake_waiting import Push
 
 if TYPE_CHECKING:
     from quorlock.testing.fake_node import Reply

@@ -190,7 +190,7 @@ async def test_waiters_whose_time_is_up_leave(nodes: Servers) -> None:
 
 
 async def test_close_ends_the_waits(nodes: Servers) -> None:
-    """The waiters get an error, in line or in the queues of the nodes; another process continues."""
+    """Waiters get an error, in line or in the queues of the nodes; another process continues."""
     async with Redlock(nodes.urls, **PATIENT) as other, Redlock(nodes.urls, **PATIENT) as redlock:
         lease = await other.lock("x").acquire()
         tasks = [asyncio.create_task(redlock.lock("x").acquire()) for _ in range(20)]
@@ -287,6 +287,6 @@ def test_processes_that_lose_connections(nodes: Servers, seed: int) -> None:
         async with Redlock(nodes.urls, **PATIENT) as redlock, redlock.lock("contended"):
             pass
 
-    # A place whose removal was lost stays until the next release finds that no connection gets its call.
+    # A place whose removal was lost stays until the next release: no connection gets its call.
     asyncio.run(main())
     assert_nothing_is_left(nodes)

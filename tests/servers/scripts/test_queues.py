@@ -19,8 +19,8 @@ from quorlock._core.commands import JOIN, LEAVE, Command, Inspect, Release, Scri
 from quorlock._core.places import QUEUE, RESERVED, channel_of
 from quorlock._protocol.encoding import encode_eval
 from quorlock.testing import memory
+from quorlock.testing.fake_keys import Push
 from quorlock.testing.fake_node import Error
-from quorlock.testing.fake_waiting import Push
 from quorlock.testing.memory import MemoryNodes
 from quorlock.testing.servers import Server, Servers, find_binary
 from tests.harness.support.resp import pack
@@ -150,7 +150,7 @@ def server(request: pytest.FixtureRequest, started: dict[str, Any]) -> Iterator[
 
 
 def test_places_queue_behind_one_another(at: OneNode) -> None:
-    """Tickets begin with 1; a place that joins again keeps its ticket; the reply has the rest of the lock."""
+    """Tickets begin with 1; a place that joins again keeps its own; the reply has the ttl."""
     at.hold(TOKEN + b"@web-3")
     for n, place in enumerate((A, B, C)):
         left, owner, ticket, ahead = at.join(place)

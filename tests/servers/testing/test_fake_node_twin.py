@@ -33,8 +33,8 @@ from quorlock._core.commands import (
 from quorlock._core.places import RESERVED
 from quorlock._protocol.encoding import COUNTER, encode
 from quorlock.testing.fake_commands import COMMANDS, ClientSession
+from quorlock.testing.fake_keys import Places
 from quorlock.testing.fake_node import DAY_MS, FULL, OK, Entry, Error, FakeNode, Reply, Status
-from quorlock.testing.fake_queue import Places
 from quorlock.testing.servers import Servers, find_binary
 from tests.harness.support.resp import pack
 from tests.servers.testing.twins import (

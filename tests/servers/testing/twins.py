@@ -23,8 +23,8 @@ from quorlock._core.places import QUEUE, RESERVED, channel_of
 from quorlock._protocol.encoding import COUNTER, MARKER
 from quorlock.testing.fake_commands import ClientSession
 from quorlock.testing.fake_info import Text
+from quorlock.testing.fake_keys import Push
 from quorlock.testing.fake_node import Entry, Error, FakeNode, Reply, Status
-from quorlock.testing.fake_waiting import Push
 from quorlock.testing.servers import Server
 from tests.harness.support.resp import pack
 

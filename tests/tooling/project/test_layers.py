@@ -51,7 +51,7 @@ DIRECTIONS: dict[str, set[str]] = {
 # pipeline of a connection and the fake node; no driver, and nothing that opens a socket.
 SIM_MAY_USE = (
     *("quorlock._core", "quorlock._protocol", "quorlock.scripts", "quorlock.errors"),
-    *("quorlock.testing.fake_node", "quorlock.testing.fake_commands"),
+    *("quorlock.testing.fake_node", "quorlock.testing.fake_commands", "quorlock.testing.fake_keys"),
 )
 SIM_MAY_NOT_USE = ("asyncio", "select", "selectors", "socket", "ssl")
 

@@ -180,7 +180,7 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         return True
 
     def listen(self, inbox: bytes) -> bool:
-        """Subscribe to the calls to this inbox; return whether the node can call, as far as known."""
+        """Subscribe to the calls to an inbox; return whether the node can call, as far as known."""
         pipeline = self.pipeline
         if self.resp3 and not (pipeline.is_listening or pipeline.listen_error or self.lost):
             self.write(pipeline.subscribe(inbox, self._note_call, now()))
