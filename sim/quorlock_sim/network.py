@@ -79,7 +79,7 @@ class Message:
 
 
 class Push(list["Reply"]):
-    """What a node sends without a request: calls, and the confirmation of a subscription."""
+    """A message of a node without a request: a call, or the confirmation of a subscription."""
 
 
 class Link(Peer):

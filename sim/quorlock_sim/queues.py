@@ -96,7 +96,7 @@ class Queues:
                 record.queued_at = self._world.now
 
     def _check_reserved(self, server: SimServer, key: bytes) -> None:
-        """Check that a lock that was just passed on is reserved for a place that is heard."""
+        """Check that a lock that was just passed on is reserved for a place with a listener."""
         entry = server.node.keys.get(key)
         if entry is None or entry.value is None or not is_reservation(entry.value):
             return

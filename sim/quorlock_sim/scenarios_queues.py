@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quorlock_sim.plan import Job, Plan
 
 _PATIENT = 20 * NS_PER_S
-_CALLERS_MAX = 5  # of one process, besides its first
+_CALLERS_MAX = 5  # further ones in one process
 
 
 def shaped(plan: Plan, dice: Random) -> Plan:

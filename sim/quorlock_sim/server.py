@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from quorlock_sim.world import World
 
 _REPLACED = 4  # the number of elements behind the first one of such a reply
+NO_RIGHT = -1  # as `fake_queue` has it
 _LONG_MS = 30 * 86_400_000
 NO_SCRIPT = Error("NOSCRIPT No matching script.")
 
@@ -189,7 +190,7 @@ class SimServer:
         return len(links)
 
     def hears(self, place: bytes) -> bool:
-        """Return whether a connection hears the calls of a place."""
+        """Return whether a connection receives the calls of a place."""
         return bool(self.listeners.get(channel_of(place.partition(b":")[0])))
 
     def on_closed(self, link: Link) -> None:

@@ -267,7 +267,7 @@ def _places(command: Command) -> Line:
 
 
 def _found(message: Message) -> Line:
-    """Return what the command found at the key, where the reply does not tell it."""
+    """Return what the command found at the key, where the reply does not say it."""
     command, holder = message.command, message.found
     if isinstance(command, Inspect) or not (_places(command) or is_reservation(holder)):
         return {}

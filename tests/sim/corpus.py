@@ -77,7 +77,6 @@ SEEDS = {
     "old fence counter goes on": 1_239,
     "no looks": 19,
     "lost round does not queue again": 132,
-    "old token kept after a lost exchange": 904,
     "stray call not answered": 3,
     "exchange before the end of the lease": 5,
     "a called waiter ignores the holder": 0,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorlock._core import handing_on, redlock
+from quorlock._core import redlock
 from quorlock._core.commands import LEAVE, Release, ScriptedAcquire
-from quorlock._core.effects import Flow
 from quorlock._core.places import RESERVED
-from quorlock._core.tally import Tally
 from quorlock._core.time import FOR_EVER
 from quorlock._core.waiter import Waiter
 from quorlock.testing.fake_node import Entry, FakeNode, Reply
@@ -34,16 +32,6 @@ def releases_without_place(
 ) -> Release:
     """A lost round gives the token back, and does not queue again."""
     return Release(key, token)
-
-
-_hand_on = handing_on._hand_on
-
-
-def keeps_the_old_token(*facts: Any) -> Flow[Any]:
-    """After an exchange that lost, the old token is not released."""
-    _, _, _, _, policy, *_ = facts
-    handed_on = yield from _hand_on(*facts)
-    return handed_on or (Tally(policy.n, 0), 0, 0)
 
 
 # --- variants of the driver --------------------------------------------------------------------
@@ -74,7 +62,7 @@ def ends_after_the_exchange(self: SimWorker, lease: Any) -> Any:
 
 
 def grants_to_any_place(self: FakeNode, command: ScriptedAcquire, at: int) -> Reply:
-    """A waiter that is called gets the lock, whoever holds it."""
+    """A waiter that is called gets the lock from any holder."""
     if command.place:
         self.keys.pop(command.key, None)
     return _acquire(self, command, at)
@@ -116,7 +104,7 @@ _call = SimServer.call
 
 
 def calls_the_dead(self: SimServer, channel: bytes, text: bytes) -> int:
-    """A place is not skipped if nobody hears its call."""
+    """A place without a listener is not skipped."""
     return _call(self, channel, text) or 1
 
 
@@ -126,12 +114,6 @@ MUTATIONS = (
         "lost round does not queue again",
         "passes",
         ((redlock, "Release", releases_without_place),),
-        "queues",
-    ),
-    Mutation(
-        "old token kept after a lost exchange",
-        "leftover",
-        ((handing_on, "_hand_on", keeps_the_old_token),),
         "queues",
     ),
     Mutation(
