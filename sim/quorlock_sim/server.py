@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from quorlock_sim.world import World
 
 _REPLACED = 4  # the number of elements behind the first one of such a reply
-NO_RIGHT = -1  # as `fake_queue` has it
 _LONG_MS = 30 * 86_400_000
 NO_SCRIPT = Error("NOSCRIPT No matching script.")
 
