@@ -148,8 +148,7 @@ class _Queueing:
         event: Acquired | Promoted | NodeReply | Timeout
         event = yield Wait(until, request.stop, self._member)
         if isinstance(event, Acquired):
-            if not waiter.is_answered:
-                yield self.leave  # the request may have queued the place again
+            yield self.leave  # a lost attempt may have queued the place again since
             yield Commit(event)
             return event, False
         if isinstance(event, Timeout):

@@ -29,6 +29,7 @@ if queues then
     added = last.err and last or redis.pcall('ZADD', queue, 'NX', ticket, place)
     if added == 0 then
       ticket = tonumber(redis.pcall('ZADD', queue, 'XX', 'INCR', 0, place)) or 0
+      ticket = math.min(math.max(ticket, 0), 2 ^ 53)
     end
   end
   if type(added) == 'number' then

@@ -68,7 +68,7 @@ class FakeQueue:
         last = self.places[-1][0] if self.places else 0
         ticket = action or (min(max(last, 0), _TICKET_MAX) + 1 if own is None else own)
         self._write(with_place(self.places, ticket, place), QUEUE_MS)
-        return int(ticket)
+        return action or int(min(max(ticket, 0), 2 * _TICKET_MAX))
 
     def remove(self, place: bytes) -> None:
         """Remove a place."""

@@ -418,6 +418,7 @@ def test_a_release_hands_the_lock_on() -> None:
     assert isinstance(given, Acquired)
     assert (given.token, given.valid_until) == (b"token-0", POLICY.valid_until(START, 10_000))
     hand.step(given)
+    hand.sends(leave())
     assert hand.effect == Commit(given)
 
 
