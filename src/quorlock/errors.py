@@ -196,6 +196,8 @@ class _Voted(QuorlockError):
         self.args: tuple[Any, ...] = (resource, _plain_votes(self.votes), attempts, elapsed)
 
     def _effort(self) -> str:
+        if not self.attempts:
+            return f"after {_seconds(self.elapsed)} in line"
         tries = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
         return f"after {tries} in {_seconds(self.elapsed)}"
 
@@ -205,9 +207,10 @@ class AcquireError(_Voted):
 
     Attributes:
         resource: the name of the resource.
-        votes: the vote of every node in the last attempt.
-        attempts: the number of attempts.
-        elapsed: seconds from the call to the end of the last attempt.
+        votes: the vote of every node in the last attempt, perhaps of another waiter of this
+            process.
+        attempts: the number of attempts; 0 if it waited in line behind others of this process.
+        elapsed: seconds from the call to its end.
     """
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from quorlock._core.request import AcquireRequest
     from quorlock._core.results import AttemptFailed
     from quorlock._core.time import Instant
+    from quorlock._core.votes import Answer
 
 # Enough nodes replied about the lock: a later attempt may get it.
 _WORTH_RETRYING = (FailureReason.HELD, FailureReason.LATE, FailureReason.UNFENCED)
@@ -59,6 +60,8 @@ def acquire(
     while stop is None or not stop.is_set():
         outcome: Acquired | AttemptFailed | None = None
         if joins and lines is not None:
+            if failures.votes:
+                lines.line(request.key, failures.at).note(failures.votes, failures.at)
             outcome = yield from wait_in_line(request, policy, entropy, lines, failures.at)
             lines = lines if outcome else None  # else too few nodes can queue it
         joins = lines is not None and not joins
@@ -105,9 +108,14 @@ class _Failures:
             # Connecting came before the first attempt began, and counts.
             self.outage_since = self._request.asked_at if self.count <= 1 else failed.started
 
+    @property
+    def votes(self) -> tuple[Answer, ...]:
+        """The votes of the latest attempt; () before the first."""
+        return self._last.answers if self._last else ()
+
     def stopped(self, policy: Policy) -> AcquireStopped:
         """Return the error of a call that `stop` has ended."""
-        votes = node_votes(policy.addresses, self._last.answers) if self._last else ()
+        votes = node_votes(policy.addresses, self.votes) if self.votes else ()
         elapsed = to_seconds(self.at - self._request.asked_at)
         return AcquireStopped(self._request.resource, votes, self.count, elapsed)
 

@@ -18,6 +18,7 @@ from quorlock._core.time import NS_PER_MS, PAST
 if TYPE_CHECKING:
     from quorlock._core.member import Member
     from quorlock._core.time import Duration, Instant
+    from quorlock._core.votes import Answer
 
 # While other processes wait, a line has the lock so many times in a row, and for so long, at most.
 EXCHANGES_MAX = 8
@@ -27,6 +28,8 @@ TURN_MAX: Duration = 50 * NS_PER_MS
 STALLED_AFTER: Duration = 500 * NS_PER_MS
 # An acquire so soon after another one that had to wait joins the queues without trying before.
 _CONTENDED_FOR: Duration = 500 * NS_PER_MS
+# A holder that was seen longer ago is not reported.
+_HOLDER_KNOWN_FOR: Duration = 1_000 * NS_PER_MS
 # Lines that are not in use are removed beyond this number.
 _LINES_MAX = 256
 
@@ -43,6 +46,8 @@ class Line:
         "_members",
         "_others_wait",
         "_turn_began",
+        "_votes",
+        "_votes_at",
     )
 
     def __init__(self) -> None:
@@ -54,6 +59,18 @@ class Line:
         self._others_wait = False  # in other processes, when this one got the lock
         self._exchanges = 0  # in a row
         self._turn_began: Instant = PAST
+        self._votes: tuple[Answer, ...] = ()
+        self._votes_at: Instant = PAST
+
+    def note(self, votes: tuple[Answer, ...], at: Instant) -> None:
+        """Record the votes of the nodes in the latest attempt or look of a waiter."""
+        self._votes, self._votes_at = votes, at
+
+    def votes(self, at: Instant) -> tuple[Answer, ...]:
+        """Return the latest votes; without the holder and its ttl if they are too old for that."""
+        if at < self._votes_at + _HOLDER_KNOWN_FOR:
+            return self._votes
+        return tuple([vote._replace(owner=b"", ttl_left_ms=None) for vote in self._votes])
 
     def is_in_use(self, at: Instant) -> bool:
         """Return whether an acquire has to join: others are before it, or were a moment ago."""

@@ -53,7 +53,8 @@ def queue_up(
     if not place:
         return None, at
     member.place = place
-    queueing = _Queueing(member, Waiter(place, member, line, policy, entropy), policy, entropy, at)
+    waiter = Waiter(place, member, line, policy, entropy)
+    queueing = _Queueing(member, waiter, line, policy, entropy, at)
     try:
         outcome = yield from queueing.run()
         if outcome is None and queueing.has_votes:
@@ -76,9 +77,16 @@ class _Queueing:
     """
 
     def __init__(
-        self, member: Member, waiter: Waiter, policy: Policy, entropy: Entropy, at: Instant
+        self,
+        member: Member,
+        waiter: Waiter,
+        line: Line,
+        policy: Policy,
+        entropy: Entropy,
+        at: Instant,
     ) -> None:
         self.at = at
+        self._line = line
         self.leave = Send(Release(member.request.key, b"", waiter.place, LEAVE))
         self.has_votes = True
         self._member = member
@@ -135,6 +143,7 @@ class _Queueing:
         self._attempts += 1
         self._lost = outcome = outcome._replace(attempts=self._attempts)
         waiter.on_attempt_lost()
+        self._line.note(outcome.answers, self.at)
         is_over = self.at >= end_of(self._request) or is_stopped(self._request)
         if outcome.reason is FailureReason.HELD and not is_over:
             return None
@@ -157,6 +166,8 @@ class _Queueing:
         if isinstance(event, NodeReply):
             self.at = event.at
             waiter.on_reply(event)
+            if waiter.is_queued:
+                self._line.note(waiter.final_answers(), self.at)
         # Or it was promoted when its time was up, and has not read that before.
         return None, False
 

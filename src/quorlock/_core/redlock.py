@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 from quorlock._core import fence as fencing
-from quorlock._core.commands import JOIN, Extend, Inspect, Release
+from quorlock._core.commands import JOIN, LEAVE, Extend, Inspect, Release
 from quorlock._core.effects import Commit, Receive, Send, Sleep, Timeout
 from quorlock._core.results import (
     Acquired,
@@ -24,6 +24,7 @@ from quorlock._core.results import (
     LossReason,
     ReleaseResult,
 )
+from quorlock._core.rounds import Target
 from quorlock._core.tally import LOST, PENDING, WON, Tally
 from quorlock._core.time import FOR_EVER, PAST, to_seconds
 from quorlock._core.votes import Answer, node_votes
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from quorlock._core.effects import Entropy, Flow
     from quorlock._core.releases_in_doubt import InDoubt
     from quorlock._core.request import AcquireRequest
-    from quorlock._core.rounds import NodeReply, SentRound, Target
+    from quorlock._core.rounds import NodeReply, SentRound
     from quorlock._core.time import Instant
 
 
@@ -109,9 +110,8 @@ def attempt(
                 won = Acquired(
                     request.key, token, request.ttl_ms, valid_until, answers, sent_round, fence
                 )
-                surplus = turn.on_won(tally, decided_at) if turn else None
-                if surplus:
-                    yield Send(Release(surplus.key, surplus.token), surplus.sent_round.target)
+                if turn:
+                    yield from _end_turn(turn, request.key, tally, sent_round, decided_at)
                 yield Commit(won)
                 return won
         # Step 5: unlock all nodes, also those that refused or did not reply (rule 5).
@@ -123,6 +123,18 @@ def attempt(
         # Cancelled or interrupted anywhere above: release, wait for nothing, end.
         yield Send(Release(request.key, token), sent.target if sent else None)
         raise
+
+
+def _end_turn(
+    turn: Turn, key: bytes, tally: Tally, sent_round: SentRound, at: Instant
+) -> Flow[None]:
+    """Free what is left of a wait that an attempt has won."""
+    surplus = turn.on_won(tally, at)
+    if surplus:
+        yield Send(Release(surplus.key, surplus.token), surplus.sent_round.target)
+    unasked = (1 << tally.n) - 1 & ~sent_round.nodes
+    if unasked:  # they have the place, and may have reserved the lock for it
+        yield Send(Release(key, b"", turn.place, LEAVE), Target(unasked, sent_round.path))
 
 
 def release_without_waiting(key: bytes, token: bytes, target: Target | None) -> Flow[None]:

@@ -7,7 +7,7 @@ send only what the rule lets through.
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from quorlock._core.commands import SPARED, Command, Release, ScriptedAcquire
+from quorlock._core.commands import LEAVE, SPARED, Command, Release, ScriptedAcquire
 from quorlock._core.pending_releases import relies_on_key
 from quorlock._core.restart_guard import VOTES, over_limit, quarantine_answer
 from quorlock._core.votes import BACKLOG, NOT_SET, RELEASING, TIMED_OUT, Answer
@@ -130,10 +130,12 @@ def unsent(command: Command) -> Unsent:
 def is_spared(command: Command) -> bool:
     """Return whether it is not sent to a node with a backlog.
 
-    Neither are requests that only concern a place in a queue: they are hints, and many of them
-    would cut off the releases behind them.
+    Neither is a request that only queues a place: it is a hint, and many of them would cut off the
+    releases behind them.
     """
-    return type(command) in SPARED or (type(command) is Release and not command.token)
+    if type(command) is Release:
+        return not command.token and command.ticket != LEAVE
+    return type(command) in SPARED
 
 
 def _frees_key(command: Command) -> bool:

@@ -48,7 +48,7 @@ def wait_in_line(
         if given is not None:
             return (yield from _commit(given))
         if outcome is None and not member.is_asking:
-            outcome = yield from attempt(request, policy, entropy)  # once when the time is up
+            outcome = yield from _time_is_up(line, request, policy, entropy, at)
         return outcome
     except GeneratorExit:
         raise
@@ -68,6 +68,16 @@ def _commit(lease: Acquired) -> Flow[Acquired]:
     """Give the caller a lease that another caller of this process has won for it."""
     yield Commit(lease)
     return lease
+
+
+def _time_is_up(
+    line: Line, request: AcquireRequest, policy: Policy, entropy: Entropy, at: Instant
+) -> Flow[Acquired | AttemptFailed]:
+    """Return the failure with the votes that others of the line got, or of an attempt."""
+    votes = line.votes(at)
+    if votes:
+        return not_called(request, policy, at)._replace(answers=votes)
+    return (yield from attempt(request, policy, entropy))
 
 
 def _wait_for_turn(

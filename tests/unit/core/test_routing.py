@@ -10,6 +10,7 @@ import pytest
 
 from quorlock._core.commands import (
     JOIN,
+    LEAVE,
     Acquire,
     Command,
     Extend,
@@ -137,8 +138,10 @@ def test_an_exchange_relies_on_no_key() -> None:
 
 
 def test_what_only_concerns_a_place_is_never_sent_later() -> None:
-    """A look frees no key: without a connection, or with a backlog, it is not sent at all."""
+    """A look frees no key, and is not sent with a backlog; a place is removed nevertheless."""
     assert decide(Facts({MINE: Link(full=True)}), JOINS) is BACKLOG
+    leaves = JOINS._replace(ticket=LEAVE)
+    assert decide(Facts({MINE: Link(full=True)}), leaves) == HERE
     assert decide(Facts({MINE: None}), JOINS) == Unsent(is_release=False)
     assert unsent(JOINS) == Unsent(is_release=False)
     assert unsent(Release(b"k", b"t", b"place", 4)) == Unsent(is_release=True)

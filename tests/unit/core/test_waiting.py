@@ -24,7 +24,7 @@ from quorlock._core.effects import (
     Wait,
 )
 from quorlock._core.handing_on import release
-from quorlock._core.line import STALLED_AFTER, Lines
+from quorlock._core.line import STALLED_AFTER, Line, Lines
 from quorlock._core.member import PROMOTED, Member
 from quorlock._core.request import AcquireRequest
 from quorlock._core.results import Acquired, LossReason
@@ -179,6 +179,18 @@ def test_a_quorum_of_calls_leads_to_an_attempt() -> None:
     attempts(hand, replies=(TAKEN, TAKEN))
     hand.expects(Commit)
     assert hand.effect.granted.token == b"token-1"
+
+
+def test_a_winner_leaves_the_queues_of_nodes_that_were_not_asked() -> None:
+    """A node with a backlog gets no attempt, and may have reserved the lock."""
+    hand = queued()
+    hand.call(0, 1)
+    hand.rounds += 1
+    hand.step(SentRound(hand.rounds, START, START, 0b011, "path"))
+    hand.replies(TAKEN, TAKEN)
+    leaves = hand.send()
+    assert (leaves.command, leaves.behind) == (leave(), Target(0b100, "path"))
+    hand.expects(Commit)
 
 
 def test_a_lost_attempt_queues_again_with_its_number() -> None:
@@ -375,10 +387,30 @@ def test_the_next_of_the_line_asks_when_the_first_leaves() -> None:
     behind.expects(Enlist)
 
 
-def test_a_waiter_of_a_line_that_gives_up_makes_one_attempt() -> None:
-    """The attempt asks all nodes, so that the error has their votes."""
+def test_a_waiter_of_a_line_that_gives_up_asks_no_node() -> None:
+    """The error has the votes that the first of the line got."""
     lines = Lines()
     queued(lines)
+    behind = acquires(lines, timeout=0.1)
+    with pytest.raises(AcquireTimeout) as caught:
+        behind.times_out()
+    error = caught.value
+    assert (error.attempts, [vote.code for vote in error.votes]) == (0, ["held"] * 3)
+    assert str(error).endswith("after 100 ms in line; the holder's lease ends in at most 5.0 s")
+
+
+def test_old_votes_name_no_holder() -> None:
+    """The lock may have changed hands since."""
+    line = Line()
+    line.note((QUEUED._replace(owner=b"web-3"),) * 3, START)
+    assert line.votes(START + ms(999))[0].owner == b"web-3"
+    assert line.votes(START + ms(1_000)) == (QUEUED._replace(ttl_left_ms=None),) * 3
+
+
+def test_without_votes_a_waiter_of_a_line_makes_one_attempt() -> None:
+    """The first has no reply yet, and the error is to have the votes of the nodes."""
+    lines = Lines()
+    lines.line(b"r", START).join(Member(AcquireRequest("r", b"r", 10_000, START, None)), START)
     behind = acquires(lines, timeout=0.1)
     behind.times_out()
     behind.sends(Acquire(b"r", b"token-0", 10_000))

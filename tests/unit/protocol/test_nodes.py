@@ -328,7 +328,8 @@ def refused_without(url: str, secret: str) -> None:
     except ConfigError as error:
         # Not a password like "must be" or "/***", which our own words contain.
         assume(
-            secret not in f"{error.fix} None" and not set(secret) <= set("nodes[1]='unix/redis/http://***@")
+            secret not in f"{error.fix} None"
+            and not set(secret) <= set("nodes[1]='unix/redis/http://***@")
         )
         assert_hides(error, secret)
 
