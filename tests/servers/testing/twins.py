@@ -65,14 +65,14 @@ Step = Ask | Wait | Watch | Turn
 class Exchange(NamedTuple):
     """A command with the real reply, carried out at one of these ms of the server's clock.
 
-    heard: the messages that came with it, on channels with subscribers.
+    pushed: the messages that came with it, on channels with subscribers.
     """
 
     words: Words
     first: int
     last: int
     reply: Any
-    heard: tuple[Any, ...] = ()
+    pushed: tuple[Any, ...] = ()
 
 
 Transcript = list[Exchange | Turn]
@@ -401,10 +401,10 @@ class Real:
         self.socket.sendall(b"".join(pack(*words) for words in packet))
         replies: list[tuple[Any, list[Any]]] = []
         for _ in packet:
-            heard: list[Any] = []
+            pushed: list[Any] = []
             while isinstance(reply := read(self.file), Push) and reply[0] == b"message":
-                heard.append(reply)
-            replies.append((reply, heard))
+                pushed.append(reply)
+            replies.append((reply, pushed))
         return replies
 
     def play(self, steps: Sequence[Step]) -> Transcript:
@@ -443,13 +443,13 @@ class Real:
         replies = self.talk_and_hear(*bracketed, (b"TIME",))
         instants = [int(s) * 1000 + int(us) // 1000 for (s, us), _ in replies[::2]]
         # Redis 7.0 sends messages to itself before the reply, Valkey after it.
-        heard = [
+        pushed = [
             (*own, *after)
             for (_, own), (_, after) in zip(replies[1::2], replies[2::2], strict=True)
         ]
         # Sorted: the machine's clock may be set back in between.
         between = [sorted(pair) for pair in pairwise(instants)]
-        exchange = zip(packet, between, replies[1::2], heard, strict=True)
+        exchange = zip(packet, between, replies[1::2], pushed, strict=True)
         return [
             Exchange(words, first, last, reply, messages)
             for words, (first, last), (reply, _), messages in exchange
@@ -590,7 +590,11 @@ class Disagreement(NamedTuple):
         said = [f"    twin at {at}: {reply!r}" for at, reply in self.twin.items()]
         words = shown(self.exchange.words)
         return "\n".join(
-            [f"  {words}", f"    real:  {self.exchange.reply!r} {self.exchange.heard or ''}", *said]
+            [
+                f"  {words}",
+                f"    real:  {self.exchange.reply!r} {self.exchange.pushed or ''}",
+                *said,
+            ]
         )
 
 
@@ -612,11 +616,11 @@ def compare(
         following: dict[object, Course] = {}
         said: dict[int, Any] = {}
         for course, at, late in instants(courses, exchange, old=old):
-            heard: list[Push] = []
-            course.session.on_push = heard.append
+            pushed: list[Push] = []
+            course.session.on_push = pushed.append
             reply = answer(course, exchange.words, at, late)
-            said[at] = (reply, *heard) if heard else reply
-            if same(reply, real) and heard == list(exchange.heard):
+            said[at] = (reply, *pushed) if pushed else reply
+            if same(reply, real) and pushed == list(exchange.pushed):
                 following[course.facts() if exchange.first < exchange.last else id(course)] = course
         if not following:
             return Disagreement(place, exchange, said)
