@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import (
     ACQUIRES,
+    LEAVE,
     AnyAcquire,
     Command,
     EnableTracking,
@@ -342,13 +343,15 @@ class RequestPipeline:
 
         Releases are always resent, other commands only while their receiver waits: the key of an
         acquire whose round is over would not be released.  Before that, the release of its token is
-        still to come, behind it.
+        still to come, behind it.  So is the removal of a place.
         """
         command = request.command
         if not error.startswith("NOSCRIPT") or request.in_full:
             return False
-        if not isinstance(command, Release) and _is_over(request):
+        frees = isinstance(command, Release) and (command.token or command.ticket == LEAVE)
+        if not frees and _is_over(request):
             self.scripts_sent.discard(type(command).__name__)
+            self.has_release_script = self.has_release_script and type(command) is not Release
             return False
         if self.shared is not None:
             self.shared.flush_to_private()

@@ -606,6 +606,20 @@ def test_an_extension_is_sent_again_only_while_its_receiver_waits() -> None:
         assert not over.pipeline.pending
 
 
+def test_a_place_is_queued_again_only_while_its_receiver_waits() -> None:
+    """A place of a waiter that is gone would stay; its removal is sent again in any case."""
+    for ticket, again in ((JOIN, False), (4, False), (LEAVE, True)):
+        talk = Talk.that_released()
+        command = Release(b"k", b"", b"0123456789abcdef:1:100", ticket)
+        talk.ask(command, over=True)
+        assert (talk.deliver(NOSCRIPT) == []) is again
+        assert talk.pipeline.outgoing == (encode_eval(command) if again else b"")
+        talk.pipeline.outgoing = b""
+        asked = PendingRequest(release(), Asker(), 1, 0)
+        in_full = talk.pipeline.append(asked, encode(release())) == encode_eval(release())
+        assert in_full is not again, "the node has no script yet, or is about to get it"
+
+
 def test_what_is_sent_again_keeps_its_order() -> None:
     """Bytes and questions stand in the same order, so answers still find their questions."""
     talk = Talk.that_released()
