@@ -135,8 +135,8 @@ def _hand_on(
         if member.is_open:
             line.put_back(member)
         if not isinstance(error, GeneratorExit):
-            if sent is not None:
-                yield Send(Release(key, new), sent.target)
+            # Interrupted, perhaps while it was being sent.
+            yield Send(Release(key, new), sent.target if sent else None)
             yield Send(Release(key, token), target)
         raise
     if member.is_open:

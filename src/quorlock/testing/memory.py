@@ -470,7 +470,7 @@ def _encoded(reply: Reply) -> bytes:
 def _encoded_more(reply: float | list[Reply] | dict[bytes, Reply] | None) -> bytes:
     if reply is None:
         return b"_\r\n"
-    if isinstance(reply, float):
+    if isinstance(reply, (int, float)):
         return f",{reply:.17g}\r\n".encode()
     if isinstance(reply, Push):
         return b">%d\r\n" % len(reply) + b"".join(map(_encoded, reply))

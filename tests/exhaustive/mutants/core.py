@@ -58,26 +58,24 @@ CORE = [
     ),
     Mutant(
         "token-once-for-all-attempts",
-        "_core/redlock.py",
-        "        outcome = yield from attempt(request, policy, entropy)\n"
+        "_core/acquiring.py",
+        "            outcome = yield from attempt(request, policy, entropy)\n"
         "        if isinstance(outcome, Acquired):\n"
         "            return outcome\n"
-        "        last = outcome\n"
-        "        attempts += 1\n",
-        "        token_of = entropy.token() if not attempts else token_of\n"
-        "        entropy.token = lambda: token_of  # type: ignore[method-assign]\n"
-        "        outcome = yield from attempt(request, policy, entropy)\n"
+        "        failures.add(outcome)\n",
+        "            token_of = token_of if failures.count else entropy.token()\n"
+        "            entropy.token = lambda: token_of  # type: ignore[method-assign]\n"
+        "            outcome = yield from attempt(request, policy, entropy)\n"
         "        if isinstance(outcome, Acquired):\n"
         "            return outcome\n"
-        "        last = outcome\n"
-        "        attempts += 1\n",
+        "        failures.add(outcome)\n",
         ("tests/unit/core/test_acquire.py",),
     ),
     Mutant(
         "the-timeout-hides-the-event",
-        "_core/redlock.py",
-        "        elif stop is None or not stop.is_set():\n",
-        "        else:\n",
+        "_core/acquiring.py",
+        "        if wake is None and (stop is None or not stop.is_set()):\n",
+        "        if wake is None:\n",
         ("tests/unit/core/test_acquire.py",),
     ),
     Mutant(
@@ -530,9 +528,9 @@ CORE = [
     ),
     Mutant(
         "quarantine-is-an-outage",
-        "_core/redlock.py",
-        "        if outcome.reason in _NO_OUTAGE:\n",
-        "        if outcome.reason in _WORTH_RETRYING:\n",
+        "_core/acquiring.py",
+        "        if failed.reason in _NO_OUTAGE:\n",
+        "        if failed.reason in _WORTH_RETRYING:\n",
         ("tests/sim/test_workload.py", "-k", "just_started"),
     ),
     Mutant(
@@ -545,7 +543,7 @@ CORE = [
     Mutant(
         "backlog-without-bound",
         "_core/routing.py",
-        "return BACKLOG if type(command) in SPARED and connection.is_backlogged(at) else None",
+        "return BACKLOG if is_spared(command) and connection.is_backlogged(at) else None",
         "return None",
         ("tests/exhaustive/test_order_and_pending_releases.py", "-k", "backlog"),
     ),
@@ -567,7 +565,7 @@ CORE = [
     Mutant(
         "routing-forgets-releases",
         "_core/routing.py",
-        "return Unsent(type(command) is Release)",
+        "return Unsent(_frees_key(command))",
         "return Unsent(is_release=False)",
         ("tests/sim/test_mutations.py", "-k", "forgotten"),
     ),

@@ -103,7 +103,8 @@ def test_waiters_get_the_lock_one_at_a_time(
     assert row.keys() >= {column.key for column in contended.columns(None)}  # type: ignore[arg-type]
     assert 0 < row["jain"] <= 1
     nodes = 4 if name == contended.HUNG else 5
-    assert row["commands"] > 1.9 * nodes  # a request and a release; the edges of the slice
+    # A request and a release; in one process an exchange for both; the edges of the slice.
+    assert row["commands"] > (0.9 if "waiters" in params else 1.9) * nodes
     assert row["cpu_us"] > 0
     assert row["server_cpu_us"] > 0
 
