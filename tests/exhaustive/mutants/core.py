@@ -485,7 +485,7 @@ CORE = [
     Mutant(
         "noscript-of-a-dead-round",
         "_protocol/pipeline.py",
-        "if not isinstance(command, Release) and _is_over(request):",
+        "if not frees and _is_over(request):",
         "if False:",
         ("tests/unit/protocol/test_pipeline.py", "tests/servers/drivers/test_shared_pipeline.py"),
     ),
