@@ -22,11 +22,12 @@ HEADINGS = {
     "growth": "What grows with the work",
     "extension": "Extension",
 }
-_POLLING = (
-    "quorlock waits by polling today: after a refused attempt a waiter sleeps for a random time,"
-    " and no release wakes it. A waiter that asks again at once usually wins."
+_WAITING = (
+    "Waiters of quorlock queue on every node, and a release passes the lock on to the first of"
+    " them. Those of python-redis-lock wait for a message from its one node. All others sleep"
+    " between attempts, and a waiter that asks again at once usually wins."
 )
-INTRODUCTIONS = {"contended": _POLLING, "handover": _POLLING}
+INTRODUCTIONS = {"contended": _WAITING, "handover": _WAITING}
 
 
 def write_report(results: Results, folder: Path) -> list[Path]:

@@ -60,7 +60,7 @@ def acquire(
     while stop is None or not stop.is_set():
         outcome: Acquired | AttemptFailed | None = None
         if joins and lines is not None:
-            if failures.votes:
+            if failures.votes:  # of an attempt that found the lock held
                 lines.line(request.key, failures.at).note(failures.votes, failures.at)
             outcome = yield from wait_in_line(request, policy, entropy, lines, failures.at)
             lines = lines if outcome else None  # else too few nodes can queue it

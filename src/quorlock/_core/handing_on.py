@@ -125,6 +125,7 @@ def _hand_on(
             others_wait = any(answer is not None and answer.ahead > 0 for answer in tally.answers)
             line.on_exchanged(decided_at, others_wait=others_wait)
             answers = tally.final_answers()
+            line.note(answers, decided_at)
             lease = Acquired(key, new, request.ttl_ms, valid_until, answers, sent_round, fence)
             if not member.give(lease):
                 yield Send(Release(key, new), sent_round.target)  # it has just left

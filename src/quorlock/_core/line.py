@@ -14,6 +14,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from quorlock._core.time import NS_PER_MS, PAST
+from quorlock._core.votes import HELD
+from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
     from quorlock._core.member import Member
@@ -28,8 +30,8 @@ TURN_MAX: Duration = 50 * NS_PER_MS
 STALLED_AFTER: Duration = 500 * NS_PER_MS
 # An acquire so soon after another one that had to wait joins the queues without trying before.
 _CONTENDED_FOR: Duration = 500 * NS_PER_MS
-# A holder that was seen longer ago is not reported.
-_HOLDER_KNOWN_FOR: Duration = 1_000 * NS_PER_MS
+# After this time the lock may be free, or the nodes away.
+_VOTES_LAST: Duration = 1_000 * NS_PER_MS
 # Lines that are not in use are removed beyond this number.
 _LINES_MAX = 256
 
@@ -63,14 +65,13 @@ class Line:
         self._votes_at: Instant = PAST
 
     def note(self, votes: tuple[Answer, ...], at: Instant) -> None:
-        """Record the votes of the nodes in the latest attempt or look of a waiter."""
-        self._votes, self._votes_at = votes, at
+        """Record votes by which the lock is held: of the latest attempt, look or exchange."""
+        self._votes = tuple([HELD if vote.code is VoteCode.GRANTED else vote for vote in votes])
+        self._votes_at = at
 
     def votes(self, at: Instant) -> tuple[Answer, ...]:
-        """Return the latest votes; without the holder and its ttl if they are too old for that."""
-        if at < self._votes_at + _HOLDER_KNOWN_FOR:
-            return self._votes
-        return tuple([vote._replace(owner=b"", ttl_left_ms=None) for vote in self._votes])
+        """Return the latest votes; () if they are old."""
+        return self._votes if at < self._votes_at + _VOTES_LAST else ()
 
     def is_in_use(self, at: Instant) -> bool:
         """Return whether an acquire has to join: others are before it, or were a moment ago."""

@@ -143,7 +143,8 @@ class _Queueing:
         self._attempts += 1
         self._lost = outcome = outcome._replace(attempts=self._attempts)
         waiter.on_attempt_lost()
-        self._line.note(outcome.answers, self.at)
+        if outcome.reason is FailureReason.HELD:
+            self._line.note(outcome.answers, self.at)
         is_over = self.at >= end_of(self._request) or is_stopped(self._request)
         if outcome.reason is FailureReason.HELD and not is_over:
             return None

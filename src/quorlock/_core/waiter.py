@@ -180,6 +180,7 @@ class Waiter:
             has_waited=self.has_waited,
             others_wait=others_wait,
         )
+        self._line.note(tally.final_answers(), at)
         return self._member.close()
 
     def tally(self, n: int, round_: int) -> Tally:

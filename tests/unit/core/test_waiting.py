@@ -399,12 +399,26 @@ def test_a_waiter_of_a_line_that_gives_up_asks_no_node() -> None:
     assert str(error).endswith("after 100 ms in line; the holder's lease ends in at most 5.0 s")
 
 
-def test_old_votes_name_no_holder() -> None:
-    """The lock may have changed hands since."""
+def test_old_votes_are_not_used() -> None:
+    """The lock may be free since, or the nodes away. A grant to another means that it is held."""
     line = Line()
-    line.note((QUEUED._replace(owner=b"web-3"),) * 3, START)
-    assert line.votes(START + ms(999))[0].owner == b"web-3"
-    assert line.votes(START + ms(1_000)) == (QUEUED._replace(ttl_left_ms=None),) * 3
+    line.note((QUEUED, EXCHANGED, DOWN.answer), START)
+    assert line.votes(START + ms(999)) == (QUEUED, HELD, DOWN.answer)
+    assert line.votes(START + ms(1_000)) == ()
+
+
+def test_votes_of_an_outage_are_no_sign_of_a_holder() -> None:
+    """A waiter of the line whose time is up asks the nodes itself, and reports the outage."""
+    lines = Lines()
+    hand = queued(lines)
+    behind = acquires(lines, timeout=1.5)
+    hand.times_out()
+    hand.sends(Release(b"r", b"", PLACE, 4))
+    hand.replies(DOWN.answer, DOWN.answer, QUEUED)
+    hand.sends(leave())
+    while isinstance(behind.effect, Wait):
+        behind.times_out()
+    behind.expects(Enlist)
 
 
 def test_without_votes_a_waiter_of_a_line_makes_one_attempt() -> None:
