@@ -10,7 +10,7 @@ from quorlock._core.line import Line
 from quorlock._core.member import Member
 from quorlock._core.rounds import NodeReply
 from quorlock._core.tally import PENDING, WON
-from quorlock._core.votes import ABSENT, GRANTED, Answer, Vote
+from quorlock._core.votes import ABSENT, GRANTED, NOT_SET, Answer, Vote
 from quorlock._core.waiter import Step, Waiter
 from quorlock.errors import VoteCode
 from tests.harness.support.script import DOWN, START, Dice, ms, policy_of, request_of
@@ -135,6 +135,14 @@ def test_an_absent_key_counts_as_a_call() -> None:
     reply(waiter, 0, ABSENT._replace(ticket=3))
     reply(waiter, 1, ABSENT._replace(ticket=3))
     assert waiter.step(START + ms(1)) is Step.ATTEMPT
+
+
+def test_a_node_that_was_not_asked_has_not_called() -> None:
+    """A release that follows an attempt goes to the nodes of that attempt only."""
+    waiter = waiter_of()
+    for node in range(3):
+        reply(waiter, node, NOT_SET)
+    assert waiter.step(START + ms(1)) is Step.GIVE_UP
 
 
 def test_replies_to_earlier_requests_change_nothing() -> None:
