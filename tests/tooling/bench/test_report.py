@@ -176,12 +176,12 @@ def test_a_report_says_how_busy_the_machine_was() -> None:
     assert "Other programs used 1.0 cores" in report(found)
 
 
-def test_a_report_says_how_a_run_is_repeated_and_how_we_wait() -> None:
+def test_a_report_says_how_a_run_is_repeated_and_how_waiters_wait() -> None:
     found = all_of("handover")
     found.about = {"handover": ABOUT | {"command": "python -m bench --only handover"}}
     text = report(found)
     assert "`python -m bench --only handover`" in text
-    assert "waits by polling today" in text
+    assert "Waiters of quorlock queue on every node" in text
 
 
 def test_what_is_saved_can_be_loaded(one_thread: Found, tmp_path: Path) -> None:
