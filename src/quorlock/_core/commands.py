@@ -86,6 +86,16 @@ class ScriptedAcquire(NamedTuple):
     instead: bytes = b""
 
 
+def replaced_token(command: "Command") -> bytes:
+    """Return the token that an exchange replaces; b"" for any other command."""
+    return command.instead if type(command) is ScriptedAcquire else b""
+
+
+def ends_lease(command: "Command") -> bool:
+    """Return whether it ends a lease of this process: a release, or an exchange."""
+    return type(command) is Release or bool(replaced_token(command))
+
+
 class IssueFence(NamedTuple):
     """A request to issue this fence too, if the key holds the token and the counter is below.
 

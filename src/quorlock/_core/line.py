@@ -136,12 +136,11 @@ class Line:
         first = self._first.pop(None, None)
         return first if first is not None and first.is_open else self._next()
 
-    def _take_out(self, member: Member) -> bool:
+    def _take_out(self, member: Member) -> None:
         try:
             self._members.remove(member)
         except ValueError:
-            return False  # another caller has taken it out
-        return True
+            return  # another caller has taken it out
 
     def _next(self) -> Member | None:
         try:

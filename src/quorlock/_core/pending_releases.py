@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock._core.commands import ACQUIRES, Extend, Release
+from quorlock._core.commands import ACQUIRES, Extend, Release, replaced_token
 from quorlock._core.releases_in_doubt import ReleaseCopy, ReleasesInDoubt
 from quorlock._core.time import NS_PER_MS, PAST
 from quorlock._core.votes import Vote
@@ -213,7 +213,7 @@ def relies_on_key(send: Send) -> bool:
     """
     command, behind, _, _, _, _ = send
     return type(command) is Extend or (
-        behind is not None and type(command) in ACQUIRES and not getattr(command, "instead", b"")
+        behind is not None and type(command) in ACQUIRES and not replaced_token(command)
     )
 
 

@@ -7,7 +7,7 @@ send only what the rule lets through.
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from quorlock._core.commands import LEAVE, SPARED, Command, Release, ScriptedAcquire
+from quorlock._core.commands import LEAVE, SPARED, Command, Release, replaced_token
 from quorlock._core.pending_releases import relies_on_key
 from quorlock._core.restart_guard import VOTES, over_limit, quarantine_answer
 from quorlock._core.votes import BACKLOG, NOT_SET, RELEASING, TIMED_OUT, Answer
@@ -108,7 +108,9 @@ def route(send: "Send", index: int, path: object, at: "Instant", paths: Paths) -
         if behind.path != path:
             carrier = _carrier(command, behind, index, path, paths)
             if carrier != path:
-                if paths.may_send_later and not _is_exchange(command):
+                # An exchange is sent over the caller's own path or not at all: the commands for its
+                # token follow that path, and would overtake it if another path sent it later.
+                if paths.may_send_later and not replaced_token(command):
                     return Over(carrier)
                 return _left(command, node.run_id)
     connection = paths.connection(path, index)
@@ -159,23 +161,13 @@ def is_plain(send: "Send", nodes: int, path: object) -> bool:
 
 def _carrier(command: Command, behind: "Target", index: int, path: object, paths: Paths) -> object:
     """Return the path on which the acquire has no reply yet; the caller's own if there is none."""
-    token: bytes = getattr(command, "token", b"")
-    if type(command) is ScriptedAcquire and command.instead:
-        token = command.instead  # it must follow the acquire of the old token
+    # An exchange must follow the acquire of the old token.
+    token: bytes = replaced_token(command) or getattr(command, "token", b"")
     for other in behind.paths:
         connection = paths.connection(other, index)
         if connection is not None and connection.has_pending_acquire(token):
             return other
     return path
-
-
-def _is_exchange(command: Command) -> bool:
-    """Return whether it hands a lease on.
-
-    It is sent over the caller's own path or not at all. The commands for its token follow that
-    path, and would overtake it if another path sent it later.
-    """
-    return type(command) is ScriptedAcquire and bool(command.instead)
 
 
 def _left(command: Command, run_id: str) -> Route:

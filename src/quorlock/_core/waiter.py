@@ -1,6 +1,6 @@
 """The state of one place in the queues of the nodes, and what its flow does next.
 
-No input or output: the flow (`acquiring`) reports replies and calls, and asks for the next step.
+No input or output: the flow (`queueing`) reports replies and calls, and asks for the next step.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Waiter:
         self._line = line
         self._quorum = policy.quorum
         self._entropy = entropy
-        self._round = CALL  # of its latest request
+        self._round = CALL  # of its latest request; CALL before the first
         self._numbers = [0] * policy.n  # its number in each queue, as far as known
         self._free_at: list[Instant] = [FOR_EVER] * policy.n
         self._called = 0  # bit i: node i has called, or its key is free
@@ -81,18 +81,16 @@ class Waiter:
         self._node_timeout = policy.node_timeout
         self.asked_at: Instant = PAST
         self._pause: Duration = 0  # after the latest request; 0: after the first
-        self._requests = 0
 
     # --- its requests and their replies ------------------------------------------------------
 
     def on_asked(self, round_: int, at: Instant) -> None:
         """Record that a request was sent that queues the place: to join, to look, or again."""
+        if self._round != CALL:
+            self._pause = self._entropy.between(*_LOOKS)
         self._round, self.asked_at = round_, at
         n = len(self.answers)
         self.answers, self._free_at = [None] * n, [FOR_EVER] * n
-        if self._requests:
-            self._pause = self._entropy.between(*_LOOKS)
-        self._requests += 1
 
     def on_reply(self, reply: NodeReply) -> None:
         """Record a call, or a reply to the latest request; other replies change nothing."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from quorlock._core.commands import Release
 from quorlock._core.rounds import replied
 from quorlock._core.votes import GRANTED
-from quorlock._protocol.pipeline import RequestPipeline, replaced_token
+from quorlock._protocol.pipeline import RequestPipeline, replaced_lease
 
 if TYPE_CHECKING:
     from quorlock._core.commands import AnyAcquire, Command
@@ -124,7 +124,7 @@ class Peer:
 
     def _release_again(self, command: Command, answer: Answer, at: Instant) -> None:
         """Retry a release, or the one in an exchange, that was not carried out."""
-        release = replaced_token(command)
+        release = replaced_lease(command)
         if type(command) is Release and command.token and answer.is_fault:
             release = command
         if release is not None:

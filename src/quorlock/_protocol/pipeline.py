@@ -22,6 +22,7 @@ from quorlock._core.commands import (
     Release,
     ScriptedAcquire,
     Subscribe,
+    replaced_token,
 )
 from quorlock._core.owner import secret_of
 from quorlock._core.places import called, channel_of
@@ -277,7 +278,7 @@ class RequestPipeline:
         """Return what an error text must not show: the password, and the tokens that were sent."""
         commands = [q.command for q in (request, *self.pending)]
         tokens = [secret_of(getattr(command, "token", b"")) for command in commands]
-        tokens += [secret_of(getattr(command, "instead", b"")) for command in commands]
+        tokens += [secret_of(replaced_token(command)) for command in commands]
         # A shorter one is a user's own: it proves nothing, and is part of many words.
         long_enough = [token for token in tokens if len(token) >= PIECE_MIN]
         return [self._secret, *[token.decode(errors="replace") for token in long_enough]]
@@ -293,7 +294,7 @@ class RequestPipeline:
                 yield command
             if isinstance(command, Release) and command.token:
                 yield Release(command.key, command.token)
-            if (replaced := replaced_token(command)) is not None:
+            if (replaced := replaced_lease(command)) is not None:
                 yield replaced
 
     def has_pending_acquire(self, token: bytes) -> bool:
@@ -365,11 +366,10 @@ def size_of(requests: Iterable[PendingRequest]) -> int:
     return sum(len(encode(q.command)) for q in requests if q.command is not _TRACKS)
 
 
-def replaced_token(command: Command) -> Release | None:
+def replaced_lease(command: Command) -> Release | None:
     """Return the release of the token that an exchange replaces; None for other commands."""
-    if isinstance(command, ScriptedAcquire) and command.instead:
-        return Release(command.key, command.instead)
-    return None
+    token = replaced_token(command)
+    return Release(command.key, token) if token else None
 
 
 def _is_over(request: PendingRequest) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from quorlock._core.commands import ACQUIRES, Release, ScriptedAcquire
+from quorlock._core.commands import ACQUIRES, Release, ScriptedAcquire, ends_lease
 from quorlock._core.effects import (
     Commit,
     Enlist,
@@ -41,7 +41,6 @@ from quorlock._drivers.wait import is_stopped, next_look
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
-    from quorlock._core.commands import Command
     from quorlock._core.effects import Effect
     from quorlock._core.request import StopEvent
     from quorlock._core.rounds import NodeReply, SentRound
@@ -125,8 +124,9 @@ class FlowTask(EndingFlow[T]):
     def _ask(self, effect: Send) -> SentRound | None:
         """Send a round; return None if it has to wait, and a callback will continue the flow."""
         loop_driver, kind = self._loop_driver, type(effect.command)
-        ends_lease = kind is Release or (kind is ScriptedAcquire and _is_exchange(effect.command))
-        if not ends_lease:
+        # As `ends_lease`, without its call in every round.
+        is_release = kind is Release or (kind is ScriptedAcquire and ends_lease(effect.command))
+        if not is_release:
             if loop_driver.ending:
                 raise QuorlockError(CLOSED)
             self._has_caller_waiting = True
@@ -139,7 +139,7 @@ class FlowTask(EndingFlow[T]):
         if not loop_driver.readiness.is_ready():
             self._connect(effect, effect.connect_until, effect.stop)
             return None
-        if not ends_lease:
+        if not is_release:
             loop_driver.node_states.raise_config_errors()
         return loop_driver.send(effect, self)
 
@@ -238,9 +238,7 @@ class FlowTask(EndingFlow[T]):
             self._run(loop_driver.send_all(effect, self))
             return
         try:
-            if isinstance(effect, Enlist) or not (
-                type(effect.command) is Release or _is_exchange(effect.command)
-            ):
+            if isinstance(effect, Enlist) or not ends_lease(effect.command):
                 loop_driver.node_states.raise_config_errors()
         except QuorlockError as error:
             self._fail(error)
@@ -305,8 +303,3 @@ class FlowTask(EndingFlow[T]):
         elif self.state is SLEEPING:
             self.state = RUNNING
             self._run(at)
-
-
-def _is_exchange(command: Command) -> bool:
-    """Return whether it ends a lease; then it is sent as a release is, also in the end."""
-    return type(command) is ScriptedAcquire and command.instead != b""

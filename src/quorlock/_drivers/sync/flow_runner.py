@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from quorlock._core.commands import Acquire, Release, ScriptedAcquire
+from quorlock._core.commands import Acquire, ScriptedAcquire, ends_lease
 from quorlock._core.effects import (
     Commit,
     Enlist,
@@ -31,7 +31,6 @@ from quorlock.errors import QuorlockError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.commands import Command
     from quorlock._core.effects import Effect, Flow
     from quorlock._core.member import Member, News
     from quorlock._core.request import StopEvent
@@ -194,13 +193,13 @@ class FlowRunner(Inbox, Borrower):
         flow.close()
 
     def _send(self, effect: Send) -> SentRound:
-        if self._closed.up and (self._pool.closing or not _is_release(effect.command)):
+        if self._closed.up and (self._pool.closing or not ends_lease(effect.command)):
             raise QuorlockError(CLOSED)
         connection_set = self._connection_set or self._borrow(effect)
         if connection_set is None:
             return self._skip_round(NOT_SET if effect.behind else CROWDED)
         connection_set.prepare(effect.connect_until, effect.stop)
-        if connection_set.is_incomplete and not _is_release(effect.command):
+        if connection_set.is_incomplete and not ends_lease(effect.command):
             self._node_states.raise_config_errors()
         self._sent_round = sent_round = connection_set.send(effect, self)
         return sent_round
@@ -224,7 +223,7 @@ class FlowRunner(Inbox, Borrower):
             path = behind.path
         command = effect.command
         self.is_urgent = type(command) is not Acquire and (
-            type(command) is not ScriptedAcquire or _is_release(command)
+            type(command) is not ScriptedAcquire or ends_lease(command)
         )
         return self._borrow_by(effect.queue_until, effect.stop, path)
 
@@ -319,9 +318,3 @@ class FlowRunner(Inbox, Borrower):
                 wakeup.wait(at if is_last_look else next_look(until, stop))
         finally:
             self._waiting_flows.remove(self)
-
-
-def _is_release(command: Command) -> bool:
-    """Return whether it ends a lease: a release, or an acquire that hands the lock on."""
-    kind = type(command)
-    return kind is Release or (kind is ScriptedAcquire and bool(command.instead))  # type: ignore[union-attr]
