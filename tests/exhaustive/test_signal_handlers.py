@@ -454,11 +454,16 @@ def is_unconfirmed(redlock: aio.Redlock) -> bool:
 
 def run_ready(loop: asyncio.AbstractEventLoop, error: type[BaseException]) -> None:
     """Run the callbacks that are ready. An exception that leaves the loop while the awaited future
-    is done leaves asyncio's callback that stops it, which would stop the next run early.
+    is done leaves asyncio's callback that stops it, which would stop the next run early. So does
+    one that leaves this run: it is repeated until it ends of itself.
     """
-    loop.call_soon(loop.stop)
-    with contextlib.suppress(error):
-        loop.run_forever()
+    while True:
+        loop.call_soon(loop.stop)
+        try:
+            loop.run_forever()
+        except error:
+            continue
+        return
 
 
 def is_cycle(task: asyncio.Task[Any]) -> bool:
