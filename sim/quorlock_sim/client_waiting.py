@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import LEAVE, Release, Subscribe
+from quorlock._core.commands import LEAVE, Publish, Release, Subscribe
 from quorlock._core.effects import CALL
 from quorlock._core.line import Lines
 from quorlock._core.places import channel_of, place_of
@@ -68,7 +68,9 @@ class Waiting:
         if not pipeline.is_listening and not pipeline.listen_error:
             inbox = self._inbox(link.connection_set)
             pipeline.subscribe(inbox, partial(self.on_call, link), self._process.now())
-            link.carry(Subscribe(channel_of(inbox)), 0)
+            channel = channel_of(inbox)
+            link.carry(Subscribe(channel), 0)
+            link.carry(Publish(channel), 0)
         return pipeline.is_listening
 
     def on_call(self, link: Link, place: bytes, key: bytes) -> None:

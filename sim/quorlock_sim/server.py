@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock._core.commands import Release, ScriptedAcquire, Subscribe
+from quorlock._core.commands import Publish, Release, ScriptedAcquire, Subscribe
 from quorlock._core.places import channel_of
 from quorlock._core.time import NS_PER_MS
 from quorlock._protocol.encoding import MARKER, SCRIPTS
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _REPLACED = 4  # the number of elements behind the first one of such a reply
 _LONG_MS = 30 * 86_400_000
 NO_SCRIPT = Error("NOSCRIPT No matching script.")
+NO_PERMISSION = Error("NOPERM No permissions to run the 'publish' command.")
 
 
 def token_to_end(command: Command) -> bytes:
@@ -170,6 +171,8 @@ class SimServer:
         if type(command) is Subscribe:
             self.listeners.setdefault(command.key, {})[message.link] = None
             return Push([b"subscribe", command.key, 1])
+        if type(command) is Publish:  # its empty message would be ignored
+            return NO_PERMISSION if self.mute else len(self.listeners.get(command.key, {}))
         script = SCRIPTS.get(type(command))
         if script is not None:
             if message.in_full:

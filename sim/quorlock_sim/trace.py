@@ -16,6 +16,7 @@ from quorlock._core.commands import (
     Extend,
     Inspect,
     IssueFence,
+    Publish,
     Release,
     ScriptedAcquire,
     Subscribe,
@@ -41,6 +42,8 @@ Line = dict[str, Any]
 
 # The reply of a node that has executed the command.
 _YES: dict[type, object] = {Acquire: "OK", Extend: 1, Release: -3}
+# These concern no lock.
+_PREPARING = (Subscribe, Publish)
 # Names of commands that differ from their class's.
 _NAMES: dict[type, str] = {ScriptedAcquire: "acquire"}
 
@@ -95,13 +98,13 @@ class Trace:
 
     def send(self, message: Message) -> None:
         """Record that a client sends a command."""
-        if type(message.command) is Subscribe:
-            return  # it concerns no lock
+        if type(message.command) in _PREPARING:
+            return
         self._write("send", **_about(message), round=message.round, **_ends(message.link))
 
     def executed(self, server: SimServer, message: Message) -> None:
         """Record that a node executes a command."""
-        if type(message.command) is Subscribe:
+        if type(message.command) in _PREPARING:
             return
         reply = _shown(message.reply)
         # A grant from the scripts is 1, the node's clock and the fence; for a place it is -3.
@@ -121,6 +124,8 @@ class Trace:
 
     def heard(self, message: Message, request: PendingRequest, answer: Answer) -> None:
         """Record that a client reads a reply."""
+        if type(message.command) in _PREPARING:
+            return
         self._write(
             "reply",
             client=message.link.process.index,
@@ -134,7 +139,7 @@ class Trace:
 
     def loses(self, message: Message, what: str) -> None:
         """Record that a message will never arrive."""
-        if type(message.command) is Subscribe or message.number == 0:
+        if type(message.command) in _PREPARING or message.number == 0:
             return
         self._write("lose", message=message.number, what=what)
 

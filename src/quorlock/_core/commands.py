@@ -133,6 +133,15 @@ class Subscribe(Inspect):
     __slots__ = ()
 
 
+class Publish(Inspect):
+    """A request to publish an empty message; `key` is the channel, the sender's own inbox.
+
+    It shows whether the user has the right to call waiters; no flow waits for the reply.
+    """
+
+    __slots__ = ()
+
+
 Command = Acquire | ScriptedAcquire | IssueFence | Extend | Release | Inspect
 # The commands that set keys, so that a release must follow, or become a pending release.
 ACQUIRES = (Acquire, ScriptedAcquire)

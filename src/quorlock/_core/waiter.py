@@ -74,8 +74,8 @@ class Waiter:
         self._round = CALL  # of its latest request; CALL before the first
         self._numbers = [0] * policy.n  # its number in each queue, as far as known
         self._free_at: list[Instant] = [FOR_EVER] * policy.n
-        self._called = 0  # bit i: node i has called, or its key is free
-        self._called_at: Instant = PAST
+        self._called = 0  # bit i: node i has called
+        self._free_since: Instant = FOR_EVER  # the first call, or the first reply without a key
         self._patience_base = _PATIENCE_MIN
         self._patience = entropy.between(_PATIENCE_MIN, 2 * _PATIENCE_MIN)
         self._node_timeout = policy.node_timeout
@@ -95,7 +95,8 @@ class Waiter:
     def on_reply(self, reply: NodeReply) -> None:
         """Record a call, or a reply to the latest request; other replies change nothing."""
         if reply.round == CALL:
-            self._on_call(reply.node, reply.at)
+            self._called |= 1 << reply.node
+            self._free_since = min(self._free_since, reply.at)
             return
         if reply.round != self._round:
             return
@@ -104,17 +105,13 @@ class Waiter:
         self._numbers[node] = answer.ticket
         self.has_waited |= answer.ahead >= 0
         if answer.code is VoteCode.KEY_MISSING:
-            # Free, and not passed on to any waiter: the node cannot call.  So it counts as a call.
-            self._on_call(node, at)
+            # Free, and not passed on to any waiter: the node cannot call.  All waiters may find so
+            # at the same time, so even a quorum of such replies waits for the random patience.
+            self._free_since = min(self._free_since, at)
         elif answer.is_held and answer.ttl_left_ms is not None and answer.ttl_left_ms >= 0:
             self._free_at[node] = at + answer.ttl_left_ms * NS_PER_MS
         if self.ticket == JOIN and sum(number > 0 for number in self._numbers) >= self._quorum:
             self.ticket = max(self._numbers)
-
-    def _on_call(self, node: int, at: Instant) -> None:
-        if not self._called:
-            self._called_at = at
-        self._called |= 1 << node
 
     @property
     def is_queued(self) -> bool:
@@ -134,9 +131,7 @@ class Waiter:
 
     def step(self, at: Instant) -> Step:
         """Return what to do now."""
-        if self._called and (
-            self._called.bit_count() >= self._quorum or at >= self._called_at + self._patience
-        ):
+        if self._called.bit_count() >= self._quorum or at >= self._free_since + self._patience:
             return Step.ATTEMPT
         if self.ticket != JOIN and any(n not in (0, self.ticket) for n in self._numbers):
             return Step.CORRECT
@@ -147,9 +142,7 @@ class Waiter:
 
     def wake_at(self) -> Instant:
         """Return when to ask for the next step again, if there is no reply before."""
-        if self._called:
-            return min(self._look_at(), self._called_at + self._patience)
-        return self._look_at()
+        return min(self._look_at(), self._free_since + self._patience)
 
     def take_corrections(self) -> int:
         """Return the nodes (bit i: node i) with another number; they count as corrected now."""
@@ -162,7 +155,7 @@ class Waiter:
 
     def on_attempt(self) -> None:
         """Record that an attempt begins: it uses up the calls."""
-        self._called = 0
+        self._called, self._free_since = 0, FOR_EVER
 
     def on_attempt_lost(self) -> None:
         """Wait longer for a quorum of calls from now on."""

@@ -15,6 +15,7 @@ from quorlock._core.commands import (
     Extend,
     Inspect,
     IssueFence,
+    Publish,
     Release,
     ScriptedAcquire,
     Subscribe,
@@ -43,8 +44,9 @@ def encode(command: Command) -> bytes:
             *(len(key), key, len(COUNTER) + len(key), key, len(token), token),
             *(len(ttl), ttl, len(grid), grid, len(marker), marker),
         )
-    if type(command) is Subscribe:
-        return encode_command(b"SUBSCRIBE", command.key)
+    if type(command) is Subscribe or type(command) is Publish:
+        name, *message = _CHANNEL_WORDS[type(command)]
+        return encode_command(name, command.key, *message)
     return encode_command(b"EVALSHA", _script(command).sha, *_arguments(command))
 
 
@@ -65,6 +67,10 @@ _RELEASE = (
 )
 
 
+_CHANNEL_WORDS: dict[type, tuple[bytes, ...]] = {
+    Subscribe: (b"SUBSCRIBE",),
+    Publish: (b"PUBLISH", b""),
+}
 # Which script carries a command out.
 SCRIPTS: dict[type, Script] = {
     ScriptedAcquire: scripts.ACQUIRE,

@@ -115,6 +115,8 @@ class Peer:
         if answer is GRANTED and node_state.is_healthy:
             node_state.latency = at - request.asked_at
         else:
+            if answer.ticket and not self.pipeline.is_listening:
+                answer = answer._replace(ticket=0)  # it has a place, and cannot be called
             node_state.on_answer(request, answer, at)
             if not answer.is_done:
                 self._release_again(request.command, answer, at)

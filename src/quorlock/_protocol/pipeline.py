@@ -19,6 +19,7 @@ from quorlock._core.commands import (
     EnableTracking,
     Extend,
     IssueFence,
+    Publish,
     Release,
     ScriptedAcquire,
     Subscribe,
@@ -149,21 +150,23 @@ class RequestPipeline:
 
     @property
     def is_listening(self) -> bool:
-        """Return whether the server was asked for the calls to an inbox, and has not refused."""
+        """Return whether the server was asked for the calls to an inbox, and can send them."""
         return self._on_call is not None and not self.listen_error
 
     def subscribe(self, inbox: bytes, on_call: CallCallback, at: Instant) -> bytes:
         """Call `on_call` for every call to this inbox; return the bytes to send.
 
-        Once for a connection, and in RESP3 only: a subscriber could send nothing else in RESP2.  A
-        refusal sets `listen_error`.
+        Once for a connection, and in RESP3 only: a subscriber could send nothing else in RESP2.  An
+        empty message to the same inbox shows whether the user may call.  A refusal of either sets
+        `listen_error`.
         """
         self._on_call = on_call
         if self.shared is not None:
             self.shared.flush_to_private()
-        command = Subscribe(channel_of(inbox))
-        self.pending.append(PendingRequest(command, NO_RECEIVER, 0, at))
-        return encode(command)
+        channel = channel_of(inbox)
+        commands = (Subscribe(channel), Publish(channel))
+        self.pending.extend(PendingRequest(command, NO_RECEIVER, 0, at) for command in commands)
+        return b"".join(map(encode, commands))
 
     def append(self, request: PendingRequest, data: bytes) -> bytes:
         """Add a request to the queue and return the bytes to send, `data` as a rule."""
@@ -264,8 +267,9 @@ class RequestPipeline:
     ) -> None:
         """Add the answer to the others, if the request has a receiver and is not sent again."""
         kind = type(request.command)
-        if kind is Subscribe:
-            self.listen_error = error_answer(error, self._secrets(request)).text
+        if kind is Subscribe or kind is Publish:
+            why = error_answer(error, self._secrets(request)).text
+            self.listen_error = self.listen_error or why
         elif kind is not EnableTracking and not self._resend_script(request, error):
             found.append((request, self._refused(request, error)))
 

@@ -14,6 +14,7 @@ from quorlock._core.commands import (
     Extend,
     Inspect,
     IssueFence,
+    Publish,
     Release,
     ScriptedAcquire,
     Subscribe,
@@ -193,8 +194,8 @@ def _inspected(reply: Any) -> Answer:
 
 
 def _told_nothing(reply: Any) -> Answer:
-    """Return the answer to a request for pushes; no flow waits for it."""
-    del reply  # a server that sends no pushes, and that is all
+    """Return the answer to a request about pushes; no flow waits for it."""
+    del reply  # a server that sends no pushes, or a number of receivers
     return GRANTED
 
 
@@ -222,6 +223,7 @@ WHOLE: dict[type, dict[bytes, Answer]] = {
     Inspect: {},
     EnableTracking: {},
     Subscribe: {},
+    Publish: {},
 }
 # What a reply means, if it is not an error (`error_answer`), by the kind of command.
 READERS: dict[type, Callable[[Any], Answer]] = {
@@ -233,4 +235,5 @@ READERS: dict[type, Callable[[Any], Answer]] = {
     Inspect: _inspected,
     EnableTracking: _told_nothing,
     Subscribe: _told_nothing,
+    Publish: _told_nothing,
 }

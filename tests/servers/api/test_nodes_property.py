@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import quorlock
 from quorlock import AcquireTimeout, VoteCode
 from quorlock.testing.servers import Servers
@@ -95,11 +97,12 @@ async def test_a_password_is_nowhere(face: Face) -> None:
         assert "secret" not in shown
 
 
-async def test_nodes_that_cannot_call_waiters(face: Face) -> None:
+@pytest.mark.parametrize("missing", ["subscribe", "publish"])
+async def test_nodes_that_cannot_call_waiters(face: Face, missing: str) -> None:
     """A waiter that asked in vain shows it; the nodes are up, and the lock is handed over."""
     with Servers(3) as servers:
         for server in servers[:2]:
-            rights = ("+@all", "-subscribe", "~*", "&*")
+            rights = ("+@all", f"-{missing}", "~*", "&*")
             server.execute("ACL", "SETUSER", "mute", "reset", "on", ">secret", *rights)
         urls = [
             f"unix://{'mute:secret@' * (server in servers[:2])}{server.path}" for server in servers
@@ -112,6 +115,8 @@ async def test_nodes_that_cannot_call_waiters(face: Face) -> None:
             for status in redlock.nodes[:2]:
                 assert (status.up, status.why) == (True, "")
                 assert "NOPERM" in status.queues_why
+                assert missing in status.queues_why
+            assert all(server.execute("EXISTS", "quorlock:queue:a") == 0 for server in servers)
             assert redlock.nodes[2].queues_why == ""
             await lease.release()
             async with redlock.lock("a", timeout=5):

@@ -129,12 +129,16 @@ def test_the_number_is_the_largest_of_a_quorum() -> None:
     assert (waiter.take_corrections(), waiter.ticket) == (0b100, 6)
 
 
-def test_an_absent_key_counts_as_a_call() -> None:
-    """The node could not call any waiter, so the lock is free there."""
+def test_absent_keys_begin_an_attempt_after_a_while() -> None:
+    """The nodes could not call any waiter, so all may find so at once: even a quorum waits."""
     waiter = waiter_of()
-    reply(waiter, 0, ABSENT._replace(ticket=3))
-    reply(waiter, 1, ABSENT._replace(ticket=3))
-    assert waiter.step(START + ms(1)) is Step.ATTEMPT
+    for node in range(3):
+        reply(waiter, node, ABSENT._replace(ticket=3), after=1 + node)
+    assert waiter.step(START + ms(5.9)) is Step.WAIT
+    assert waiter.wake_at() == START + ms(6)
+    assert waiter.step(START + ms(6)) is Step.ATTEMPT
+    waiter.on_attempt()
+    assert waiter.step(START + ms(6)) is Step.WAIT
 
 
 def test_a_node_that_was_not_asked_has_not_called() -> None:

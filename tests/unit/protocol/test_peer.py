@@ -22,7 +22,11 @@ EXCHANGE = ScriptedAcquire(b"k", NEW, 1_000, instead=OLD)
 class Asker:
     round, over = 1, False
 
-    def deliver(self, reply: NodeReply) -> None: ...
+    def __init__(self) -> None:
+        self.replies: list[NodeReply] = []
+
+    def deliver(self, reply: NodeReply) -> None:
+        self.replies.append(reply)
 
 
 def asked(*commands: Command) -> Peer:
@@ -75,3 +79,28 @@ def test_a_lost_connection_leaves_both_tokens_of_an_exchange_to_release() -> Non
     peer = asked(EXCHANGE, Release(b"k", b"", PLACE, JOIN))
     peer.register_loss(NO_REPLY, 2)
     assert to_release(peer) == {OLD, NEW}
+
+
+SUBSCRIBED = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("replies", "ticket"),
+    [
+        (SUBSCRIBED + b":1\r\n", 4),
+        (b"-NOPERM x\r\n:0\r\n", 0),
+        (SUBSCRIBED + b"-NOPERM x\r\n", 0),
+        (b"", 0),
+    ],
+    ids=["can call", "may not subscribe", "may not publish", "was not asked"],
+)
+def test_a_place_that_cannot_be_called_counts_as_none(replies: bytes, ticket: int) -> None:
+    """Then too few nodes queue the waiter, and it polls."""
+    peer, asker = asked(), Asker()
+    if replies:
+        peer.pipeline.subscribe(b"00000000000000a1", lambda *_: None, 1)
+    join = Release(b"k", b"", PLACE, JOIN)
+    peer.pipeline.append(PendingRequest(join, asker, 1, 1), encode(join))
+    peer.parse(replies + b"*4\r\n:5000\r\n$0\r\n\r\n:4\r\n:0\r\n", 2)
+    (reply,) = asker.replies
+    assert (reply.answer.ticket, reply.answer.ahead) == (ticket, 0)

@@ -474,11 +474,17 @@ def message(content: bytes) -> bytes:
     return head + b"$%d\r\n%b\r\n" % (len(content), content)
 
 
+# Subscribed, and an empty message to the own inbox: it has come, as has the number of receivers.
+LISTENS = SUBSCRIBED + message(b"") + b":1\r\n"
+PROBED = [(0, GRANTED)]
+
+
 def listening() -> tuple[Talk, list[tuple[bytes, bytes]]]:
     """A pipeline that was asked to subscribe, and the calls that it received."""
     talk, calls = Talk.that_released(), list[tuple[bytes, bytes]]()
     sent = talk.pipeline.subscribe(INBOX, lambda *call: calls.append(call), 5)
-    assert sent == encode_command(b"SUBSCRIBE", CHANNEL)
+    probe = encode_command(b"PUBLISH", CHANNEL, b"")
+    assert sent == encode_command(b"SUBSCRIBE", CHANNEL) + probe
     assert talk.pipeline.is_listening
     return talk, calls
 
@@ -486,7 +492,7 @@ def listening() -> tuple[Talk, list[tuple[bytes, bytes]]]:
 def test_a_call_names_the_place_and_the_key() -> None:
     """Any key; other messages are ignored, and so are those of others."""
     talk, calls = listening()
-    assert talk.deliver(SUBSCRIBED) == []
+    assert talk.deliver(LISTENS) == PROBED
     for content in (PLACE + b" k", PLACE + b" a b\r\n", PLACE, b"", b" k"):
         talk.deliver(message(content))
     talk.deliver(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n_\r\n")
@@ -503,12 +509,13 @@ def test_calls_are_no_replies_however_they_arrive(first: int, last: int, cuts: l
     parts = [b"+OK\r\n", b":-3\r\n", b"_\r\n", b":-2\r\n"]
     for place in sorted((first, last), reverse=True):
         parts.insert(place, message(PLACE + b" k"))
-    stream, pieces = SUBSCRIBED + b"".join(parts), []
+    stream, pieces = LISTENS + b"".join(parts), []
     for cut in cuts:
         pieces.append(stream[:cut])
         stream = stream[cut:]
     answers = talk.deliver(*filter(None, [*pieces, stream]))
-    assert answers == list(zip(rounds, [GRANTED, GRANTED, HELD, ABSENT], strict=True))
+    expected = zip(rounds, [GRANTED, GRANTED, HELD, ABSENT], strict=True)
+    assert answers == [*PROBED, *expected]
     assert calls == [(PLACE, b"k")] * 2
 
 
@@ -519,16 +526,22 @@ def test_whole_replies_are_matched_at_once_only_behind_the_subscription() -> Non
     assert talk.pipeline.match_common_reply(b":-3\r\n") is None
     assert talk.pipeline.match_common_reply(SUBSCRIBED) is None
     assert talk.deliver(SUBSCRIBED) == []
+    assert talk.pipeline.match_common_reply(b":1\r\n") is None
+    assert talk.deliver(message(b"") + b":1\r\n") == PROBED
     assert talk.pipeline.match_common_reply(message(PLACE + b" k")) is None
     assert talk.pipeline.match_common_reply(b":-3\r\n") is not None
+
+
+NO_CHANNEL = b"-NOPERM User u has no permissions to access the 'canary-Pa55' channel\r\n"
 
 
 @pytest.mark.parametrize(
     "refusal",
     [
-        b"-NOPERM User u has no permissions to access the 'canary-Pa55' channel\r\n",
-        b"-ERR unknown command 'SUBSCRIBE'\r\n",
-        b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n",
+        NO_CHANNEL + NO_CHANNEL,
+        b"-ERR unknown command 'SUBSCRIBE'\r\n:0\r\n",
+        b"*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n:1\r\n",
+        SUBSCRIBED + NO_CHANNEL,
     ],
 )
 def test_a_server_that_sends_no_calls(refusal: bytes) -> None:
@@ -543,6 +556,13 @@ def test_a_server_that_sends_no_calls(refusal: bytes) -> None:
     assert not talk.pipeline.pending
 
 
+def test_the_first_refusal_of_calls_is_kept() -> None:
+    """If both rights are missing, the reason is that of the subscription."""
+    talk, _ = listening()
+    talk.deliver(b"-ERR one\r\n-ERR other\r\n")
+    assert talk.pipeline.listen_error == "ERR one"
+
+
 def test_a_pipeline_that_was_not_asked_does_not_listen() -> None:
     """A confirmation without a request takes no request away."""
     talk = Talk()
@@ -551,7 +571,7 @@ def test_a_pipeline_that_was_not_asked_does_not_listen() -> None:
     assert talk.deliver(SUBSCRIBED, message(PLACE + b" k"), b"+OK\r\n") == [(1, GRANTED)]
     talk, calls = listening()
     talk.ask(acquire())
-    talk.deliver(SUBSCRIBED, SUBSCRIBED)
+    talk.deliver(LISTENS, SUBSCRIBED)
     assert [request.command for request in talk.pipeline.pending] == [acquire()]
     assert calls == []
 
