@@ -1,0 +1,252 @@
+"""A process of the waiting soak: threads or tasks that contend for a few locks.
+
+    python -m tests.servers.scenarios.crowd SETTINGS-AS-JSON
+
+It prints "ready" when it is connected, contends until stdin is closed, and prints its counts.
+
+The witness of exclusion is a file in shared memory with one cell for each worker, which only that
+worker writes: its lock, and until when it may trust its lease.  A worker that was granted a lock
+writes its cell first, and reads the others then, so that of two holders one sees the other.  A cell
+whose validity is over by the clock holds nothing; that of a killed worker counts until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mmap
+import os
+import random
+import struct
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import quorlock
+from quorlock import AcquireError, AcquireTimeout, LeaseLost, NodeError
+from quorlock._core import config, tally
+from tests.harness.support.wait import until
+from tests.harness.traffic.faces import FACES, Face, call
+
+EXPECTED = (AcquireError, NodeError, LeaseLost, TimeoutError)
+# The first two are contended, the others are not always in use.  Of every second one leases have
+# fences.
+RESOURCES, WEIGHTS = range(6), (40, 40, 8, 8, 2, 2)
+TTLS = (0.5, 0.8, 1.0)
+MAX_TTL = max(TTLS)
+TIMEOUTS = (None, None, None, 1.0, 0.05, 0.001, 0.0)
+SECTION = 0.002  # seconds at most, in the critical section
+PAUSE = 0.004  # and between two turns
+_CELL = struct.Struct("8d")
+_RESOURCE, _UNTIL, _FENCE, _GRANTS, _LONGEST, _OVERLAPS, _DISORDERS = range(7)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """One process: its nodes, the file of the cells, and its workers.
+
+    Attributes:
+        first: the number of its first cell.
+        waiting: "auto" or "poll".
+        control: workers that break what they should keep: "quorum" (of one node), or "validity"
+            (a lease is trusted for two seconds too long); "" for none.
+    """
+
+    urls: tuple[str, ...]
+    cells: str
+    first: int
+    face: str
+    workers: int
+    seed: int
+    waiting: str = "auto"
+    control: str = ""
+
+    def to_json(self) -> str:
+        """Return it as text, for an argument."""
+        return json.dumps(asdict(self))
+
+
+class Cell(NamedTuple):
+    """What one worker says of itself; instants by quorlock's clock, in seconds.
+
+    The counts are sums over all workers that had this cell, one after the other.
+    """
+
+    resource: float
+    until: float
+    fence: float
+    grants: float
+    longest: float  # seconds from a call without a timeout to its grant
+    overlaps: float
+    disorders: float  # fences that were not above those before
+
+
+class Cells:
+    """All cells. Reading and writing one number is atomic."""
+
+    def __init__(self, path: str) -> None:
+        with Path(path).open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+
+    @staticmethod
+    def create(path: str, count: int) -> None:
+        """Make the file."""
+        Path(path).write_bytes(bytes(count * _CELL.size))
+
+    def all(self) -> list[Cell]:
+        """Return all cells."""
+        return [Cell(*numbers[:7]) for numbers in _CELL.iter_unpack(self._map)]
+
+    def get(self, number: int, field: int) -> float:
+        """Return one number."""
+        value: float = struct.unpack_from("d", self._map, number * _CELL.size + 8 * field)[0]
+        return value
+
+    def put(self, number: int, field: int, value: float) -> None:
+        """Write one number."""
+        struct.pack_into("d", self._map, number * _CELL.size + 8 * field, value)
+
+
+class Worker:
+    """One thread or task."""
+
+    def __init__(self, crowd: Crowd, number: int, redlock: Any, cells: Cells) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self._crowd = crowd
+        self._number = crowd.first + number
+        self._face: Face = FACES[crowd.face]
+        self._redlock = redlock
+        self._cells = cells
+        self._entropy = random.Random(f"{crowd.seed}/{number}")
+
+    async def work(self, over: Callable[[], bool]) -> None:
+        """Turn after turn, until it is over."""
+        while not over():
+            try:
+                await self._turn()
+            except EXPECTED as error:
+                self.outcomes[type(error).__name__] += 1
+            finally:
+                self._cells.put(self._number, _UNTIL, 0.0)
+            await self._face.sleep(self._entropy.uniform(0, PAUSE))
+
+    async def _turn(self) -> None:
+        resource = self._entropy.choices(RESOURCES, WEIGHTS)[0]
+        timeout, ttl = self._entropy.choice(TIMEOUTS), self._entropy.choice(TTLS)
+        lock = self._redlock.lock(
+            f"r{resource}", ttl=ttl, timeout=timeout, fencing=resource % 2 == 1
+        )
+        began = quorlock.now()
+        lease = await self._granted(lock)
+        if timeout is None:
+            waited = max(quorlock.now() - began, self._cells.get(self._number, _LONGEST))
+            self._cells.put(self._number, _LONGEST, waited)
+        self._enter(resource, lease)
+        await self._face.sleep(self._entropy.uniform(0, SECTION))
+        await self._end(lease)
+
+    async def _granted(self, lock: Any) -> Any:
+        if not self._face.cancels or self._entropy.random() > 0.1:
+            return await call(lock.acquire)
+        async with asyncio.timeout(self._entropy.choice((0.0, 0.001, 0.01, 0.1))):
+            return await lock.acquire()
+
+    async def _end(self, lease: Any) -> None:
+        """Release it; or forget it, extend it first, or let it expire."""
+        how = self._entropy.random()
+        if how < 0.002:
+            await self._face.sleep(max(0.0, lease.validity))
+        elif how < 0.1:
+            await call(lease.extend)
+            self._trust(lease)
+            await self._face.sleep(self._entropy.uniform(0, SECTION))
+        self._cells.put(self._number, _UNTIL, 0.0)
+        if not 0.1 < how < 0.11:  # else it is released when it is garbage
+            await call(lease.release)
+
+    def _enter(self, resource: int, lease: Any) -> None:
+        """Say that it holds the lock, and look for others that do."""
+        self._cells.put(self._number, _RESOURCE, resource)
+        self._cells.put(self._number, _FENCE, lease.fence or 0)
+        self._trust(lease)
+        self._add(_GRANTS)
+        cells, at = self._cells.all(), quorlock.now()
+        others = [
+            cell
+            for number, cell in enumerate(cells)
+            if number != self._number and cell.resource == resource
+        ]
+        overlap = any(cell.until > at for cell in others)
+        disorder = lease.fence and any(cell.fence >= lease.fence for cell in others)
+        if self._is_trusted(lease):  # it has not stood still meanwhile
+            self._add(_OVERLAPS, overlap)
+            self._add(_DISORDERS, bool(disorder))
+
+    def _trust(self, lease: Any) -> None:
+        extra = 2.0 * (self._crowd.control == "validity")
+        self._cells.put(self._number, _UNTIL, lease.valid_until + extra)
+
+    def _is_trusted(self, lease: Any) -> bool:
+        return lease.held or self._crowd.control == "validity"
+
+    def _add(self, field: int, count: int = 1) -> None:
+        self._cells.put(self._number, field, self._cells.get(self._number, field) + count)
+
+
+async def contend(crowd: Crowd, over: threading.Event) -> Counter[str]:
+    """Run the workers; return how often which error came."""
+    redlock = FACES[crowd.face].redlock(
+        crowd.urls, ttl=MAX_TTL, max_ttl=MAX_TTL, node_timeout=0.1, waiting=crowd.waiting
+    )
+    await call(redlock.inspect, "r0")  # connected before the start
+    cells = Cells(crowd.cells)
+    workers = [Worker(crowd, number, redlock, cells) for number in range(crowd.workers)]
+    print("ready", flush=True)
+    try:
+        await FACES[crowd.face].crowd(
+            crowd.workers, lambda number: workers[number].work(over.is_set)
+        )
+    finally:
+        await call(redlock.close)
+    return sum((worker.outcomes for worker in workers), Counter())
+
+
+def main(text: str) -> None:
+    """Run the process."""
+    facts = json.loads(text)
+    crowd = Crowd(**{**facts, "urls": tuple(facts["urls"])})
+    if crowd.control == "quorum":
+        config.quorum = tally.quorum = lambda _: 1
+    over, outcomes = threading.Event(), [Counter[str]()]
+    threading.Thread(target=_wait_for_the_end, args=(over,), daemon=True).start()
+    before = _possessions()
+
+    async def run() -> None:
+        outcomes.append(await contend(crowd, over))
+
+    FACES[crowd.face].run(run)
+    until(lambda: _possessions() <= before, 2.0)
+    left = _possessions() - before
+    print(json.dumps({"outcomes": outcomes[-1], "left": left}), flush=True)
+
+
+def _wait_for_the_end(over: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    over.set()
+
+
+def _possessions() -> int:
+    """Return how many threads and descriptors there are."""
+    with suppress(FileNotFoundError):
+        return threading.active_count() + len(list(Path("/proc/self/fd").iterdir()))
+    return threading.active_count()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
