@@ -17,6 +17,7 @@ SEED ?=
 HTML ?=
 TRACE ?=
 MINUTES ?= 10
+WAITING ?=
 CHECKS = check-format check-lint check-layers check-mypy check-pyright check-docs
 
 .PHONY: help demo quick test test-all sim soak spec bench bench-guard recording docs docs-serve check \
@@ -46,8 +47,8 @@ sim: ready-demo ## simulated worlds (SEED= RUNS= SCENARIO= HTML= TRACE=; one SEE
 	@PYTHONPATH=sim $(python) -m quorlock_sim --scenario "$(SCENARIO)" $(if $(SEED),--seed $(SEED)) \
 	    $(if $(RUNS),--runs $(RUNS)) $(if $(HTML),--html "$(HTML)") $(if $(TRACE),--trace "$(TRACE)") $(ARGS)
 
-soak: ready-test ## traffic and all faults at random on real servers (MINUTES= SEED=)
-	@$(python) -m tests.servers.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+soak: ready-test ## traffic and all faults at random on real servers (MINUTES= SEED=; WAITING=1: of waiters)
+	@$(python) -m tests.servers.$(if $(WAITING),waiting_soak,soak) --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 spec: ready-demo ## check the formal model: what must hold holds, what must fail fails (ARGS=--full: larger)
 	@tools/setup-spin

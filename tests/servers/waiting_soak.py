@@ -23,9 +23,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quorlock import Redlock
@@ -36,7 +36,7 @@ from tests.harness.support.program import Program
 from tests.harness.support.wait import until
 from tests.harness.traffic.settings import ASYNCIO, BLOCKING
 from tests.servers.scenarios.crowd import MAX_TTL, RESOURCES, Cell, Cells, Crowd
-from tests.servers.scenarios.scenario import RECONNECT
+from tests.servers.scenarios.scenario import RECONNECT, Course
 
 CROWD = "tests.servers.scenarios.crowd"
 # The first ones are never killed or stopped: their longest wait counts.
@@ -57,23 +57,23 @@ _RESTARTS = ("kill", "restart-empty")
 
 @dataclass
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     cells: Sequence[Cell]
     outcomes: Counter[str]
     faults: Counter[str]
-    wrongs: list[str] = field(default_factory=list)
+    wrongs: list[str]
 
     def __str__(self) -> str:
         steady = self.cells[: _CELLS_EACH * len(STEADY)]
+        waits = [max(cell.longest for cell in cells) for cells in (steady, self.cells)]
         return "\n".join(
             [
                 f"grants          {sum(cell.grants for cell in self.cells):.0f}",
                 f"faults          {self.faults.total()}: {dict(self.faults.most_common())}",
                 f"overlaps        {sum(cell.overlaps for cell in self.cells):.0f}",
                 f"fence disorders {sum(cell.disorders for cell in self.cells):.0f}",
-                f"longest wait    {max(cell.longest for cell in steady):.2f} s;"
-                f" {max(cell.longest for cell in self.cells):.2f} s of processes that were stopped",
+                f"longest wait    {waits[0]:.2f} s; of stopped processes {waits[1]:.2f} s",
                 f"errors          {dict(self.outcomes.most_common())}",
                 *(f"wrong: {wrong}" for wrong in self.wrongs),
             ]
@@ -95,7 +95,7 @@ class WaitingSoak:
         # Two sets of cells for each process: its successor uses the other one.
         Cells.create(path, 2 * _CELLS_EACH * len(kinds))
         self._cells = Cells(path)
-        urls = tuple(site.server.url for site in nodes)
+        urls = [site.server.url for site in nodes]
         self._crowds = [
             Crowd(urls, path, _CELLS_EACH * number, face, workers, seed, waiting, control)
             for number, (face, workers, waiting) in enumerate(kinds)
@@ -108,7 +108,7 @@ class WaitingSoak:
                 self._programs.append(self._start(crowd))
                 self._begun_at.append(time.monotonic())
             self._disturb(seconds, say)
-            result = Result(self._cells.all(), Counter(), self._faults)
+            result = Result(self._cells.all(), Counter(), self._faults, [])
             for program in self._programs:
                 self._end(program, result)
         result = replace(result, cells=self._cells.all())
@@ -148,11 +148,11 @@ class WaitingSoak:
         for course in courses:
             course.close()
 
-    def _node_faults(self) -> Iterator[float]:
+    def _node_faults(self) -> Course:
         faults: list[Fault] = [
             *(Sigstop(), Kill(), RestartEmpty(), ClientPause(0.5), PausedWrites(), ScriptFlush())
         ]
-        commands = {
+        commands: dict[str, list[tuple[str, ...]]] = {
             "connections lost": [("CLIENT", "KILL", "TYPE", kind) for kind in ("normal", "pubsub")],
             "queues lost": [("DEL", f"quorlock:queue:r{number}") for number in RESOURCES],
         }
@@ -172,7 +172,7 @@ class WaitingSoak:
             # A node that has restarted casts no vote before max_ttl is over.
             yield RECONNECT + 1.01 * MAX_TTL if name in _RESTARTS else self._entropy.uniform(0, 1)
 
-    def _client_faults(self) -> Iterator[float]:
+    def _client_faults(self) -> Course:
         """Kill one process, or stop one or several for a moment."""
         struck = range(len(STEADY), len(self._crowds))
         while True:
@@ -219,7 +219,7 @@ class WaitingSoak:
 
 
 @contextmanager
-def _ended(fault: Fault, site: Site) -> Iterator[None]:
+def _ended(fault: Fault, site: Site) -> Generator[None]:
     try:
         yield
     finally:
