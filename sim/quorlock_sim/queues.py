@@ -5,7 +5,7 @@ Exclusion is judged as ever (`oracle`): queues, calls and reservations are hints
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quorlock._core.commands import Release, ScriptedAcquire
@@ -15,6 +15,7 @@ from quorlock._core.tally import quorum
 from quorlock._core.time import NS_PER_MS
 from quorlock_sim.clock import PPM
 from quorlock_sim.history import Violation
+from quorlock_sim.server import NO_SCRIPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,15 +46,25 @@ class PlaceRecord:
 
     Attributes:
         attempts: how often its caller has asked for the lock; a node removes its place then.
-        nodes: those that have queued it (bit i: node i).
-        queued_at: the instant at which a quorum of them had; None: never.
+        numbers: its number in the queue of each node that has queued it.
+        queued_at: the instant at which a quorum of them had given it its present number, which no
+            other one exceeded; None: never.
     """
 
     process: Process
     call: CallRecord
-    nodes: int = 0
     attempts: int = 0
+    numbers: dict[int, int] = field(default_factory=dict[int, int])
     queued_at: int | None = None
+    _settled: int = 0
+
+    def on_queued(self, node: int, number: int, needed: int, at: int) -> None:
+        """Record its number on a node; it is in its final place when a quorum agrees."""
+        self.numbers[node] = number
+        largest = max(self.numbers.values())
+        agreed = sum(other == largest for other in self.numbers.values())
+        if agreed >= needed and largest != self._settled:
+            self._settled, self.queued_at = largest, at
 
 
 class Queues:
@@ -64,7 +75,8 @@ class Queues:
         self.exchanged: set[bytes] = set()  # tokens that replaced another one
         self.handed_on: set[bytes] = set()  # tokens that were to be replaced
         self._reserved: dict[tuple[int, bytes], tuple[bytes, int | None]] = {}  # last seen
-        self._copied: set[tuple[bytes, int]] = set()  # places that a duplicate queued
+        # Places that a duplicate queued, or that no attempt removed: the script was forgotten.
+        self._unowed: set[tuple[bytes, int]] = set()
         self._world = world
 
     def enlisted(self, process: Process, place: bytes, call: CallRecord) -> None:
@@ -82,18 +94,19 @@ class Queues:
     def executed(self, server: SimServer, message: Message) -> None:
         """Record that a node has queued a place."""
         command, reply = message.command, message.reply
+        if type(command) is ScriptedAcquire and command.place and reply is NO_SCRIPT:
+            self._unowed.add((command.place, server.index))
         if type(command) is not Release:
             return
         self._check_reserved(server, command.key)
-        if command.ticket < 0 or not isinstance(reply, list):
+        if not isinstance(reply, list) or not command.place:
             return
-        record = self.places.get(command.place)
-        if message.copy:
-            self._copied.add((command.place, server.index))
-        if record is not None and record.queued_at is None and reply[2]:
-            record.nodes |= 1 << server.index
-            if record.nodes.bit_count() >= quorum(self._world.policy.n):
-                record.queued_at = self._world.now
+        if message.copy and command.ticket >= 0:
+            self._unowed.add((command.place, server.index))
+        record, number = self.places.get(command.place), reply[2]
+        if record is not None and isinstance(number, int) and number:
+            needed = quorum(self._world.policy.n)
+            record.on_queued(server.index, number, needed, self._world.now)
 
     def _check_reserved(self, server: SimServer, key: bytes) -> None:
         """Check that a lock that was just passed on is reserved for a place with a listener."""
@@ -144,7 +157,7 @@ class Queues:
         faults = self._world.plan.faults
         if any(fault.kind == "read_only" and fault.node == server.index for fault in faults):
             return  # it took no place out then
-        if record.process.has_lost[server.index] or (place, server.index) in self._copied:
+        if record.process.has_lost[server.index] or (place, server.index) in self._unowed:
             return
         if is_leaving(record.process, server, place):
             return

@@ -19,7 +19,7 @@ from quorlock._core.results import Acquired, Extended, ExtendFailed, ReleaseResu
 from quorlock._core.tally import quorum
 from quorlock._core.time import EXPIRY_RESOLUTION, FOR_EVER, NS_PER_MS
 from quorlock._core.votes import Vote
-from quorlock.errors import VoteCode
+from quorlock.errors import QuorlockError, VoteCode
 from quorlock.testing.fake_node import is_side_key
 from quorlock_sim import faults
 from quorlock_sim.client import Process, SimFlow
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from quorlock._core.rounds import NodeReply
     from quorlock._core.votes import Answer
     from quorlock._protocol.pipeline import PendingRequest
-    from quorlock.errors import QuorumUnreachable
+    from quorlock.errors import NodeVote, QuorumUnreachable
     from quorlock.testing.fake_node import Entry, Reply
     from quorlock_sim.network import Message
     from quorlock_sim.plan import Fault, Plan
@@ -339,12 +339,22 @@ class World:
     def check_patience(self, process: Process, error: QuorumUnreachable, until: int) -> None:
         """Check that an acquire gave up no quarantine before its timeout."""
         there = sum(
-            vote.code is VoteCode.QUARANTINED or (vote.answered and not vote.code.is_error)
-            for vote in error.votes
+            self._is_kept_out(process, node, vote) or (vote.answered and not vote.code.is_error)
+            for node, vote in enumerate(error.votes)
         )
         if 2 * there > self.policy.n and process.now() < until:
             text = f"c{process.index} gave up a quarantine before its timeout"
             self.violated("patience", text, client=process.index)
+
+    def _is_kept_out(self, process: Process, node: int, vote: NodeVote) -> bool:
+        """Return whether a node votes again when its quarantine is over.
+
+        A clock that is set makes a restarted server look like a second one beside the first: then
+        its quarantine has no end.
+        """
+        clocks = (process.elapsed, self.servers[node].wall)
+        is_endless = vote.quarantine is None and any(len(clock.pieces) > 1 for clock in clocks)
+        return vote.code is VoteCode.QUARANTINED and not is_endless
 
     def check_extended(self, turn: SimFlow[Any], lease: LeaseRecord, began: int) -> None:
         """Check that a majority has extended since the call began, before the lease was over."""
@@ -463,6 +473,9 @@ class World:
         """Record that a call has returned, or that its caller is gone."""
         record.ended = self.now
         record.outcome = _word(outcome)
+        if isinstance(outcome, Exception) and not isinstance(outcome, QuorlockError):
+            text = f"{record.what} of c{record.client} raises {type(outcome).__name__}: {outcome}"
+            self.violated("exception", text, client=record.client)
         if record.allowed is not None:
             record.late_by = process.now() - record.read - record.allowed
         if self.trace is not None:
@@ -532,10 +545,10 @@ class World:
         return False
 
     def _is_being_released(self, server: SimServer, token: bytes, process: Process) -> bool:
-        """Return whether a release is in flight: its node has not replied yet."""
+        """Return whether a release or an exchange is in flight: its node has not replied yet."""
         links = [links[server.index] for links in process.links]
         return any(
-            isinstance(request.command, Release) and request.command.token == token
+            token_to_end(request.command) == token
             for link in links
             if link is not None
             for request in link.pipeline.pending

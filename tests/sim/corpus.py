@@ -78,7 +78,7 @@ SEEDS = {
     "no looks": 19,
     "lost round does not queue again": 132,
     "stray call not answered": 3,
-    "exchange before the end of the lease": 5,
+    "exchange before the end of the lease": 3,
     "a called waiter ignores the holder": 0,
     "reservation keeps no other out": 335,
     "place not removed": 19,

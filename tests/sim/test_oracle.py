@@ -13,6 +13,7 @@ from quorlock._core.effects import Commit, Receive, Send
 from quorlock._core.results import Acquired, Extended, ReleaseResult
 from quorlock._core.tally import Tally
 from quorlock._core.votes import Vote
+from quorlock.errors import QuorlockError
 from quorlock.testing.fake_node import Entry
 from quorlock_sim import world as world_module
 from quorlock_sim.client_renewal import SimRenewedLease
@@ -599,6 +600,26 @@ def test_exception_an_unexpected_error_comes_out() -> None:
     assert violation.rule == "exception"
     assert violation.text.startswith("LookupError: nobody is there (fail, line ")
     assert violation.at == MS
+
+
+@pytest.mark.parametrize(
+    ("error", "rules"), [(LookupError("nobody"), ["exception"]), (QuorlockError("closed"), [])]
+)
+def test_exception_a_call_ends_with_one_that_is_not_documented(
+    error: Exception, rules: list[str]
+) -> None:
+    def flow() -> Any:
+        raise error
+        yield
+
+    def call(_: object) -> None:
+        world.call(world.processes[0], "acquire", flow(), done.append, resource="r0")
+
+    world = nothing_happened()
+    done: list[Any] = []
+    world.schedule(MS, call, None)
+    assert [violation.rule for violation in judged(world).violations] == rules
+    assert done == [error]
 
 
 # --- leftovers --------------------------------------------------------------------------------

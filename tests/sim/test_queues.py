@@ -1,0 +1,38 @@
+"""The judge of waiting: what counts as a place in a queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from quorlock_sim.queues import PlaceRecord
+
+if TYPE_CHECKING:
+    from quorlock_sim.client import Process
+    from quorlock_sim.history import CallRecord
+
+
+def record() -> PlaceRecord:
+    return PlaceRecord(cast("Process", None), cast("CallRecord", None))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "queued_at"),
+    [
+        ([(0, 1), (1, 1)], 2),  # a quorum of three nodes
+        ([(0, 1), (1, 2)], None),  # they disagree: one is to be corrected
+        ([(0, 1), (1, 2), (0, 2)], 3),
+        ([(0, 1), (1, 1), (2, 1)], 2),  # the third one changes nothing
+        # A later number than that of the first two: it is the present one when a quorum has it.
+        ([(0, 1), (1, 1), (2, 2), (0, 2)], 4),
+        ([(0, 2), (1, 1), (2, 1), (0, 1)], 4),  # the quorum that the waiter heard had the smaller
+    ],
+)
+def test_a_place_is_queued_when_a_quorum_agrees_on_its_number(
+    numbers: list[tuple[int, int]], queued_at: int | None
+) -> None:
+    place = record()
+    for at, (node, number) in enumerate(numbers, 1):
+        place.on_queued(node, number, needed=2, at=at)
+    assert place.queued_at == queued_at
