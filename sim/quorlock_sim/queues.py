@@ -114,6 +114,9 @@ class Queues:
         if entry is None or entry.value is None or not is_reservation(entry.value):
             return
         place = entry.value.removeprefix(RESERVED)
+        if place in places_on(server, key):
+            text = f"n{server.index} has called {place.decode()}, and queues it"
+            self._world.violated("orphan", text, node=server.index)
         if self._reserved.get((server.index, key)) == (place, entry.until):
             return  # by an earlier command
         self._reserved[server.index, key] = place, entry.until

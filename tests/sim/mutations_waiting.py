@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quorlock._core import redlock
+from quorlock._core import handing_on, redlock
 from quorlock._core.commands import LEAVE, Release, ScriptedAcquire
 from quorlock._core.places import RESERVED
 from quorlock._core.time import FOR_EVER
 from quorlock._core.waiter import Waiter
 from quorlock.testing.fake_node import Entry, FakeNode, Reply
-from quorlock.testing.fake_queue import FakeQueue
+from quorlock.testing.fake_queue import FakeQueue, with_place
 from quorlock_sim.client_waiting import Waiting
 from quorlock_sim.server import SimServer
 from quorlock_sim.workload import SimWorker
 from tests.sim.mutation import Mutation
+
+if TYPE_CHECKING:
+    from quorlock._core.config import Policy
+    from quorlock._core.effects import Entropy, Flow
+    from quorlock._core.line import Line
+    from quorlock._core.results import ReleaseResult
+    from quorlock._core.rounds import Target
+    from quorlock._core.time import Instant
 
 # --- variants of the core ----------------------------------------------------------------------
 
@@ -32,6 +40,30 @@ def releases_without_place(
 ) -> Release:
     """A lost round gives the token back, and does not queue again."""
     return Release(key, token)
+
+
+def keeps_the_old_token(
+    key: bytes,
+    token: bytes,
+    target: Target | None,
+    policy: Policy,
+    entropy: Entropy,
+    line: Line,
+    at: Instant,
+) -> Flow[ReleaseResult]:
+    """The old token is not released after an exchange that did not win."""
+    is_won = False
+    try:
+        member = None if target is None else line.take_next(at)
+        if member is None or target is None:
+            return (yield from redlock.release(key, token, target, policy))
+        is_won, tally, until, ended = yield from handing_on._hand_on(
+            member, key, token, target, policy, entropy, line
+        )
+        return (yield from handing_on._result(tally, until, ended))
+    finally:
+        if not is_won:
+            line.on_released(at)
 
 
 # --- variants of the driver --------------------------------------------------------------------
@@ -88,6 +120,13 @@ def never_leaves(self: FakeQueue, place: bytes, action: int) -> int:
     return 0 if action == LEAVE else _act(self, place, action)
 
 
+def corrects_by_adding(self: FakeQueue, place: bytes, action: int) -> int:
+    """A correction queues a place that has been called or removed since."""
+    if action < LEAVE and self._takes_places():
+        self._write(with_place(self.places, -action, place))
+    return 0 if action < LEAVE else _act(self, place, action)
+
+
 _pass_on = FakeQueue.pass_on
 
 
@@ -135,6 +174,15 @@ MUTATIONS = (
         "reservation keeps no other out",
         "passes",
         ((FakeNode, "set_nx_px", takes_what_is_reserved),),
+        "queues",
+    ),
+    Mutation(
+        "correction adds a place", "orphan", ((FakeQueue, "act", corrects_by_adding),), "queues"
+    ),
+    Mutation(
+        "old token kept after a lost exchange",
+        "leftover",
+        ((handing_on, "_release_in_line", keeps_the_old_token),),
         "queues",
     ),
     Mutation("place not removed", "orphan", ((FakeQueue, "act", never_leaves),), "queues"),
