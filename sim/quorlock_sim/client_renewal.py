@@ -180,6 +180,8 @@ class Renewer:
                     resource=lease.resource,
                     token=lease.token,
                 )
+                if (lines := self.process.waiting.lines) is not None:
+                    lines.on_released(lease.key, self.process.now())
         self._look()
 
 

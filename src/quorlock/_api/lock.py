@@ -121,7 +121,7 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
         """Return the lease object of this API."""
 
     @abstractmethod
-    def _renewer(self) -> RenewalManager[D]:
+    def _renewer(self) -> RenewalManager[Any]:
         """Return the renewal manager of this API."""
 
     def __repr__(self) -> str:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
     from quorlock._core.time import Instant
+    from quorlock._drivers.abc import AnyDriver
 
-D = TypeVar("D")
+D = TypeVar("D", bound="AnyDriver")
 
 
 class RenewedLease(RenewalEntry):
@@ -88,6 +89,7 @@ class RenewalManager(ABC, Generic[D]):
                     lease_state.key, lease_state.token, lease_state.target
                 )
                 flows_back.append(flow)
+                self.driver.on_lease_over(lease_state.key)
         return flows_back
 
     def warn(self, warned: Sequence[RenewalEntry]) -> None:

@@ -200,6 +200,12 @@ class Lines:
         line = self.get(key)
         return line is not None and line.is_in_use(at)
 
+    def on_released(self, key: bytes, at: Instant) -> None:
+        """Record that a lease of this process is over; the next in line asks the nodes."""
+        line = self.get(key)
+        if line is not None:
+            line.on_released(at)
+
     def line(self, key: bytes, at: Instant) -> Line:
         """Return the line of this lock, made if there is none."""
         if len(self._by_key) >= _LINES_MAX:

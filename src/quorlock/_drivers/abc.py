@@ -58,6 +58,8 @@ class AnyDriver(Protocol):
 
     def statuses(self) -> tuple[NodeStatus, ...]: ...
 
+    def on_lease_over(self, key: bytes) -> None: ...
+
 
 class BlockingDriver(AnyDriver, Protocol):
     """Runs flows in threads. `lines`: see `_core.line`; None if acquires poll."""

@@ -100,6 +100,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         if not self._session.end(lease_state, Released.HANDED_OVER):
             self._raise_lost()
         lease_state.stop_renewal()
+        self._session.driver.on_lease_over(lease_state.key)
         at = now()
         return ticket_of(
             lease_state,
@@ -179,6 +180,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
     def _handle_loss(self, loss: LossReason) -> None:
         """End a lease that was seen to be lost; release it once its reported validity is over."""
         session, lease_state = self._session, self._state
+        session.driver.on_lease_over(lease_state.key)
         if session.lose(lease_state, loss):
             if lease_state.renewal is None:
                 self._release_later()
@@ -248,3 +250,4 @@ def _release_and_remove(session: Session[Driver], lease_state: LeaseState) -> Fl
     lease_state.stop_renewal()
     yield from _release_expired(lease_state)
     session.end(lease_state, lease_state.loss)
+    session.driver.on_lease_over(lease_state.key)

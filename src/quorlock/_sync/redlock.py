@@ -189,7 +189,10 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         session = self._session
         target = session.end_by_token(request.key, token)
         flow = flows.release_by_token(request, token, session.policy, target)
-        return session.driver.run(flow)
+        try:
+            return session.driver.run(flow)
+        finally:
+            session.driver.on_lease_over(request.key)
 
     def break_lease(self, resource: str | bytes, holder: str) -> bool:
         """Release by force the lease of `holder`, and no other.

@@ -103,6 +103,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         if not self._session.end(lease_state, Released.HANDED_OVER):
             self._raise_lost()
         lease_state.stop_renewal()
+        self._session.driver.on_lease_over(lease_state.key)
         at = now()
         return ticket_of(
             lease_state,
@@ -190,6 +191,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
     async def _handle_loss(self, loss: LossReason) -> None:
         """End a lease that was seen to be lost; release it once its reported validity is over."""
         session, lease_state = self._session, self._state
+        session.driver.on_lease_over(lease_state.key)
         if session.lose(lease_state, loss):
             if lease_state.renewal is None:
                 from quorlock.asyncio.renewal import renewer
@@ -245,3 +247,4 @@ def _release_and_remove(session: Session[Driver], lease_state: LeaseState) -> Fl
     lease_state.stop_renewal()
     yield from flows.release_without_waiting(lease_state.key, lease_state.token, lease_state.target)
     session.end(lease_state, lease_state.loss)
+    session.driver.on_lease_over(lease_state.key)

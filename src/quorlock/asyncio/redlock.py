@@ -204,7 +204,10 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         session = self._session
         target = session.end_by_token(request.key, token)
         flow = flows.release_by_token(request, token, session.policy, target)
-        return await session.driver.run(flow)
+        try:
+            return await session.driver.run(flow)
+        finally:
+            session.driver.on_lease_over(request.key)
 
     async def break_lease(self, resource: str | bytes, holder: str) -> bool:
         """Release by force the lease of `holder`, and no other.

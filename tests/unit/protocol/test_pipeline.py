@@ -557,7 +557,7 @@ def test_a_server_that_sends_no_calls(refusal: bytes) -> None:
 
 
 def test_the_first_refusal_of_calls_is_kept() -> None:
-    """If both rights are missing, the reason is that of the subscription."""
+    """The reason is that of the subscription if both rights are missing."""
     talk, _ = listening()
     talk.deliver(b"-ERR one\r\n-ERR other\r\n")
     assert talk.pipeline.listen_error == "ERR one"

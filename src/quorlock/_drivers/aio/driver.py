@@ -102,6 +102,19 @@ class Driver:
         for loop_driver in list(self._loop_drivers.values()):
             loop_driver.end_soon()
 
+    def on_lease_over(self, key: bytes) -> None:
+        """Record that a lease is over which was not handed on: the next in each line asks.
+
+        Safe from any thread.
+        """
+        for loop_driver in list(self._loop_drivers.values()):
+            line = loop_driver.lines.get(key) if loop_driver.lines is not None else None
+            if line is not None:
+                with contextlib.suppress(RuntimeError):  # its loop is closed
+                    loop_driver.loop.call_soon_threadsafe(
+                        loop_driver.guarded, line.on_released, now()
+                    )
+
     def send_only(self, flow: Flow[None], loop_driver: LoopDriver) -> None:
         """Send the flow's commands over that loop driver, without waiting for replies."""
         FlowTask(loop_driver, flow).run_detached(flow)

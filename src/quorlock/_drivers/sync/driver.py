@@ -78,6 +78,11 @@ class Driver:
         self._background_flows: deque[Flow[None]] = deque()
         self._background_thread = BackgroundThread("quorlock releases", self._run_background_flows)
 
+    def on_lease_over(self, key: bytes) -> None:
+        """Record that a lease is over which was not handed on: the next in line asks."""
+        if self.lines is not None:
+            self.lines.on_released(key, now())
+
     def run(self, flow: Flow[T], over: TrackedConnections | None = None) -> T:
         """Run the flow to its end."""
         return self.run_and_claim(flow, _itself, over)
