@@ -81,6 +81,8 @@ SEEDS = {
     "exchange before the end of the lease": 3,
     "a called waiter ignores the holder": 0,
     "reservation keeps no other out": 335,
+    "correction adds a place": 13,
+    "old token kept after a lost exchange": 1_547,
     "place not removed": 19,
     "reservation without expiry": 10,
     "dead place not skipped": 11,

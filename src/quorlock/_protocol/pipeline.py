@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import (
     ACQUIRES,
+    JOIN,
     LEAVE,
     AnyAcquire,
     Command,
@@ -348,26 +349,35 @@ class RequestPipeline:
 
         Releases are always resent, other commands only while their receiver waits: the key of an
         acquire whose round is over would not be released.  Before that, the release of its token is
-        still to come, behind it.  So is the removal of a place.
+        still to come, behind it.  So is the removal of a place.  A release does not queue a place
+        again behind later requests with that place, which may have removed it.
         """
         command = request.command
         if not error.startswith("NOSCRIPT") or request.in_full:
             return False
+        is_late = False
+        if isinstance(command, Release) and command.place and command.ticket >= JOIN:
+            is_late = any(_place(later.command) == command.place for later in self.pending)
+            command = Release(command.key, command.token) if is_late else command
         frees = isinstance(command, Release) and (command.token or command.ticket == LEAVE)
-        if not frees and _is_over(request):
+        if not frees and (is_late or _is_over(request)):
             self.scripts_sent.discard(type(command).__name__)
             self.has_release_script = self.has_release_script and type(command) is not Release
             return False
         if self.shared is not None:
             self.shared.flush_to_private()
         self.outgoing += encode_eval(command)
-        self.pending.append(request._replace(in_full=True))
+        self.pending.append(request._replace(command=command, in_full=True))
         return True
 
 
 def size_of(requests: Iterable[PendingRequest]) -> int:
     """Return the bytes of these requests; scripts count by their names."""
     return sum(len(encode(q.command)) for q in requests if q.command is not _TRACKS)
+
+
+def _place(command: Command) -> bytes:
+    return command.place if isinstance(command, (Release, ScriptedAcquire)) else b""
 
 
 def replaced_lease(command: Command) -> Release | None:

@@ -640,6 +640,20 @@ def test_a_place_is_queued_again_only_while_its_receiver_waits() -> None:
         assert in_full is not again, "the node has no script yet, or is about to get it"
 
 
+@pytest.mark.parametrize("token", [b"", b"t"])
+@pytest.mark.parametrize("ticket", [JOIN, 4])
+def test_a_place_is_not_queued_again_behind_later_requests_of_it(token: bytes, ticket: int) -> None:
+    """The acquire behind it may have won and removed the place; the token is still released."""
+    place = b"0123456789abcdef:1:100"
+    for later in (ScriptedAcquire(b"k", b"u", 100, 0, 0, place), Release(b"k", b"", place, LEAVE)):
+        talk = Talk.that_released()
+        talk.ask(Release(b"k", token, place, ticket))
+        talk.ask(later)
+        resent = talk.deliver(NOSCRIPT) == []
+        assert resent is bool(token)
+        assert talk.pipeline.outgoing == (encode_eval(Release(b"k", token)) if token else b"")
+
+
 def test_what_is_sent_again_keeps_its_order() -> None:
     """Bytes and questions stand in the same order, so answers still find their questions."""
     talk = Talk.that_released()
