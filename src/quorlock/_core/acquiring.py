@@ -14,7 +14,13 @@ from quorlock._core.results import Acquired, FailureReason
 from quorlock._core.time import to_seconds
 from quorlock._core.votes import node_votes
 from quorlock._core.waiting import wait_in_line
-from quorlock.errors import AcquireStopped, AcquireTimeout, NodeError, QuorumUnreachable
+from quorlock.errors import (
+    AcquireStopped,
+    AcquireTimeout,
+    NodeError,
+    QuorumUnreachable,
+    VoteCode,
+)
 
 if TYPE_CHECKING:
     from quorlock._core.config import Policy
@@ -69,7 +75,7 @@ def acquire(
             outcome = yield from attempt(request, policy, entropy)
         if isinstance(outcome, Acquired):
             return outcome
-        failures.add(outcome)
+        outcome = failures.add(outcome, lines)
         wake = _next_attempt_at(outcome, request, policy, entropy, failures.outage_since)
         joins = joins and outcome.reason is FailureReason.HELD
         if wake is None and (stop is None or not stop.is_set()):
@@ -96,10 +102,20 @@ class _Failures:
         self._request = request
         self._last: AttemptFailed | None = None
 
-    def add(self, failed: AttemptFailed) -> None:
-        """Record an attempt, or several of one wait."""
+    def add(self, failed: AttemptFailed, lines: Lines | None) -> AttemptFailed:
+        """Record an attempt, or several of one wait; return it.
+
+        If no node was asked, as too many calls of this process were under way, votes that were
+        got before say more about the lock.
+        """
         self.at = failed.ended
         self.count += failed.attempts
+        if all(answer.code is VoteCode.LOCAL_QUEUE_TIMEOUT for answer in failed.answers):
+            line = lines and lines.get(self._request.key)
+            if line and (votes := line.votes(self.at)):
+                failed = failed._replace(reason=FailureReason.HELD, answers=votes)
+            elif self._last is not None and self._last.reason is FailureReason.HELD:
+                failed = failed._replace(reason=FailureReason.HELD, answers=self._last.answers)
         if failed.attempts or failed.reason is not FailureReason.HELD:
             self._last = failed
         if failed.reason in _NO_OUTAGE:
@@ -107,6 +123,7 @@ class _Failures:
         elif self.outage_since is None:
             # Connecting came before the first attempt began, and counts.
             self.outage_since = self._request.asked_at if self.count <= 1 else failed.started
+        return failed
 
     @property
     def votes(self) -> tuple[Answer, ...]:

@@ -132,9 +132,17 @@ def _end_turn(
     surplus = turn.on_won(tally, at)
     if surplus:
         yield Send(Release(surplus.key, surplus.token), surplus.sent_round.target)
-    unasked = (1 << tally.n) - 1 & ~sent_round.nodes
-    if unasked:  # they have the place, and may have reserved the lock for it
-        yield Send(Release(key, b"", turn.place, LEAVE), Target(unasked, sent_round.path))
+    yield from _leave_unasked(turn.place, key, tally.n, sent_round)
+
+
+def _leave_unasked(place: bytes, key: bytes, n: int, sent_round: SentRound) -> Flow[None]:
+    """Leave the queues of nodes that an attempt was not sent to.
+
+    They have the place, and may have reserved the lock for it.
+    """
+    unasked = (1 << n) - 1 & ~sent_round.nodes
+    if unasked:
+        yield Send(Release(key, b"", place, LEAVE), Target(unasked, sent_round.path))
 
 
 def release_without_waiting(key: bytes, token: bytes, target: Target | None) -> Flow[None]:
@@ -151,6 +159,8 @@ def _release_failed_attempt(
     turn: Turn | None,
 ) -> Flow[AttemptFailed]:
     """Release on all nodes; collect enough replies to classify the failure."""
+    if turn and turn.ticket == LEAVE:
+        yield from _leave_unasked(turn.place, request.key, policy.n, sent_round)
     back = yield Send(release, sent_round.target, stop=request.stop)
     if turn:
         turn.on_asked(back.round, back.sent_at)

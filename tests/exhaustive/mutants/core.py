@@ -62,13 +62,13 @@ CORE = [
         "            outcome = yield from attempt(request, policy, entropy)\n"
         "        if isinstance(outcome, Acquired):\n"
         "            return outcome\n"
-        "        failures.add(outcome)\n",
+        "        outcome = failures.add(outcome, lines)\n",
         "            token_of = token_of if failures.count else entropy.token()\n"
         "            entropy.token = lambda: token_of  # type: ignore[method-assign]\n"
         "            outcome = yield from attempt(request, policy, entropy)\n"
         "        if isinstance(outcome, Acquired):\n"
         "            return outcome\n"
-        "        failures.add(outcome)\n",
+        "        outcome = failures.add(outcome, lines)\n",
         ("tests/unit/core/test_acquire.py",),
     ),
     Mutant(

@@ -53,6 +53,7 @@ from tests.harness.support.script import (
 T = TypeVar("T")
 
 BROKEN = says(VoteCode.CONNECTION_LOST, "connection lost: closed by the server")
+CROWDED = says(VoteCode.LOCAL_QUEUE_TIMEOUT, after=0)
 KEPT_OUT = Say(kept_out("started", 4.0, 26.0), 0)
 NONSENSE = says(VoteCode.PROTOCOL_ERROR)
 
@@ -571,6 +572,15 @@ def test_a_timeout_has_the_reply_of_every_node() -> None:
         ("d", "refused", "NOPERM no", True, "access_denied"),
         ("e", "unknown", "connection refused", False, "not_connected"),
     ]
+
+
+def test_an_attempt_that_was_not_sent_does_not_hide_the_holder() -> None:
+    """A process with too many calls may not ask again at the end. Without votes it says so."""
+    error = failing(Script([[held(1)] * 3, [CROWDED] * 3]), 0.01, Dice())
+    assert isinstance(error, AcquireTimeout)
+    assert [vote.code for vote in error.votes] == [VoteCode.HELD] * 3
+    error = failing(Script([[CROWDED] * 3]), 0, Dice())
+    assert isinstance(error, QuorumUnreachable)
 
 
 def test_try_acquire_is_one_attempt() -> None:

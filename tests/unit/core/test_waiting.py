@@ -341,6 +341,38 @@ def test_when_the_time_is_up_one_attempt_is_made() -> None:
         hand.replies(HELD, HELD, HELD)
 
 
+def test_a_last_attempt_that_was_not_sent() -> None:
+    """Too many calls of the process are under way: it leaves, and has the votes of the line."""
+    hand = queued(timeout=0.005)
+    hand.times_out()
+    hand.rounds += 1
+    attempt = hand.rounds
+    hand.step(SentRound(attempt, START, START, 0))
+    crowded = Answer(Vote.UNKNOWN, VoteCode.LOCAL_QUEUE_TIMEOUT)
+    hand.replies(crowded, crowded)
+    leaves = hand.send()
+    assert (leaves.command, leaves.behind) == (leave(), Target(0b111, None))
+    back = hand.send()
+    assert back.behind == Target(0, None)
+    with pytest.raises(AcquireTimeout) as caught:
+        hand.step(NodeReply(attempt, 2, crowded, hand.now))
+    assert [vote.code for vote in caught.value.votes] == ["held"] * 3
+
+
+def test_a_last_attempt_that_a_node_did_not_get() -> None:
+    """A node in quarantine queues, and gets no attempts: the waiter leaves its queue too."""
+    hand = queued(timeout=0.005)
+    hand.times_out()
+    hand.rounds += 1
+    hand.step(SentRound(hand.rounds, START, START, 0b011, "path"))
+    hand.replies(HELD, HELD)
+    leaves = hand.send()
+    assert (leaves.command, leaves.behind) == (leave(), Target(0b100, "path"))
+    hand.sends(Release(b"r", b"token-1", PLACE, LEAVE))
+    with pytest.raises(AcquireTimeout):
+        hand.replies(HELD, HELD)
+
+
 def test_a_stopped_waiter_leaves() -> None:
     """A waiter that is stopped leaves all queues without waiting for replies."""
     stop = threading.Event()
