@@ -540,7 +540,7 @@ class SimFlow(Generic[T]):
         """The present phase, for the table of faults by phase."""
         if self._sleeping or self._member is not None:
             return "waiting"
-        if type(self.command) is Release:
+        if isinstance(self.command, Release):
             return "cleaning up" if "acquire" in self.call.what else "releasing"
         return "extending" if type(self.command) is Extend else "acquiring"
 

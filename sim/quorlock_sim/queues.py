@@ -96,7 +96,7 @@ class Queues:
         command, reply = message.command, message.reply
         if type(command) is ScriptedAcquire and command.place and reply is NO_SCRIPT:
             self._unowed.add((command.place, server.index))
-        if type(command) is not Release:
+        if not isinstance(command, Release):
             return
         self._check_reserved(server, command.key)
         if not isinstance(reply, list) or not command.place:

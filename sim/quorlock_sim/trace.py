@@ -16,6 +16,7 @@ from quorlock._core.commands import (
     Extend,
     Inspect,
     IssueFence,
+    Look,
     Publish,
     Release,
     ScriptedAcquire,
@@ -45,7 +46,7 @@ _YES: dict[type, object] = {Acquire: "OK", Extend: 1, Release: -3}
 # These concern no lock.
 _PREPARING = (Subscribe, Publish)
 # Names of commands that differ from their class's.
-_NAMES: dict[type, str] = {ScriptedAcquire: "acquire"}
+_NAMES: dict[type, str] = {ScriptedAcquire: "acquire", Look: "release"}
 
 
 class Trace:

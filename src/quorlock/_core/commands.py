@@ -68,6 +68,16 @@ class Release(NamedTuple):
     ticket: int = JOIN
 
 
+class Look(Release):
+    """The request of a first waiter: it queues the place, and tracks the key.
+
+    The place and the ticket are those of a `Release`, and so is the reply.  A server that can do so
+    reports when another client changes the key after it.
+    """
+
+    __slots__ = ()
+
+
 class ScriptedAcquire(NamedTuple):
     """An acquire by script, for what SET cannot do: issue a fence, check the guard's marker.
 
@@ -117,8 +127,8 @@ class Inspect(NamedTuple):
 class EnableTracking(Inspect):
     """A request to push an invalidation when another client changes a key read here.
 
-    It concerns no single key, so `key` is empty, and no flow waits for the reply.  See
-    `RenewalSchedule.expedite`.
+    It concerns no single key: `key` has the words after CLIENT.  No flow waits for the reply.  See
+    `_protocol/tracking.py`.
     """
 
     __slots__ = ()
@@ -147,5 +157,5 @@ Command = Acquire | ScriptedAcquire | IssueFence | Extend | Release | Inspect
 ACQUIRES = (Acquire, ScriptedAcquire)
 # Not sent to a node with too many outstanding replies: they can be retried, and nothing depends on
 # their being sent.
-SPARED = (*ACQUIRES, Inspect)
+SPARED = (*ACQUIRES, Inspect, Look)
 AnyAcquire = Acquire | ScriptedAcquire

@@ -91,6 +91,8 @@ class Sleep(NamedTuple):
 class Enlist(NamedTuple):
     """Name a place in the queues of the nodes, and subscribe to its calls; the result is the place.
 
+    key: of the lock.  A flow with a place also gets reports of changes of it, in the round CHANGED.
+
     The driver subscribes to the calls on all connections that a `Send` would use, and on those that
     replace them.  From then on a call for the place is a reply to the round CALL; until the flow
     ends.  The result is b"" if fewer than a quorum of nodes can call, or if too many flows wait.
@@ -98,6 +100,7 @@ class Enlist(NamedTuple):
 
     queue_until: Instant = FOR_EVER
     stop: StopEvent | None = None
+    key: bytes = b""
 
 
 class Wait(NamedTuple):
@@ -112,8 +115,9 @@ class Wait(NamedTuple):
     member: Member
 
 
-# The round of a call: no request has this number.
+# The rounds of a call, and of a change of a tracked key: no request has these numbers.
 CALL = 0
+CHANGED = -1
 
 
 class Commit(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from quorlock._core.commands import LEAVE, Release
+from quorlock._core.commands import LEAVE, Look, Release
 from quorlock._core.effects import Commit, Enlist, Send, Timeout, Wait
 from quorlock._core.redlock import attempt, failure_reason
 from quorlock._core.results import Acquired, AttemptFailed, FailureReason
@@ -49,7 +49,8 @@ def queue_up(
     Returns:
         The lease, or the failure, or None if too few nodes can queue; and the current time.
     """
-    place: bytes = yield Enlist(max(end_of(request), at + policy.connect_timeout), request.stop)
+    by = max(end_of(request), at + policy.connect_timeout)
+    place: bytes = yield Enlist(by, request.stop, request.key)
     if not place:
         return None, at
     member.place = place
@@ -122,7 +123,8 @@ class _Queueing:
     def _ask(self) -> Flow[None]:
         """Have the nodes queue the place, or look at it."""
         waiter = self._waiter
-        sent: SentRound = yield Send(Release(self._request.key, b"", waiter.place, waiter.ticket))
+        kind = Look if waiter.is_first else Release
+        sent: SentRound = yield Send(kind(self._request.key, b"", waiter.place, waiter.ticket))
         self._sent, self.at = sent, sent.sent_at
         waiter.on_asked(sent.round, sent.sent_at)
 

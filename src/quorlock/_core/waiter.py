@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from quorlock._core.commands import JOIN
-from quorlock._core.effects import CALL
+from quorlock._core.effects import CALL, CHANGED
 from quorlock._core.tally import Tally, Verdict
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
 from quorlock._core.votes import NO_REPLY, Answer
@@ -33,6 +33,8 @@ _PATIENCE_MAX: Duration = 100 * NS_PER_MS
 _FIRST_LOOK: Duration = 10 * NS_PER_MS
 _FIRST_LOOK_BEHIND: Duration = 100 * NS_PER_MS
 _LOOKS: tuple[Duration, Duration] = (250 * NS_PER_MS, 500 * NS_PER_MS)
+# If the key changes often, looks for that reason have this distance.
+_LOOK_PAUSE: Duration = 5 * NS_PER_MS
 _AHEAD_MAX = 4  # counts for the pause; those ahead may be gone
 # It also looks when the key expires: the first of the queue at once, the next ones after it.
 _AFTER_EXPIRY: Duration = 1 * NS_PER_MS
@@ -76,6 +78,7 @@ class Waiter:
         self._free_at: list[Instant] = [FOR_EVER] * policy.n
         self._called = 0  # bit i: node i has called
         self._free_since: Instant = FOR_EVER  # the first call, or the first reply without a key
+        self._changed = 0  # bit i: node i has reported a change since its latest reply
         self._patience_base = _PATIENCE_MIN
         self._patience = entropy.between(_PATIENCE_MIN, 2 * _PATIENCE_MIN)
         self._node_timeout = policy.node_timeout
@@ -91,17 +94,22 @@ class Waiter:
         self._round, self.asked_at = round_, at
         n = len(self.answers)
         self.answers, self._free_at = [None] * n, [FOR_EVER] * n
+        self._changed = 0
 
     def on_reply(self, reply: NodeReply) -> None:
-        """Record a call, or a reply to the latest request; other replies change nothing."""
+        """Record a call, a change, or a reply to the latest request; others change nothing."""
         if reply.round == CALL:
             self._called |= 1 << reply.node
             self._free_since = min(self._free_since, reply.at)
+            return
+        if reply.round == CHANGED:
+            self._changed |= 1 << reply.node
             return
         if reply.round != self._round:
             return
         node, answer, at = reply.node, reply.answer, reply.at
         self.answers[node] = answer
+        self._changed &= ~(1 << node)  # the change was before the reply
         self._numbers[node] = answer.ticket
         self.has_waited |= answer.ahead >= 0
         if answer.code is VoteCode.KEY_MISSING:
@@ -117,6 +125,11 @@ class Waiter:
     def is_queued(self) -> bool:
         """Return whether a quorum of nodes has queued it, by the replies to the latest request."""
         return sum(a is not None and a.ticket > 0 for a in self.answers) >= self._quorum
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether a quorum of nodes has queued it with no other before it."""
+        return self._ahead() == 0
 
     @property
     def is_answered(self) -> bool:
@@ -155,7 +168,7 @@ class Waiter:
 
     def on_attempt(self) -> None:
         """Record that an attempt begins: it uses up the calls."""
-        self._called, self._free_since = 0, FOR_EVER
+        self._called, self._free_since, self._changed = 0, FOR_EVER, 0
 
     def on_attempt_lost(self) -> None:
         """Wait longer for a quorum of calls from now on."""
@@ -179,16 +192,22 @@ class Waiter:
         return _AttemptTally(n, round_, self)
 
     def _look_at(self) -> Instant:
-        """Return when to look: after a pause, or when the keys of a quorum have expired."""
-        known = sorted([max(0, a.ahead) for a in self.answers if a is not None and a.ticket > 0])
-        if len(known) < self._quorum:
+        """Return when to look: after a pause, or when the keys of a quorum expire or change."""
+        ahead = self._ahead()
+        if ahead is None:
             return self.asked_at + self._node_timeout
-        ahead = min(known[self._quorum - 1], _AHEAD_MAX)
+        if not ahead and self._changed.bit_count() >= self._quorum:
+            return self.asked_at + _LOOK_PAUSE
         pause = self._pause * (1 + ahead)
         if not self._pause:
             pause = _FIRST_LOOK_BEHIND * (1 + ahead) if ahead else _FIRST_LOOK
         free_at = sorted(self._free_at)[self._quorum - 1]
         return min(self.asked_at + pause, free_at + _AFTER_EXPIRY + _AFTER_THOSE_AHEAD * ahead)
+
+    def _ahead(self) -> int | None:
+        """Return how many are before it on a quorum of nodes, a few at most; None: not known."""
+        known = sorted([max(0, a.ahead) for a in self.answers if a is not None and a.ticket > 0])
+        return min(known[self._quorum - 1], _AHEAD_MAX) if len(known) >= self._quorum else None
 
 
 class _AttemptTally(Tally):

@@ -12,10 +12,10 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from quorlock._core.commands import LEAVE, Release
-from quorlock._core.effects import CALL
+from quorlock._core.effects import CALL, CHANGED
 from quorlock._core.places import INBOX_DIGITS, place_of
 from quorlock._core.rounds import replied
-from quorlock._core.votes import GRANTED
+from quorlock._core.votes import GRANTED, NO_REPLY
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import NO_RECEIVER, PendingRequest
 
@@ -55,14 +55,21 @@ class Places:
         self._inbox = b""
         self._serials = count(1)
         self._receivers: dict[bytes, ReplyReceiver] = {}
+        self._keys: dict[bytes, bytes] = {}  # of each place
+        self._by_key: dict[bytes, bytes] = {}  # the latest place
 
     @property
     def in_use(self) -> bool:
         """Return whether a flow has a place."""
         return bool(self._receivers)
 
-    def enlist(self, receiver: ReplyReceiver, connections: Iterable[CallingConnection]) -> bytes:
-        """Return a new place, whose calls the receiver gets; b"" if too few nodes can call."""
+    def enlist(
+        self, receiver: ReplyReceiver, key: bytes, connections: Iterable[CallingConnection]
+    ) -> bytes:
+        """Return a new place for a lock, whose calls the receiver gets, and changes of its key.
+
+        b"" if too few nodes can call.
+        """
         if not self._inbox:
             # As for tokens: importing `secrets` is slow.
             self._inbox = binascii.hexlify(os.urandom(INBOX_DIGITS // 2))
@@ -71,12 +78,16 @@ class Places:
             return b""
         place = place_of(self._inbox, next(self._serials), 2 * self._policy.node_timeout)
         self._receivers[place] = receiver
+        self._keys[place], self._by_key[key] = key, place
         return place
 
     def remove(self, places: Iterable[bytes]) -> None:
         """Forget the places of a flow that has ended."""
         for place in places:
             self._receivers.pop(place, None)
+            key = self._keys.pop(place, None)
+            if key is not None and self._by_key.get(key) == place:
+                del self._by_key[key]
 
     def on_connected(self, connection: CallingConnection) -> None:
         """Subscribe on a new connection, for the flows that wait already."""
@@ -84,11 +95,24 @@ class Places:
             connection.listen(self._inbox)
 
     def on_call(self, connection: CallingConnection, place: bytes, key: bytes) -> None:
-        """Deliver a call to the flow; if that has ended, let the node call the next waiter."""
+        """Deliver a call to the flow; if that has ended, let the node call the next waiter.
+
+        Without a place it is a change of the key, and without a key perhaps of all keys.
+        """
         at = connection.replied_at
+        if not place:
+            changed = [self._by_key.get(key, b"")] if key else list(self._by_key.values())
+            self._on_change(connection.node_state.index, changed, at)
+            return
         receiver = self._receivers.get(place)
         if receiver is not None and not receiver.over:
             receiver.deliver(replied((CALL, connection.node_state.index, GRANTED, at)))
         else:
             leave = Release(key, b"", place, LEAVE)
             connection.send(encode(leave), PendingRequest(leave, NO_RECEIVER, 0, at))
+
+    def _on_change(self, node: int, places: Iterable[bytes], at: Instant) -> None:
+        for place in places:
+            receiver = self._receivers.get(place)
+            if receiver is not None and not receiver.over:
+                receiver.deliver(replied((CHANGED, node, NO_REPLY, at)))

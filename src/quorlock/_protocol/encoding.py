@@ -12,9 +12,11 @@ from quorlock import scripts
 from quorlock._core.commands import (
     Acquire,
     Command,
+    EnableTracking,
     Extend,
     Inspect,
     IssueFence,
+    Look,
     Publish,
     Release,
     ScriptedAcquire,
@@ -44,10 +46,16 @@ def encode(command: Command) -> bytes:
             *(len(key), key, len(COUNTER) + len(key), key, len(token), token),
             *(len(ttl), ttl, len(grid), grid, len(marker), marker),
         )
+    return encode_command(*_words(command))
+
+
+def _words(command: Command) -> tuple[bytes, ...]:
     if type(command) is Subscribe or type(command) is Publish:
         name, *message = _CHANNEL_WORDS[type(command)]
-        return encode_command(name, command.key, *message)
-    return encode_command(b"EVALSHA", _script(command).sha, *_arguments(command))
+        return (name, command.key, *message)
+    if type(command) is EnableTracking:
+        return (b"CLIENT", *command.key.split())
+    return (b"EVALSHA", _script(command).sha, *_arguments(command))
 
 
 def encode_eval(command: Command) -> bytes:
@@ -76,6 +84,7 @@ SCRIPTS: dict[type, Script] = {
     ScriptedAcquire: scripts.ACQUIRE,
     IssueFence: scripts.RAISE,
     Extend: scripts.EXTEND,
+    Look: scripts.RELEASE,
     Release: scripts.RELEASE,
     Inspect: scripts.INSPECT,
 }

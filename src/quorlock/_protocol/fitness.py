@@ -35,6 +35,8 @@ _PRODUCTS = {
     "garnet_version": "Garnet",
     "kvrocks_version": "Kvrocks",
 }
+_TRACKING_SINCE = (6, 2)
+_NEVER_WAS = (6, 3)
 # What servers say where scripts are refused for good, the remedy, and the code of that.  ACL
 # failures have other words outside of a script, inside of one, and inside of one before Redis 7.
 _REFUSALS = {
@@ -59,6 +61,22 @@ def product(info: Mapping[str, str]) -> str:
     """Return the name and version of a server that is neither Redis nor Valkey."""
     names = (f"{name} {info[field]}" for field, name in _PRODUCTS.items() if field in info)
     return next(names, "")
+
+
+def tracks_keys(info: Mapping[str, str]) -> bool:
+    """Return whether a server is known to track keys without harm (CLIENT TRACKING).
+
+    Some forks crash or hang on it.  KeyDB says that it is Redis 6.3, which never was, or 6.2.
+    """
+    if product(info) or "keydb" in info.get("executable", "").lower():
+        return False
+    if "valkey_version" in info:
+        return True
+    found = re.match(r"([0-9]{1,9})\.([0-9]{1,9})\.", info.get("redis_version", ""))
+    if found is None:
+        return False
+    version = int(found[1]), int(found[2])
+    return version >= _TRACKING_SINCE and version != _NEVER_WAS
 
 
 def refused_script(text: str) -> tuple[str, VoteCode]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from quorlock._core.agreement import Decision, Step
 from quorlock._protocol.encoding import MARKER, encode_command
-from quorlock._protocol.fitness import PROBES, product, refused_script, unfit_mode
+from quorlock._protocol.fitness import PROBES, product, refused_script, tracks_keys, unfit_mode
 from quorlock._protocol.reader import (
     NEED_DATA,
     ProtocolError,
@@ -55,6 +55,7 @@ class ServerInfo(NamedTuple):
             yet.
         marked_ms: for how long it has had its marker, where that is requested (scripts/guard.lua).
         resp3: it speaks RESP3 over this connection.
+        tracks: it can report changes of keys over this connection.
     """
 
     run_id: str
@@ -64,6 +65,7 @@ class ServerInfo(NamedTuple):
     agreed: bytes = b""
     marked_ms: int = 0
     resp3: bool = False
+    tracks: bool = False
 
 
 # Decides whether a node with these facts is admitted. Raises NodeRejected.
@@ -170,7 +172,10 @@ def _handshake(
     server_info = _server_info(server, replication, password)
     agreed = b"" if consider is None else _value(replies[2], password)
     server_info = server_info._replace(
-        born_empty=_value(born_empty, password), agreed=agreed, resp3=resp3
+        born_empty=_value(born_empty, password),
+        agreed=agreed,
+        resp3=resp3,
+        tracks=resp3 and tracks_keys(server),
     )
     for reply in probes:
         _check_script(reply, password)

@@ -20,6 +20,7 @@ from quorlock._core.commands import (
     EnableTracking,
     Extend,
     IssueFence,
+    Look,
     Publish,
     Release,
     ScriptedAcquire,
@@ -28,7 +29,7 @@ from quorlock._core.commands import (
 )
 from quorlock._core.owner import secret_of
 from quorlock._core.places import called, channel_of
-from quorlock._protocol.encoding import encode, encode_command, encode_eval
+from quorlock._protocol.encoding import encode, encode_eval
 from quorlock._protocol.reader import (
     NEED_DATA,
     PARSER_ERRORS,
@@ -47,6 +48,7 @@ from quorlock._protocol.requests import (
     SharedQueue,
     requested,
 )
+from quorlock._protocol.tracking import KeyTracking
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
@@ -80,12 +82,14 @@ UNREAD_MAX = 5 * 1024
 UNCOUNTED_MAX = 4
 # The first of each on a connection is sent in full: NOSCRIPT would cost another round trip.
 _FENCING = (ScriptedAcquire, IssueFence)
+_PREPARED = frozenset({*_FENCING, Look})
 # An acquire may have been granted; a release may not have been carried out.
 
 # Takes the keys of an invalidation: read over this connection, and changed by another client since.
 # None: the server was emptied.
 InvalidationCallback = Callable[["Sequence[bytes] | None"], None]
-# Takes the place and the lock key of a call.
+# Takes the place and the lock key of a call. Without a place: another client has changed the key,
+# or without a key, perhaps all keys.
 CallCallback = Callable[[bytes, bytes], None]
 
 
@@ -95,17 +99,11 @@ class Demoted(ProtocolError):
     code = VoteCode.CONNECTION_LOST
 
 
-# NOLOOP: no invalidations for changes that are made over this connection.
-_TRACK = encode_command(b"CLIENT", b"TRACKING", b"ON", b"NOLOOP")
-_TRACKS = EnableTracking(b"")
-
-
 class RequestPipeline:
     """The queue of pending requests on one connection, and the reader of its replies."""
 
     __slots__ = (
         "_full_since",
-        "_is_tracking",
         "_on_call",
         "_on_invalidation",
         "_reader",
@@ -121,6 +119,7 @@ class RequestPipeline:
         "replied_at",
         "scripts_sent",
         "shared",
+        "tracking",
     )
 
     def __init__(self, secret: str | None, max_silence: Duration = 0) -> None:
@@ -136,7 +135,7 @@ class RequestPipeline:
         self.scripts_sent: set[str] = set()  # and those of these kinds of commands
         self.outgoing: bytes = b""  # what the driver must send on our behalf (scripts in full)
         self._on_invalidation: InvalidationCallback | None = None
-        self._is_tracking = False  # the server was asked to
+        self.tracking = KeyTracking()
         self._on_call: CallCallback | None = None
         self.listen_error: str = ""  # why the server sends no calls
         self._reader = ReplyReader()
@@ -146,7 +145,7 @@ class RequestPipeline:
     def on_invalidation(self, callback: InvalidationCallback) -> None:
         """Call `callback` when others change a key that is extended from now on."""
         self._on_invalidation = callback
-        if not self._is_tracking:
+        if not self.tracking.tracks_all:
             self.has_extend_script = False
 
     @property
@@ -175,14 +174,18 @@ class RequestPipeline:
             # The first one in full, so that the node knows the script from then on: after
             # NOSCRIPT nothing may be left that sends it again, and the key would stay.
             self.has_release_script = True
-            request, data = request._replace(in_full=True), encode_eval(request.command)
+            data = self._before_look(request) + encode_eval(request.command)
+            request = request._replace(in_full=True)
         elif not self.has_extend_script and isinstance(request.command, Extend):
             # So that a round of extensions is not one round trip longer than a lease has left.
             self.has_extend_script = True
-            data = self._enable_tracking(request.asked_at) + encode_eval(request.command)
+            data = self._before_extension(request) + encode_eval(request.command)
             request = request._replace(in_full=True)
-        elif type(request.command) in _FENCING and self._is_new(request.command):
-            request, data = request._replace(in_full=True), encode_eval(request.command)
+        elif type(request.command) in _PREPARED:
+            if type(request.command) is Look:
+                data = self._before_look(request) + data
+            elif self._is_new(request.command):
+                request, data = request._replace(in_full=True), encode_eval(request.command)
         self.pending.append(request)
         return data
 
@@ -271,7 +274,9 @@ class RequestPipeline:
         if kind is Subscribe or kind is Publish:
             why = error_answer(error, self._secrets(request)).text
             self.listen_error = self.listen_error or why
-        elif kind is not EnableTracking and not self._resend_script(request, error):
+        elif isinstance(request.command, EnableTracking):
+            self.tracking.on_refused(request.command)
+        elif not self._resend_script(request, error):
             found.append((request, self._refused(request, error)))
 
     def _refused(self, request: PendingRequest, error: str) -> Answer:
@@ -307,27 +312,37 @@ class RequestPipeline:
         commands = (request.command for request in tuple(self.pending))
         return any(isinstance(c, ACQUIRES) and c.token == token for c in commands)
 
-    def _enable_tracking(self, at: Instant) -> bytes:
+    def _before_extension(self, request: PendingRequest) -> bytes:
         """Return what to send before the first extension, if invalidations are requested.
 
-        The extension reads its key, so it is tracked from then on.  A server that cannot track
-        replies with an error, which is ignored, and sends no invalidations.
+        The extension reads its key, so it is tracked from then on.
         """
-        if self._on_invalidation is None or self._is_tracking:
-            return b""
-        self._is_tracking = True
-        self.pending.append(PendingRequest(_TRACKS, NO_RECEIVER, 0, at))
-        return _TRACK
+        wanted = self._on_invalidation is not None
+        return self._enable(self.tracking.before_extension() if wanted else (), request)
+
+    def _before_look(self, request: PendingRequest) -> bytes:
+        """Return what to send before a release, if it is a look, which reads its key."""
+        looks = type(request.command) is Look
+        return self._enable(self.tracking.before_look() if looks else (), request)
+
+    def _enable(self, commands: tuple[EnableTracking, ...], before: PendingRequest) -> bytes:
+        self.pending.extend([PendingRequest(c, NO_RECEIVER, 0, before.asked_at) for c in commands])
+        return b"".join([encode(command) for command in commands])
 
     def _on_push(self, push: list[Any]) -> None:
         """Pass the keys of an invalidation on, or a call; ignore any other push."""
         if len(push) == 3 and self._on_call is not None:  # noqa: PLR2004
             self._on_message(push[0], push[2], self._on_call)
-        elif self._on_invalidation is not None and len(push) == 2 and push[0] == b"invalidate":  # noqa: PLR2004
-            keys: list[Any] | None = push[1]
-            self._on_invalidation(
-                None if keys is None else [k for k in keys if isinstance(k, bytes)]
-            )
+        elif len(push) == 2 and push[0] == b"invalidate":  # noqa: PLR2004
+            found: list[Any] | None = push[1]
+            self._on_changed(None if found is None else [k for k in found if isinstance(k, bytes)])
+
+    def _on_changed(self, keys: list[bytes] | None) -> None:
+        if self._on_invalidation is not None:
+            self._on_invalidation(keys)
+        if self._on_call is not None:
+            for key in [b""] if keys is None else keys:
+                self._on_call(b"", key)
 
     def _on_message(self, kind: Any, content: Any, on_call: CallCallback) -> None:
         if kind == b"subscribe" and self.pending and type(self.pending[0].command) is Subscribe:
@@ -362,7 +377,7 @@ class RequestPipeline:
         frees = isinstance(command, Release) and (command.token or command.ticket == LEAVE)
         if not frees and (is_late or _is_over(request)):
             self.scripts_sent.discard(type(command).__name__)
-            self.has_release_script = self.has_release_script and type(command) is not Release
+            self.has_release_script = self.has_release_script and not isinstance(command, Release)
             return False
         if self.shared is not None:
             self.shared.flush_to_private()
@@ -373,7 +388,7 @@ class RequestPipeline:
 
 def size_of(requests: Iterable[PendingRequest]) -> int:
     """Return the bytes of these requests; scripts count by their names."""
-    return sum(len(encode(q.command)) for q in requests if q.command is not _TRACKS)
+    return sum(len(encode(q.command)) for q in requests)
 
 
 def _place(command: Command) -> bytes:

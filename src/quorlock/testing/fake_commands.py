@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from quorlock import scripts
+from quorlock._core.commands import Look
 from quorlock._protocol.encoding import COUNTER, MARKER, SCRIPTS
 from quorlock.testing import fake_info, fake_waiting
 from quorlock.testing.fake_call import CommandCall, SessionState
@@ -227,7 +228,7 @@ _SHAPES: Final = {
 }
 _NO_SCRIPT: Final = Error("NOSCRIPT No matching script.")
 _STRANGE: Final = Error("ERR a node in memory runs quorlock's own scripts only, not this one")
-_COMMANDS: Final[dict[Script, Any]] = {script: command for command, script in SCRIPTS.items()}
+_COMMANDS: Final[dict[Script, Any]] = {s: kind for kind, s in SCRIPTS.items() if kind is not Look}
 _SIDE_KEYS: Final = {scripts.ACQUIRE: 2, scripts.RAISE: 1}  # how many, after the lock's key
 _OWN: Final = (*_COMMANDS, scripts.CONFIG, scripts.GUARD, scripts.PROBE)
 _TEXTS: Final = {script.text: script for script in _OWN}

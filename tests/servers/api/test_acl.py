@@ -18,7 +18,7 @@ import redis
 
 import quorlock
 from quorlock import NodeError, QuorlockError
-from quorlock.testing.servers import Servers, find_binary
+from quorlock.testing.servers import Server, Servers, find_binary
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, raises
 
@@ -57,16 +57,15 @@ def fresh(guarded: Servers) -> None:
         server.execute("SCRIPT", "FLUSH")  # so that EVALSHA alone does not do
 
 
-def words_of_the_page() -> list[str]:
-    """Return the rules of the line that users are to copy from the page."""
-    found = re.search(
+def lines_of_the_page() -> list[list[str]]:
+    """Return the rules of the lines that users are to copy from the page."""
+    found: list[str] = re.findall(
         r"^ACL SETUSER quorlock (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )
-    assert found, f"{PAGE} has no line ACL SETUSER quorlock ..."
-    return found[1].split()
+    return [line.split() for line in found]
 
 
-WORDS = words_of_the_page()
+WORDS, WORDS_TO_WAIT = lines_of_the_page()
 RIGHTS = [word for word in WORDS if word.startswith("+")]
 
 
@@ -136,6 +135,45 @@ async def test_tracking_needs_one_more_right_and_renewal_does_not(
         assert lease.valid_until > renewed
         assert all(node.up for node in redlock.nodes), redlock.nodes
         assert await lease.release() is True
+
+
+@pytest.mark.parametrize("rights", ["", "+client|tracking", "+client|tracking +client|caching"])
+async def test_a_waiter_finds_a_deleted_key_with_or_without_more_rights(
+    rights: str, guarded: Servers, face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A waiter with both words finds it at once, others when they look; no node is in trouble."""
+    is_told = rights.endswith("caching")
+    looks = LONG if is_told else (40_000_000, 50_000_000)
+    monkeypatch.setattr("quorlock._core.waiter._LOOKS", looks)
+    words = [*WORDS, *WORDS_TO_WAIT, *rights.split()]
+    async with face.redlock(enter(guarded, words), **SETTINGS) as redlock:
+        for server in guarded:
+            server.execute("SET", KEY, "theirs")
+
+        async def work(index: int) -> None:
+            if not index:
+                lease = await redlock.lock("x").acquire(timeout=20.0)
+                assert await lease.release() is True
+                return
+            is_waiting = reads if is_told else queued
+            assert await until_async(lambda: all(is_waiting(server) for server in guarded))
+            for server in guarded:
+                server.execute("DEL", KEY)
+
+        assert await face.crowd(2, work) == [None] * 2
+        assert all(node.up and node.queues for node in redlock.nodes), redlock.nodes
+
+
+LONG = (30_000_000_000, 30_000_000_000)
+
+
+def reads(server: Server) -> bool:
+    """Return whether the server tracks a key."""
+    return b"tracking_total_keys:0" not in server.execute("INFO", "stats")
+
+
+def queued(server: Server) -> bool:
+    return bool(server.execute("EXISTS", f"quorlock:queue:{KEY}"))
 
 
 async def test_another_db_needs_select(guarded: Servers, face: Face) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from quorlock import AcquireTimeout
 from quorlock.testing.memory import MemoryNodes
-from quorlock.testing.servers import Servers
+from quorlock.testing.servers import Server, Servers
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, keys_on, raises
 
@@ -94,6 +95,46 @@ async def test_a_waiter_that_gives_up_leaves_no_place(face: Face, nodes: Servers
                 lambda: not any(node.execute("EXISTS", "quorlock:queue:a") for node in nodes)
             )
         assert await until_async(lambda: keys_on(nodes) == {})
+
+
+@pytest.mark.parametrize("renews", [False, True])
+async def test_a_key_that_another_library_deletes(
+    renews: bool, face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes report it to the first waiter, whose next look would come too late. A change that
+    frees nothing makes it look, and later changes are reported again.
+    """
+    monkeypatch.setattr("quorlock._core.waiter._LOOKS", (90_000_000_000, 90_000_000_000))
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        if renews:  # asyncio: the same connections track all keys then
+            other = await redlock.lock("other", ttl=1.0, renew=True).acquire()
+            first = other.valid_until
+            assert await until_async(lambda: other.valid_until > first)
+        for node in nodes:
+            node.execute("SET", "a", "theirs", "NX", "PX", "60000")
+
+        async def work(index: int) -> None:
+            if not index:
+                lease = await redlock.lock("a").acquire(timeout=LONG)
+                assert await lease.release() is True
+                return
+            assert await until_async(lambda: all(tracked(node) for node in nodes))
+            for node in nodes:
+                node.execute("PEXPIRE", "a", "70000")
+            assert await until_async(lambda: all(tracked(node) for node in nodes))
+            for node in nodes:
+                node.execute("DEL", "a")
+
+        assert await face.crowd(2, work) == [None] * 2
+        if renews:
+            assert await other.release() is True
+
+
+def tracked(node: Server) -> bool:
+    """Does the node track the waiter's key?"""
+    count = re.search(rb"tracking_total_keys:(\d+)", node.execute("INFO", "stats"))
+    queue = node.execute("ZCARD", "quorlock:queue:a")
+    return bool(queue == 1 and count and int(count[1]) > 0)
 
 
 async def test_one_that_polls_is_not_seen(face: Face, nodes: Servers) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from quorlock._core.commands import JOIN
-from quorlock._core.effects import CALL
+from quorlock._core.effects import CALL, CHANGED
 from quorlock._core.line import Line
 from quorlock._core.member import Member
 from quorlock._core.rounds import NodeReply
 from quorlock._core.tally import PENDING, WON
-from quorlock._core.votes import ABSENT, GRANTED, NOT_SET, Answer, Vote
+from quorlock._core.votes import ABSENT, GRANTED, NO_REPLY, NOT_SET, Answer, Vote
 from quorlock._core.waiter import Step, Waiter
 from quorlock.errors import VoteCode
 from tests.harness.support.script import DOWN, START, Dice, ms, policy_of, request_of
@@ -183,6 +183,68 @@ def test_a_look_when_the_key_expires(ahead: int, after: int) -> None:
     for node, left in enumerate([90, 40, 60, 5_000, 70]):
         reply(waiter, node, queued(4, ahead, left))
     assert waiter.wake_at() == START + ms(1 + 70 + after), "the third shortest of the five"
+
+
+def change(waiter: Waiter, node: int) -> None:
+    reply(waiter, node, NO_REPLY, 1, CHANGED)
+
+
+def test_the_first_looks_when_a_quorum_has_reported_a_change() -> None:
+    """A node that reports two changes counts once."""
+    waiter = joined(5)
+    assert waiter.is_first
+    for node in (0, 1, 1):
+        change(waiter, node)
+    assert waiter.step(START + ms(9)) is Step.WAIT
+    change(waiter, 4)
+    assert waiter.wake_at() == START + ms(5)
+    assert waiter.step(START + ms(5)) is Step.LOOK
+
+
+def test_those_behind_it_do_not_look_at_changes() -> None:
+    """The lock was passed on, perhaps."""
+    waiter = joined(3, ahead=1)
+    for node in range(3):
+        change(waiter, node)
+    assert not waiter.is_first
+    assert waiter.wake_at() == START + ms(200)
+
+
+def test_there_is_one_look_for_a_change() -> None:
+    """A report that comes before the reply to the look says no more than the reply."""
+    waiter = joined()
+    change(waiter, 0)
+    change(waiter, 1)
+    waiter.on_asked(8, START + ms(6))
+    assert not waiter.is_first, "that is not known yet"
+    change(waiter, 2)
+    for node in range(3):
+        reply(waiter, node, queued(4), 7, round_=8)
+    assert waiter.step(START + ms(200)) is Step.WAIT
+    change(waiter, 0)
+    change(waiter, 2)
+    assert waiter.step(START + ms(10.9)) is Step.WAIT, "looks are 5 ms apart"
+    assert waiter.step(START + ms(11)) is Step.LOOK
+
+
+def test_calls_come_before_changes() -> None:
+    """A node that passes the lock on calls and changes the key; the attempt uses up both."""
+    waiter = joined()
+    for node in range(2):
+        call(waiter, node)
+        change(waiter, node)
+    assert waiter.step(START + ms(6)) is Step.ATTEMPT
+    waiter.on_attempt()
+    assert waiter.step(START + ms(6)) is Step.WAIT
+
+
+def test_a_change_during_a_round_is_not_lost() -> None:
+    """The tally of the attempt passes it on, as it does with calls."""
+    waiter = joined()
+    tally = waiter.tally(3, 8)
+    for node in range(2):
+        assert tally.count(NodeReply(CHANGED, node, NO_REPLY, START)) is PENDING
+    assert waiter.step(START + ms(5)) is Step.LOOK
 
 
 def test_it_waits_for_replies_before_it_looks_again() -> None:

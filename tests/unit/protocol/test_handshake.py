@@ -106,7 +106,7 @@ def test_a_master_is_accepted(db: int, text: type[bytes]) -> None:
     made = handshake(db=db)
     select = OK if db else b""
     made.feed(HELLO3 + select + RAN + text(SERVER) + text(MASTER))
-    assert made.server_info == ServerInfo(RUN_ID, "7.0.15", resp3=True)
+    assert made.server_info == ServerInfo(RUN_ID, "7.0.15", resp3=True, tracks=True)
 
 
 def test_valkey_reports_its_own_version() -> None:
@@ -114,7 +114,31 @@ def test_valkey_reports_its_own_version() -> None:
     made = handshake()
     info = b"redis_version:7.2.4\r\nvalkey_version:9.1.0\r\nrun_id:abc\r\n"
     made.feed(HELLO3 + RAN + bulk(info) + bulk(MASTER))
-    assert made.server_info == ServerInfo("abc", "9.1.0", resp3=True)
+    assert made.server_info == ServerInfo("abc", "9.1.0", resp3=True, tracks=True)
+
+
+@pytest.mark.parametrize(
+    ("info", "tracks"),
+    [
+        (b"redis_version:6.2.0", True),
+        (b"redis_version:6.0.20", False),
+        (b"redis_version:8.2.1\r\nexecutable:/usr/bin/redis-server", True),
+        (b"redis_version:255.255.255", True),
+        (b"redis_version:7.2.4\r\nvalkey_version:8.0.1", True),
+        (b"valkey_version:9.1.0", True),
+        (b"redis_version:6.3.4", False),
+        (b"redis_version:6.2.2\r\nexecutable:/usr/bin/keydb-server", False),
+        (b"redis_version:7.4.0\r\ndragonfly_version:df-v1.20.0", False),
+        (b"redis_version:seven", False),
+        (b"server_name:else", False),
+    ],
+)
+def test_servers_that_track_keys(info: bytes, tracks: bool) -> None:
+    """Valkey, and Redis from 6.2 on: some forks crash or hang."""
+    made = handshake()
+    made.feed(HELLO3 + RAN + bulk(info + b"\r\nrun_id:abc\r\n") + bulk(MASTER))
+    assert made.server_info is not None
+    assert made.server_info.tracks is tracks
 
 
 @pytest.mark.parametrize(
@@ -163,7 +187,7 @@ def test_split_at_every_byte() -> None:
         made.feed(FIRST[:cut])
         assert made.server_info is None
         made.feed(FIRST[cut:])
-        assert made.server_info == ServerInfo(RUN_ID, "7.0.15", resp3=True)
+        assert made.server_info == ServerInfo(RUN_ID, "7.0.15", resp3=True, tracks=True)
     made = handshake(db=1)
     for data in OLD:
         for i in range(len(data)):
@@ -447,7 +471,8 @@ def test_what_all_agree_on_is_read_in_the_same_packet() -> None:
             born=bulk(RUN_ID.encode()), uptime=b"uptime_in_seconds:7\r\n", agreed=bulk(AGREED)
         )
     )
-    assert made.server_info == ServerInfo(RUN_ID, "7.0.15", 7, RUN_ID.encode(), AGREED, resp3=True)
+    facts = ServerInfo(RUN_ID, "7.0.15", 7, RUN_ID.encode(), AGREED, resp3=True, tracks=True)
+    assert made.server_info == facts
     assert kept == [AGREED]
 
 

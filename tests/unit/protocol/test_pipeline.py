@@ -17,6 +17,7 @@ from quorlock._core.commands import (
     Command,
     Extend,
     Inspect,
+    Look,
     Release,
     ScriptedAcquire,
 )
@@ -384,6 +385,7 @@ OF_ALL = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 def watched() -> tuple[Talk, list[Any]]:
     """A pipeline that tracks, and the invalidations that it received."""
     talk, pushes = Talk(), list[Any]()
+    talk.pipeline.tracking.is_able = True
     talk.pipeline.on_invalidation(pushes.append)
     return talk, pushes
 
@@ -391,6 +393,7 @@ def watched() -> tuple[Talk, list[Any]]:
 def test_tracking_is_enabled_once_before_the_first_extension() -> None:
     """Also if an extension was sent before tracking was enabled; the reply is ignored."""
     pipeline, pushes = RequestPipeline(None, PATIENCE), list[Any]()
+    pipeline.tracking.is_able = True
     ask = PendingRequest(extend(), Asker(), 1, 0)
     plain, full = encode(extend()), encode_eval(extend())
     assert [pipeline.append(ask, plain) for _ in range(2)] == [full, plain]
@@ -422,6 +425,16 @@ def test_the_reply_to_it_is_ignored(refusal: bytes) -> None:
     assert all(answer is GRANTED for _, answer in received)
     assert not pushes
     assert not talk.pipeline.pending
+
+
+def test_a_server_that_is_not_known_to_track_is_not_asked() -> None:
+    """Some servers crash or hang on it."""
+    pipeline = RequestPipeline(None, PATIENCE)
+    pipeline.on_invalidation(lambda _: None)
+    for command in (extend(), look()):
+        full = encode_eval(command)
+        assert pipeline.append(PendingRequest(command, Asker(), 1, 0), encode(command)) == full
+    assert len(pipeline.pending) == 2
 
 
 @settings(max_examples=60)
@@ -459,6 +472,98 @@ def test_other_pushes_name_no_key(push: bytes) -> None:
     talk.ask(extend())
     assert talk.deliver(b"+OK\r\n", push, b":1\r\n")[-1] == (1, GRANTED)
     assert pushes in ([], [[]])
+
+
+# --- looks -----------------------------------------------------------------------------------
+
+OPT_IN = encode_command(b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP")
+OFF = encode_command(b"CLIENT", b"TRACKING", b"OFF")
+NEXT = encode_command(b"CLIENT", b"CACHING", b"YES")
+
+
+def look(key: bytes = b"k") -> Look:
+    return Look(key, b"", PLACE, 3)
+
+
+def able() -> RequestPipeline:
+    """A pipeline whose server can track, and has the scripts."""
+    pipeline = RequestPipeline(None, PATIENCE)
+    pipeline.tracking.is_able = True
+    pipeline.has_release_script = True
+    return pipeline
+
+
+def before(pipeline: RequestPipeline, command: Command) -> bytes:
+    """Send a command, and return the bytes before its own."""
+    own = encode(command)
+    data = pipeline.append(PendingRequest(command, Asker(), 1, 0), own)
+    return data.removesuffix(own)
+
+
+def test_a_look_is_that_release_for_the_node() -> None:
+    """The bytes are the same; only what precedes them differs."""
+    assert encode(look()) == encode(Release(*look()))
+    assert encode_eval(look()) == encode_eval(Release(*look()))
+
+
+def test_each_look_is_tracked_and_nothing_else() -> None:
+    """The mode is requested once, and every look has its own word."""
+    pipeline = able()
+    assert before(pipeline, look()) == OPT_IN + NEXT
+    assert before(pipeline, look()) == NEXT
+    assert before(pipeline, release()) == before(pipeline, acquire()) == b""
+    assert before(pipeline, Release(b"k", b"", PLACE, 3)) == b""
+    assert len(pipeline.pending) == 8
+
+
+def test_a_look_that_needs_the_script_in_full() -> None:
+    """The first release of a connection may be a look, which is tracked all the same."""
+    pipeline = able()
+    pipeline.has_release_script = False
+    sent = pipeline.append(PendingRequest(look(), Asker(), 1, 0), encode(look()))
+    assert sent == OPT_IN + NEXT + encode_eval(look())
+
+
+def test_renewal_tracks_everything_and_looks_need_no_more() -> None:
+    """Whichever comes first: the mode changes, and extensions need no words."""
+    pipeline = able()
+    assert before(pipeline, look()) == OPT_IN + NEXT
+    pipeline.on_invalidation(lambda _: None)
+    assert pipeline.append(PendingRequest(extend(), Asker(), 1, 0), b"") == (
+        OFF + TRACKING + encode_eval(extend())
+    )
+    assert before(pipeline, look()) == before(pipeline, extend()) == b""
+    pipeline.on_invalidation(lambda _: None)
+    assert before(pipeline, extend()) == b""
+
+
+NO_RIGHT = b"-NOPERM User q has no permissions to run the 'client|caching' command\r\n"
+
+
+@pytest.mark.parametrize("replies", [NO_RIGHT + NO_RIGHT, b"+OK\r\n" + NO_RIGHT])
+def test_a_server_that_refuses_is_not_asked_again(replies: bytes) -> None:
+    """The look has its reply; renewal asks for what it needs itself."""
+    talk = Talk()
+    talk.pipeline.tracking.is_able = True
+    round_ = talk.ask(look())
+    received = talk.deliver(replies, b"*4\r\n:500\r\n$0\r\n\r\n:3\r\n:0\r\n")
+    assert [(number, answer.ticket) for number, answer in received if number] == [(round_, 3)]
+    assert before(talk.pipeline, look()) == b""
+    talk.pipeline.on_invalidation(lambda _: None)
+    assert before(talk.pipeline, extend()) != b""
+
+
+def test_changes_are_calls_without_a_place() -> None:
+    """Waiters of the connection and renewal get them, each if it has asked."""
+    talk, calls = listening()
+    talk.ask(release())
+    received = talk.deliver(SUBSCRIBED, OF_A_KEY, b":-3\r\n", OF_ALL)
+    assert [answer for _, answer in received] == [GRANTED]
+    assert calls == [(b"", b"k"), (b"", b"")]
+    pushes = list[Any]()
+    talk.pipeline.on_invalidation(pushes.append)
+    talk.deliver(OF_A_KEY)
+    assert (calls[2:], pushes) == ([(b"", b"k")], [[b"k"]])
 
 
 # --- calls -----------------------------------------------------------------------------------

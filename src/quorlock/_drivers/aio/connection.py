@@ -288,6 +288,7 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         """Receive replies to requests from now on: the handshake is done."""
         self._handshake = None
         self.run_id, self.resp3 = server_info.run_id, server_info.resp3
+        self.pipeline.tracking.is_able = server_info.tracks
         self.pipeline.replied_at = now()
 
     def _receive(self, data: bytes) -> None:

@@ -160,12 +160,12 @@ class FlowTask(EndingFlow[T]):
             raise QuorlockError(CLOSED)
         self._has_caller_waiting = True
         if loop_driver.readiness.is_ready():
-            return self._take_place()
+            return self._take_place(effect)
         self._connect(effect, effect.queue_until, effect.stop)
         return None
 
-    def _take_place(self) -> bytes:
-        place = self._loop_driver.enlist(self)
+    def _take_place(self, effect: Enlist) -> bytes:
+        place = self._loop_driver.enlist(self, effect.key)
         if place:
             self._places += (place,)
         return place
@@ -244,7 +244,9 @@ class FlowTask(EndingFlow[T]):
             self._fail(error)
         else:
             self._run(
-                self._take_place() if isinstance(effect, Enlist) else loop_driver.send(effect, self)
+                self._take_place(effect)
+                if isinstance(effect, Enlist)
+                else loop_driver.send(effect, self)
             )
 
     def admitted(self) -> bool:

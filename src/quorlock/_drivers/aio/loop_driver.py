@@ -10,7 +10,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import Acquire, Extend, IssueFence, Release, ScriptedAcquire
+from quorlock._core.commands import Acquire, Extend, IssueFence, Look, Release, ScriptedAcquire
 from quorlock._core.line import Lines
 from quorlock._core.pending_releases import relies_on_key
 from quorlock._core.rounds import SentRound, Target, replied, round_sent
@@ -139,7 +139,9 @@ class LoopDriver:
             return False
         if isinstance(command, (ScriptedAcquire, IssueFence)):
             return self.shared_pipeline.has_script(command)
-        return type(command) is not Extend or self.shared_pipeline.has_extend_script
+        # A look: each connection knows what has to precede it.
+        is_extend, is_look = type(command) is Extend, type(command) is Look
+        return self.shared_pipeline.has_extend_script if is_extend else not is_look
 
     def send_all(self, effect: SendBatch, task: RunningFlow) -> tuple[SentRound, ...]:
         """Send several rounds, in one packet to each node, at the end of this tick."""
@@ -229,10 +231,10 @@ class LoopDriver:
             task.inbox.append(replied((task.round, connector.node_state.index, answer, at)))
         return SentRound(task.round, at, at, 0)
 
-    def enlist(self, task: RunningFlow) -> bytes:
+    def enlist(self, task: RunningFlow, key: bytes) -> bytes:
         """Return a place in the queues of the nodes; b"" if too few of them can call."""
         connections = [x.connection for x in self.connectors if x.connection is not None]
-        return self.places.enlist(task, connections)
+        return self.places.enlist(task, key, connections)
 
     # --- interrupts --------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ def connect(node_state: NodeState, node_states: NodeStates, give_up: Instant) ->
         connection = Connection(sock, node_state, would_block, password, server_info.run_id)
         connection.pipeline.replied_at = ended
         connection.resp3 = server_info.resp3
+        connection.pipeline.tracking.is_able = server_info.tracks
         admission.admit(server_info, ended, connection)
         return connection
     except BaseException:

@@ -347,11 +347,11 @@ class ConnectionSet:
 
     # --- a place in the queues of the nodes --------------------------------------------------
 
-    def enlist(self, receiver: Inbox) -> bytes:
+    def enlist(self, receiver: Inbox, key: bytes) -> bytes:
         """Return a new place, whose calls the receiver gets; b"" if too few nodes can call."""
         self.is_busy = True
         there = [connection for connection in self.connections if connection is not None]
-        place = self._places.enlist(receiver, there)
+        place = self._places.enlist(receiver, key, there)
         if place and self._wakeup is None:
             # No descriptor left: then it looks for news now and then.
             with contextlib.suppress(OSError):

@@ -277,7 +277,7 @@ class FlowRunner(Inbox, Borrower):
         if connection_set.is_incomplete:
             self._node_states.raise_config_errors()
         self._waiting_flows.enlisted[self] = None
-        self._place = connection_set.enlist(self)
+        self._place = connection_set.enlist(self, effect.key)
         if self._place:
             self.is_urgent = True
             self._pool.on_slot_left()
