@@ -7,10 +7,12 @@
 
 VENV ?= .venv
 ARGS ?=
+# Processes that run all tests: over half of a test's time is waiting, so four occupy two cores.
+WORKERS ?= 4
 export VENV PYTHON
 
 python = "$(VENV)/bin/python"
-pytest = $(python) -m pytest -n 2 --dist worksteal
+pytest = $(python) -m pytest --dist worksteal -n
 RUNS ?=
 SCENARIO ?= all
 SEED ?=
@@ -35,13 +37,13 @@ demo: ready-demo ## eight workers, five nodes, three faults: nothing may be lost
 quick: ready-dev ## lint, layers, style, and the pure unit tests: 20 seconds (ARGS= goes to pytest)
 	@$(python) -m ruff format --check --quiet .
 	@$(python) -m ruff check --quiet .
-	@$(pytest) --tier quick $(ARGS)
+	@$(pytest) 2 --tier quick $(ARGS)
 
 test: ready-test ## what a change needs: unit tests, both faces, 500 worlds: 2 minutes (ARGS=)
-	@$(pytest) --tier test $(ARGS)
+	@$(pytest) 2 --tier test $(ARGS)
 
-test-all: ready-test ## run every test (ARGS=)
-	@$(pytest) $(ARGS)
+test-all: ready-test ## run every test: 10 minutes (ARGS= WORKERS=4: processes)
+	@$(pytest) $(WORKERS) $(ARGS)
 
 sim: ready-demo ## simulated worlds (SEED= RUNS= SCENARIO= HTML= TRACE=; one SEED: that world, drawn)
 	@PYTHONPATH=sim $(python) -m quorlock_sim --scenario "$(SCENARIO)" $(if $(SEED),--seed $(SEED)) \
