@@ -1,7 +1,7 @@
 """Invalidations in simulated worlds: at any time, of any key, true by chance only.
 
 Real invalidations arrive when a key is gone, late or never; these arrive at random. The time of a
-lease's next check is all that may depend on them.
+lease's next check, and of a waiter's next look, is all that may depend on them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from typing import Any
 
 import pytest
 
+from quorlock._core.commands import Look
+from quorlock._core.effects import CHANGED
 from quorlock._core.renewal_schedule import EXPEDITED_PAUSE_SHARE, RenewalEntry
+from quorlock._core.rounds import NodeReply
 from quorlock._core.time import NS_PER_MS
+from quorlock._core.votes import NO_REPLY
 from quorlock_sim import client
+from quorlock_sim.client import SimFlow
 from quorlock_sim.client_renewal import Renewer
+from quorlock_sim.client_waiting import Waiting
 from quorlock_sim.history import LeaseRecord
 from quorlock_sim.network import NetworkProfile
 from quorlock_sim.plan import Plan
@@ -24,6 +30,7 @@ from quorlock_sim.scenarios import SCENARIOS
 
 WORLDS = 200
 RENEWAL = SCENARIOS["renewal"]
+QUEUES = SCENARIOS["queues"]
 CALM = replace(RENEWAL, calm=1_000, drifting=0, late_tail=0)
 
 
@@ -131,3 +138,52 @@ class Silent(InvalidatedRenewer):
 
     def _schedule_push(self, lease: LeaseRecord, dice: Random) -> None:
         pass
+
+
+class InformedWaiting(Waiting):
+    """Waiters who get reports of changes all the time, from any nodes."""
+
+    mean_pause = 0
+    reports = 0
+
+    def enlist(self, turn: SimFlow[Any]) -> bytes:
+        place = super().enlist(turn)
+        if place:
+            self._schedule_report(place, Random(f"{self._process.world.plan.seed} {place!r}"))
+        return place
+
+    def _schedule_report(self, place: bytes, dice: Random) -> None:
+        pause = dice.randint(1, 2 * self.mean_pause)
+        self._process.later(pause, self._report, (place, dice))
+
+    def _report(self, what: tuple[bytes, Random]) -> None:
+        place, dice = what
+        turn = self._flows.get(place)
+        if turn is None:
+            return
+        for node in range(self._process.policy.n):
+            if dice.random() < 2 / 3:
+                InformedWaiting.reports += 1
+                turn.deliver(NodeReply(CHANGED, node, NO_REPLY, self._process.now()))
+        self._schedule_report(place, dice)
+
+
+@pytest.mark.parametrize("mean_pause", [1, 20])
+def test_no_report_of_a_change_breaks_a_promise_to_waiters(
+    mean_pause: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No overlap, no place left behind, no waiter passed, however often waiters look."""
+    monkeypatch.setattr(client, "Waiting", InformedWaiting)
+    InformedWaiting.mean_pause, InformedWaiting.reports = mean_pause * NS_PER_MS, 0
+    looks, began = [0], SimFlow.began
+
+    def counts(flow: SimFlow[Any], command: Any) -> None:
+        looks[0] += isinstance(command, Look)
+        began(flow, command)
+
+    monkeypatch.setattr(SimFlow, "began", counts)
+    for seed in range(WORLDS // 4):
+        _, judgement = run(QUEUES.plan(seed))
+        assert not judgement.violations, (seed, judgement.violations)
+    assert InformedWaiting.reports > WORLDS // 4
+    assert looks[0] > WORLDS // 4

@@ -19,9 +19,10 @@
    is cancelled or interrupted before that, the flow is cancelled and releases the lock.
 7. Replies that arrive after their flow has finished are read and dropped. No other flow gets them.
 8. `Enlist`: The driver has every connection that the flow uses, and every one that replaces it,
-   subscribe to the calls for one inbox. A call for the place is a reply to the round CALL, until
-   the flow ends. If a node calls a place that no flow has, the driver removes it from the queue
-   there at once, so that the node calls the next one. An acquire that hands a lease on
+   subscribe to the calls for one inbox. A call for the place is a reply to the round CALL, and
+   a report that another client has changed the key is one to the round CHANGED, until the flow
+   ends. If a node calls a place that no flow has, the driver removes it from the queue there at
+   once, so that the node calls the next one. An acquire that hands a lease on
    (`ScriptedAcquire.instead`) is treated as a release: it never queues, and may be sent while the
    driver closes.
 9. `Wait`: The driver installs `member.wake` before it looks for news. A waiting flow has no slot

@@ -75,7 +75,10 @@ def test_the_users_rule_is_that_of_its_page() -> None:
     words, to_wait = re.findall(r"^ACL SETUSER quorlock (.*)$", page, re.MULTILINE)
     words = words.replace("reset ", "").replace(">PASSWORD", ">LOCK-PASSWORD")
     words = words.replace("~app:* ~quorlock:*", "~*")
-    assert f"\nuser quorlock {words} +client|tracking {to_wait}\n" in FILES["lock.conf"]
+    assert (
+        f"\nuser quorlock {words} +client|tracking +client|caching {to_wait}\n"
+        in FILES["lock.conf"]
+    )
 
 
 # --- systemd -------------------------------------------------------------------------------------
