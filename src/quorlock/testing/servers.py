@@ -140,18 +140,21 @@ class Server:
     methods that end, stop or start it raise RuntimeError.
     """
 
-    def __init__(self, process: _Process) -> None:
-        self._process = process
-        self._plan = process.plan
+    path: str  # of the unix socket; restarts keep it
+    _handle: subprocess.Popen[bytes]
+
+    def __init__(self, plan: _Plan, index: int) -> None:
+        self._plan = plan
+        self.path = str(Path(plan.folder, f"{index}.sock"))
+        self._home = Path(plan.folder, str(index))
+        self._home.mkdir()
+        self._log_path = Path(plan.folder, f"{index}.log")
+        self._reservation = _Reservation() if plan.tcp else None
+        self._marked = 0  # the pid of the process that was born empty
 
     def __repr__(self) -> str:
         state = "stopped" if self.stopped else "alive" if self.alive else "dead"
         return f"<Server {self.path} pid={self.pid} {state}>"
-
-    @property
-    def path(self) -> str:
-        """Path of the unix socket; restarts keep it."""
-        return self._process.path
 
     @property
     def url(self) -> str:
@@ -161,9 +164,9 @@ class Server:
     @property
     def port(self) -> int:
         """TCP port on 127.0.0.1; restarts keep it. RuntimeError without `tcp=True`."""
-        if self._process.port is None:
+        if self._reservation is None:
             raise RuntimeError(f"{self.path} has no TCP port; start it with Servers(n, tcp=True)")
-        return self._process.port
+        return self._reservation.port
 
     @property
     def tcp_url(self) -> str:
@@ -173,12 +176,14 @@ class Server:
     @property
     def pid(self) -> int:
         """Process id of the latest process; a restart changes it."""
-        return self._process.handle.pid
+        return self._handle.pid
 
     @property
     def alive(self) -> bool:
         """True if the process exists; a stopped one does."""
-        return self._process.alive
+        if self._plan.is_ours():
+            return self._handle.poll() is None
+        return _exists(self.pid)  # the parent's child cannot be waited for from here
 
     @property
     def stopped(self) -> bool:
@@ -188,12 +193,15 @@ class Server:
     @property
     def log(self) -> str:
         """The output of the latest process."""
-        return self._process.log
+        with suppress(FileNotFoundError):
+            return self._log_path.read_text(errors="replace")
+        return ""
 
     def kill(self) -> None:
         """Send SIGKILL and reap the process. A dead one stays dead."""
         self._plan.require_ours()
-        self._process.end()
+        self._handle.kill()
+        self._handle.wait()
 
     def stop(self) -> None:
         """Send SIGSTOP and wait until every thread is stopped; connections stay open."""
@@ -216,8 +224,8 @@ class Server:
             ServersUnavailable: the process did not start; with the end of the server's log.
         """
         self.kill()
-        self._process.spawn()
-        self._process.settle(time.monotonic() + _READY_TIMEOUT, may_move=False)
+        self._spawn()
+        self._settle(time.monotonic() + _READY_TIMEOUT, may_move=False)
 
     def born_empty(self) -> None:
         """Declare that the present process had no locks to forget: it may vote at once.
@@ -226,7 +234,14 @@ class Server:
 
         Errors are raised as by `execute()`.
         """
-        self._process.mark()
+        # The mark holds the run_id, so that it is void for the next process. No mark is left where
+        # the caller's options forbid it: no `default` user, a replica, no memory.
+        login = [] if self._plan.password is None else [("AUTH", self._plan.password)]
+        *_, info = converse(self.path, [*login, ("INFO", "server")], _EXECUTE_TIMEOUT)
+        found = re.search(rb"run_id:(\w+)", info if isinstance(info, bytes) else b"")
+        if found is not None:
+            converse(self.path, [*login, ("SET", _BORN_EMPTY, found[1])], _EXECUTE_TIMEOUT)
+            self._marked = self._handle.pid
 
     def flush(self) -> None:
         """Delete all keys by FLUSHALL, but keep the mark of a process that was born empty.
@@ -234,7 +249,7 @@ class Server:
         Errors are raised as by `execute()`.
         """
         self.execute("FLUSHALL")
-        if self._process.is_born_empty:
+        if self._marked == self.pid:
             self.born_empty()
 
     def left_alone(self, timeout: float = 1.0) -> bool:
@@ -312,7 +327,7 @@ class Server:
         self._plan.require_ours()
         if not self.alive:
             raise RuntimeError(f"{self!r} cannot take {number.name}: call restart() first")
-        self._process.handle.send_signal(number)
+        self._handle.send_signal(number)
 
     def _await(self, reached: Callable[[], bool], goal: str) -> None:
         deadline = time.monotonic() + _SIGNAL_TIMEOUT
@@ -322,6 +337,97 @@ class Server:
             time.sleep(0.0005)
         if not self.alive:
             raise RuntimeError(f"{self!r} died when it was to {goal}: call restart()")
+
+    def _spawn(self) -> None:
+        """Run the program; `_settle()` waits until it serves."""
+        Path(self.path).unlink(missing_ok=True)
+        with self._log_path.open("wb") as log:
+            try:
+                self._handle = subprocess.Popen(
+                    self._command_line(),
+                    cwd=self._home,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    process_group=self._plan.group,
+                )
+            except OSError as error:
+                self._free_port()
+                raise ServersUnavailable(
+                    f"{self._plan.binary} cannot be run ({error}); give another binary= or "
+                    "run: pip install 'quorlock[demo]'"
+                ) from error
+
+    def _settle(self, deadline: float, *, may_move: bool) -> None:
+        """Wait until the server replies; if its port was taken, start it again.
+
+        Args:
+            deadline: an instant of `time.monotonic()`.
+            may_move: take another port for the next start.
+        """
+        for _ in range(_PORT_TRIES - 1):
+            try:
+                return self._await_ready(deadline)
+            except _PortTakenError:
+                if may_move:
+                    self._move_port()
+                else:
+                    time.sleep(0.05)
+                self._spawn()
+        return self._await_ready(deadline)
+
+    def _command_line(self) -> list[str]:
+        # No persistence, and no dump of a replica's first sync: a restarted server would load old
+        # keys from either. The caller's options come last, so that they override these.
+        command = [
+            self._plan.binary,
+            "--port",
+            str(self._reservation.port if self._reservation else 0),
+            "--bind",
+            "127.0.0.1",
+        ]
+        command += ["--unixsocket", self.path, "--dir", str(self._home)]
+        command += ["--save", "", "--appendonly", "no"]
+        if not _is_before_6(self._plan.binary):
+            command += ["--rdb-del-sync-files", "yes"]
+        if self._plan.password is not None:
+            command += ["--requirepass", self._plan.password]
+        return [*command, *self._plan.options]
+
+    def _move_port(self) -> None:
+        self._free_port()
+        self._reservation = _Reservation()
+
+    def _free_port(self) -> None:
+        if self._reservation is not None:
+            self._reservation.close()
+
+    def _await_ready(self, deadline: float) -> None:
+        pause = 0.001
+        while not self._answers():
+            if self._handle.poll() is not None:
+                raise self._start_error(f"ended with code {self._handle.returncode}")
+            if time.monotonic() > deadline:
+                raise self._start_error(f"did not answer within {_READY_TIMEOUT} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.02)
+
+    def _answers(self) -> bool:
+        try:
+            (reply,) = converse(self.path, [("PING",)], timeout=0.5)
+        except OSError:
+            return False
+        # Any reply will do, also NOAUTH, except LOADING: that server cannot serve yet.
+        return not str(reply).startswith("LOADING")
+
+    def _start_error(self, what: str) -> ServersUnavailable:
+        log = self.log
+        kind = _PortTakenError if "Address already in use" in log else ServersUnavailable
+        tail = "\n  ".join(log.splitlines()[-_LOG_TAIL_LINES:]) or "(empty)"
+        return kind(
+            f"{self._plan.binary} for {self.path} {what}; check its options "
+            f"{list(self._plan.options)}. The end of its log:\n  {tail}"
+        )
 
 
 class Servers(Sequence[Server]):
@@ -360,7 +466,6 @@ class Servers(Sequence[Server]):
         self._password = password
         self._binary = binary
         self._servers: list[Server] = []
-        self._processes: list[_Process] = []
         self._plan: _Plan | None = None
 
     @classmethod
@@ -387,7 +492,7 @@ class Servers(Sequence[Server]):
             binary, self._options, self._password, self._tcp, folder, watcher.pid, os.getpid()
         )
         # Registered before the first server exists, so that a failure halfway leaves nothing.
-        self._finalizer = weakref.finalize(self, _tear_down, self._plan, watcher, self._processes)
+        self._finalizer = weakref.finalize(self, _tear_down, self._plan, watcher, self._servers)
         try:
             self._start_all(self._plan)
             _await_watcher(watcher)
@@ -441,14 +546,13 @@ class Servers(Sequence[Server]):
     def _start_all(self, plan: _Plan) -> None:
         # All processes start before the first wait, so that they boot in parallel.
         for index in range(self._count):
-            process = _Process(plan, index)
-            process.spawn()
-            self._processes.append(process)
-            self._servers.append(Server(process))
+            server = Server(plan, index)
+            server._spawn()  # noqa: SLF001 (here and below: of this module)
+            self._servers.append(server)
         deadline = time.monotonic() + _READY_TIMEOUT
-        for process in self._processes:
-            process.settle(deadline, may_move=True)
-            process.mark()
+        for server in self._servers:
+            server._settle(deadline, may_move=True)  # noqa: SLF001
+            server.born_empty()
 
 
 @dataclass(frozen=True)
@@ -478,155 +582,16 @@ class _Plan:
             )
 
 
-class _Process:
-    """The life of one server process: its files, its port, its start and its end."""
-
-    handle: subprocess.Popen[bytes]
-
-    def __init__(self, plan: _Plan, index: int) -> None:
-        self.plan = plan
-        self.path: str = str(Path(plan.folder, f"{index}.sock"))
-        self._home = Path(plan.folder, str(index))
-        self._home.mkdir()
-        self._log_path = Path(plan.folder, f"{index}.log")
-        self._reservation = _Reservation() if plan.tcp else None
-        self._marked = 0  # the pid of the process that was born empty
-
-    @property
-    def port(self) -> int | None:
-        return None if self._reservation is None else self._reservation.port
-
-    @property
-    def alive(self) -> bool:
-        if self.plan.is_ours():
-            return self.handle.poll() is None
-        return _exists(self.handle.pid)  # the parent's child cannot be waited for from here
-
-    @property
-    def log(self) -> str:
-        with suppress(FileNotFoundError):
-            return self._log_path.read_text(errors="replace")
-        return ""
-
-    def spawn(self) -> None:
-        """Run the program; `settle()` waits until it serves."""
-        Path(self.path).unlink(missing_ok=True)
-        with self._log_path.open("wb") as log:
-            try:
-                self.handle = subprocess.Popen(
-                    self._command_line(),
-                    cwd=self._home,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    process_group=self.plan.group,
-                )
-            except OSError as error:
-                self.free_port()
-                raise ServersUnavailable(
-                    f"{self.plan.binary} cannot be run ({error}); give another binary= or "
-                    "run: pip install 'quorlock[demo]'"
-                ) from error
-
-    @property
-    def is_born_empty(self) -> bool:
-        """True if the present process was marked."""
-        return self._marked == self.handle.pid
-
-    def mark(self) -> None:
-        """Mark this process for quorlock's restart guard: it had no locks to forget.
-
-        The mark holds the run_id, so that it is void for the next process. No mark is left where
-        the caller's options forbid it: no `default` user, a replica, no memory.
-        """
-        login = [] if self.plan.password is None else [("AUTH", self.plan.password)]
-        *_, info = converse(self.path, [*login, ("INFO", "server")], _EXECUTE_TIMEOUT)
-        found = re.search(rb"run_id:(\w+)", info if isinstance(info, bytes) else b"")
-        if found is not None:
-            converse(self.path, [*login, ("SET", _BORN_EMPTY, found[1])], _EXECUTE_TIMEOUT)
-            self._marked = self.handle.pid
-
-    def settle(self, deadline: float, *, may_move: bool) -> None:
-        """Wait until the server replies; if its port was taken, start it again.
-
-        Args:
-            deadline: an instant of `time.monotonic()`.
-            may_move: take another port for the next start.
-        """
-        for _ in range(_PORT_TRIES - 1):
-            try:
-                return self._await_ready(deadline)
-            except _PortTakenError:
-                if may_move:
-                    self._move_port()
-                else:
-                    time.sleep(0.05)
-                self.spawn()
-        return self._await_ready(deadline)
-
-    def end(self) -> None:
-        """Send SIGKILL and reap the process."""
-        self.handle.kill()
-        self.handle.wait()
-
-    def free_port(self) -> None:
-        if self._reservation is not None:
-            self._reservation.close()
-
-    def _command_line(self) -> list[str]:
-        # No persistence, and no dump of a replica's first sync: a restarted server would load old
-        # keys from either. The caller's options come last, so that they override these.
-        command = [self.plan.binary, "--port", str(self.port or 0), "--bind", "127.0.0.1"]
-        command += ["--unixsocket", self.path, "--dir", str(self._home)]
-        command += ["--save", "", "--appendonly", "no"]
-        if not _is_before_6(self.plan.binary):
-            command += ["--rdb-del-sync-files", "yes"]
-        if self.plan.password is not None:
-            command += ["--requirepass", self.plan.password]
-        return [*command, *self.plan.options]
-
-    def _move_port(self) -> None:
-        self.free_port()
-        self._reservation = _Reservation()
-
-    def _await_ready(self, deadline: float) -> None:
-        pause = 0.001
-        while not self._answers():
-            if self.handle.poll() is not None:
-                raise self._start_error(f"ended with code {self.handle.returncode}")
-            if time.monotonic() > deadline:
-                raise self._start_error(f"did not answer within {_READY_TIMEOUT} s")
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.02)
-
-    def _answers(self) -> bool:
-        try:
-            (reply,) = converse(self.path, [("PING",)], timeout=0.5)
-        except OSError:
-            return False
-        # Any reply will do, also NOAUTH, except LOADING: that server cannot serve yet.
-        return not str(reply).startswith("LOADING")
-
-    def _start_error(self, what: str) -> ServersUnavailable:
-        log = self.log
-        kind = _PortTakenError if "Address already in use" in log else ServersUnavailable
-        tail = "\n  ".join(log.splitlines()[-_LOG_TAIL_LINES:]) or "(empty)"
-        return kind(
-            f"{self.plan.binary} for {self.path} {what}; check its options "
-            f"{list(self.plan.options)}. The end of its log:\n  {tail}"
-        )
-
-
-def _tear_down(plan: _Plan, watcher: subprocess.Popen[bytes], processes: list[_Process]) -> None:
+def _tear_down(plan: _Plan, watcher: subprocess.Popen[bytes], servers: list[Server]) -> None:
     if not plan.is_ours():
         return
     # One signal for all, a server's background children included. The group's id cannot be reused
     # before the watcher is reaped. macOS reports EPERM if only zombies are left.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(plan.group, signal.SIGKILL)
-    for process in processes:
-        process.end()
-        process.free_port()
+    for server in servers:
+        server.kill()
+        server._free_port()  # noqa: SLF001
     watcher.kill()
     watcher.wait()
     if watcher.stdout is not None:
