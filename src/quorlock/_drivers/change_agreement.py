@@ -9,6 +9,7 @@ change (docs/contributing/decisions/0030-agreement.md).
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quorlock._core.agreement import Agreement, ChangeStep, parse, passes_of_max_ttl
@@ -21,13 +22,14 @@ from quorlock.errors import QuorlockError, VoteCode
 from quorlock.scripts import CONFIG as CONFIG_SCRIPT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from quorlock._nodes.node import Node
 
     Say = Callable[[str], None]
+    Ask = Callable[..., Any]
 
-SECONDS = 2.0  # to connect, and for each reply
+_SECONDS = 2.0  # to connect, and for each reply
 # Added to a ttl: for clocks that differ (`drift_factor`) and for requests in flight.
 _SHARE, _MORE = 1.02, 0.05
 # No list has this length: the node has left its set.
@@ -165,48 +167,66 @@ def wait(ttl_ms: int, say: Say) -> None:
 
 def _read(node: Node) -> StoredSettings:
     try:
-        with DiagnosticConnection(node, SECONDS) as talk:
-            text: bytes = ask(talk, node, b"GET", CONFIG) or b""
-    except (NoAnswer, ChangeError) as error:
-        return StoredSettings(node.address, "", str(error))
-    return StoredSettings(node.address, text.decode(errors="replace"))
+        with asking(node) as ask:
+            return StoredSettings(node.address, stored(ask))
+    except ChangeError as error:
+        return StoredSettings(node.address, "", str(error).removeprefix(f"{node.address}: "))
 
 
 def _write(node: Node, new: Agreement, say: Say) -> None:
     """Write the settings on one node and disconnect all its clients. Raises ChangeError."""
     text = new.text.encode()
-    try:
-        with DiagnosticConnection(node, SECONDS) as talk:
-            # Check the permission to close clients first: without it they would not read the new
-            # text.
-            ask(talk, node, b"CLIENT", b"KILL", b"TYPE", b"pubsub", b"ADDR", b"0.0.0.0:0")
-            before = ask(talk, node, b"GET", CONFIG) or b""
-            compare_and_set = (b"EVAL", CONFIG_SCRIPT.text, b"1", CONFIG, before, text)
-            if ask(talk, node, *compare_and_set) != text:
-                why = "another client has just changed it; run the command again"
-                raise ChangeError(f"{node.address}: {why}")
-            disconnect_clients(talk, node)
-    except NoAnswer as error:
-        fix = "begin the same change again when it is there"
-        raise ChangeError.of(node, error, fix) from error
+    with asking(node, "begin the same change again when it is there") as ask:
+        require_disconnecting(ask)  # else clients would not read the new text
+        before = ask(b"GET", CONFIG) or b""
+        if ask(b"EVAL", CONFIG_SCRIPT.text, b"1", CONFIG, before, text) != text:
+            why = "another client has just changed it; run the command again"
+            raise ChangeError(f"{node.address}: {why}")
+        disconnect_clients(ask)
     say(f"{node.address}: {new.text}")
 
 
-def disconnect_clients(talk: DiagnosticConnection, node: Node) -> None:
+@contextmanager
+def asking(node: Node, fix: str = "") -> Generator[Ask]:
+    """Yield a function that sends a command to the node's database, and returns the reply.
+
+    Both raise ChangeError.
+
+    Args:
+        node: The node.
+        fix: What to do if it does not answer.
+    """
+
+    def send(*words: bytes) -> Any:
+        answer = connection.ask(*words)
+        if isinstance(answer, ErrorReply):
+            raise ChangeError.of(node, answer)
+        return answer
+
+    def ask(*words: bytes, db: int = node.db) -> Any:
+        if db:  # else that of a new connection
+            send(b"SELECT", b"%d" % db)
+        return send(*words)
+
+    try:
+        with DiagnosticConnection(node, _SECONDS) as connection:
+            yield ask
+    except NoAnswer as error:
+        raise ChangeError.of(node, error, fix) from error
+
+
+def stored(ask: Ask) -> str:
+    """Return the settings that a node stores; "" if none."""
+    text: bytes = ask(b"GET", CONFIG) or b""
+    return text.decode(errors="replace")
+
+
+def require_disconnecting(ask: Ask) -> None:
+    """Raise ChangeError unless `disconnect_clients` is permitted; no client has this address."""
+    ask(b"CLIENT", b"KILL", b"TYPE", b"pubsub", b"ADDR", b"0.0.0.0:0")
+
+
+def disconnect_clients(ask: Ask) -> None:
     """Close all other connections; those that have subscribed, for waiters, are of another type."""
     for kind in (b"normal", b"pubsub"):
-        ask(talk, node, b"CLIENT", b"KILL", b"TYPE", kind, b"SKIPME", b"yes")
-
-
-def ask(talk: DiagnosticConnection, node: Node, *words: bytes) -> Any:
-    """Return the reply from this node's database. Raises ChangeError for an error, NoAnswer."""
-    if node.db:
-        checked(node, talk.ask(b"SELECT", b"%d" % node.db))
-    return checked(node, talk.ask(*words))
-
-
-def checked(node: Node, answer: Any) -> Any:
-    """Return the reply. Raises ChangeError if it is an error."""
-    if isinstance(answer, ErrorReply):
-        raise ChangeError.of(node, answer)
-    return answer
+        ask(b"CLIENT", b"KILL", b"TYPE", kind, b"SKIPME", b"yes")

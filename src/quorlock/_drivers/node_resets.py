@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quorlock._core.agreement import is_named_after, parse
 from quorlock._drivers.change_agreement import (
-    SECONDS,
     ChangeError,
-    ask,
-    checked,
+    asking,
     disconnect_clients,
     read,
+    require_disconnecting,
+    stored,
     wait,
 )
-from quorlock._drivers.diagnostics import DiagnosticConnection, NoAnswer
 from quorlock._protocol.encoding import MARKER
 from quorlock._protocol.handshake import BORN_EMPTY, CLIENT_NAME, CONFIG
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     Say = Callable[[str], None]
 
 __all__ = ["ChangeError", "FoundNode", "find", "mark_as_new", "read", "reset_settings"]
-
-_KILL = (b"CLIENT", b"KILL", b"TYPE")
 
 
 class FoundNode(NamedTuple):
@@ -58,7 +55,7 @@ class _Facts(NamedTuple):
 
     info: dict[str, str]
     born_empty: bytes
-    config: bytes
+    config: str
     marker: bytes
 
     @property
@@ -75,7 +72,7 @@ def find(nodes: Sequence[Node]) -> list[FoundNode]:
     """Examine the nodes that an operator calls new."""
     found = [_look(node) for node in nodes]
     facts = [it for it in found if isinstance(it, _Facts)]
-    agreements = [parse(it.config.decode(errors="replace")) for it in facts]
+    agreements = [parse(it.config) for it in facts]
     names = {agreed.name for agreed in agreements if agreed is not None and agreed.name}
     return [
         FoundNode(node, str(it), failed=it)
@@ -87,17 +84,9 @@ def find(nodes: Sequence[Node]) -> list[FoundNode]:
 
 def _look(node: Node) -> _Facts | ChangeError:
     try:
-        with DiagnosticConnection(node, SECONDS) as talk:
-            # In database 0, before `ask` selects another one.
-            born_empty = checked(node, talk.ask(b"GET", BORN_EMPTY)) or b""
-            return _Facts(
-                _info(ask(talk, node, b"INFO")),
-                born_empty,
-                ask(talk, node, b"GET", CONFIG) or b"",
-                ask(talk, node, b"GET", MARKER) or b"",
-            )
-    except NoAnswer as error:
-        return ChangeError.of(node, error)
+        with asking(node) as ask:
+            born_empty = ask(b"GET", BORN_EMPTY, db=0) or b""
+            return _Facts(_info(ask(b"INFO")), born_empty, stored(ask), ask(b"GET", MARKER) or b"")
     except ChangeError as error:
         return error
 
@@ -119,17 +108,13 @@ def _found(node: Node, facts: _Facts, names: set[str]) -> FoundNode:
 
 def mark_as_new(found: FoundNode) -> str:
     """Let the node vote at once, and return what was done. Raises ChangeError."""
-    node = found.node
-    try:
-        with DiagnosticConnection(node, SECONDS) as talk:
-            checked(node, talk.ask(b"SET", BORN_EMPTY, found.run_id.encode()))  # in database 0
-            ask(talk, node, b"DEL", MARKER)  # the next handshake writes it again, with this in mind
-            try:
-                disconnect_clients(talk, node)
-            except ChangeError as error:
-                return f"marked; clients see it at their next connection ({error})"
-    except NoAnswer as error:
-        raise ChangeError.of(node, error) from None
+    with asking(found.node) as ask:
+        ask(b"SET", BORN_EMPTY, found.run_id.encode(), db=0)
+        ask(b"DEL", MARKER)  # the next handshake writes it again, with this in mind
+        try:
+            disconnect_clients(ask)
+        except ChangeError as error:
+            return f"marked; clients see it at their next connection ({error})"
     return "marked: it votes at once"
 
 
@@ -165,8 +150,6 @@ def _try(act: Callable[[Node], str], node: Node, say: Say) -> ChangeError | None
     try:
         if done := act(node):
             say(f"{node.address}: {done}")
-    except NoAnswer as error:
-        return ChangeError.of(node, error)
     except ChangeError as error:
         return error
     return None
@@ -175,13 +158,9 @@ def _try(act: Callable[[Node], str], node: Node, say: Say) -> ChangeError | None
 def _require_unused(nodes: Sequence[Node]) -> None:
     counts: dict[str, int] = {}
     for node in nodes:
-        try:
-            with DiagnosticConnection(node, SECONDS) as talk:
-                # Closing connections comes last, so the permission for it is checked first.
-                ask(talk, node, *_KILL, b"pubsub", b"ADDR", b"0.0.0.0:0")
-                counts[node.address] = _clients(ask(talk, node, b"CLIENT", b"LIST"), node.db)
-        except NoAnswer as error:
-            raise ChangeError.of(node, error, "a reset needs all nodes") from None
+        with asking(node, "a reset needs all nodes") as ask:
+            require_disconnecting(ask)  # it comes last
+            counts[node.address] = _clients(ask(b"CLIENT", b"LIST"), node.db)
     used = [
         f"{address}: {_count(count, 'connection')}" for address, count in counts.items() if count
     ]
@@ -192,9 +171,8 @@ def _require_unused(nodes: Sequence[Node]) -> None:
 
 def _longest_lease_ms(node: Node) -> int:
     """Return for how long leases may last whose holders are not connected to the node."""
-    with DiagnosticConnection(node, SECONDS) as talk:
-        expiring = _keyspace(_info(ask(talk, node, b"INFO")), "expires")
-        text = (ask(talk, node, b"GET", CONFIG) or b"").decode(errors="replace")
+    with asking(node) as ask:
+        expiring, text = _keyspace(_info(ask(b"INFO")), "expires"), stored(ask)
     if not text or not expiring.get(f"db{node.db}"):
         return 0
     agreed = parse(text)
@@ -205,15 +183,15 @@ def _longest_lease_ms(node: Node) -> int:
 
 
 def _delete(node: Node) -> str:
-    with DiagnosticConnection(node, SECONDS) as talk:
-        text = (ask(talk, node, b"GET", CONFIG) or b"").decode(errors="replace")
-        ask(talk, node, b"DEL", CONFIG)
+    with asking(node) as ask:
+        text = stored(ask)
+        ask(b"DEL", CONFIG)
     return f"deleted {text!r}" if text else "stores nothing"
 
 
 def _disconnect(node: Node) -> str:
-    with DiagnosticConnection(node, SECONDS) as talk:
-        disconnect_clients(talk, node)
+    with asking(node) as ask:
+        disconnect_clients(ask)
     return ""
 
 
