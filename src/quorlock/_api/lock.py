@@ -6,14 +6,24 @@ The blocking and the asyncio `Lock` add what waits.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
+from enum import Enum
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    NoReturn,
+    TypeAlias,
+    TypeVar,
+)
 
 from quorlock._api.context_stack import ContextStack
 from quorlock._api.lease import LeaseBase
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.misuse import HintedNames
 from quorlock._api.renewal_options import RenewalOptions
-from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._api.session import Session, name_of
 from quorlock._core.config import Seconds, timeout_of
 from quorlock._core.request import AcquireRequest, StopEvent
@@ -26,6 +36,19 @@ if TYPE_CHECKING:
 
 D = TypeVar("D")
 L = TypeVar("L", bound=LeaseBase[Any])
+
+
+class Own(Enum):
+    """The value of an argument that was not given."""
+
+    TIMEOUT = "the lock's own timeout"
+
+    def __repr__(self) -> str:
+        return "OWN_TIMEOUT"
+
+
+OWN_TIMEOUT: Final = Own.TIMEOUT
+Timeout: TypeAlias = Seconds | Literal[Own.TIMEOUT] | None
 
 _ON_LEASE = "of the lease that acquire() returned"
 

@@ -11,7 +11,7 @@
     node_pollers.py    polls each node from a thread: for SCAN (`scan`) and for `top`
     background.py      calls in threads that the main thread awaits and may interrupt
     poll_loop.py       inspects many resources at an interval
-    text_layout.py     text that fits a terminal; `screen` draws it
+    text_layout.py     text that fits a terminal; `full_screen` draws it
 
 Each of the larger commands has a package: run, doctor, top, bench, local.
 

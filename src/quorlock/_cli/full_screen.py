@@ -1,6 +1,6 @@
-"""A live display on the alternate screen of a terminal, with keys.
+"""Live displays on a terminal, of lines that the caller has fitted to it.
 
-It imports rich, so it is loaded only where there is a terminal to draw on.
+This module imports rich, so it is loaded only where there is a terminal to draw on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import termios
 import tty
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from rich.console import Console
 from rich.live import Live
@@ -22,12 +22,42 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from contextlib import AbstractContextManager
 
+Line: TypeAlias = tuple[str, str]  # a text and its style
+
 _CLOSED = (OSError, termios.error)  # of a terminal that is closed
 _ESCAPE = b"\x1b"  # begins the bytes of an arrow key: not a key that ends the display
 
 
+class Screen:
+    """A display below earlier output, as a context manager. Its last content stays there."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    @property
+    def width(self) -> int:
+        return self._console.width
+
+    @property
+    def height(self) -> int:
+        """Return the number of usable lines: one is left for the cursor."""
+        return self._console.height - 1
+
+    def draw(self, lines: Iterable[Line]) -> None:
+        """Replace the lines on display, each a text and its style."""
+        self._live.update(_text(lines), refresh=True)
+
+
 class FullScreen:
-    """The display, as a context manager that restores the terminal.
+    """A display on the alternate screen; a context manager that restores the terminal.
 
     It is drawn again when the terminal is resized, and when the process continues after a stop.
     Keys are not echoed. `q` ends the display.
@@ -38,7 +68,7 @@ class FullScreen:
         self._live: Live | None = None
         self._attributes: list[Any] | None = None  # of the terminal, before
         self._keyboard = sys.stdin.fileno() if sys.stdin and sys.stdin.isatty() else None
-        self._lines: Callable[[int, int], Iterable[tuple[str, str]]] = lambda _width, _height: ()
+        self._lines: Callable[[int, int], Iterable[Line]] = lambda _width, _height: ()
 
     def __enter__(self) -> Self:
         try:
@@ -52,7 +82,7 @@ class FullScreen:
         with suppress(OSError):  # the terminal was closed
             self._restore()
 
-    def draw(self, lines: Callable[[int, int], Iterable[tuple[str, str]]]) -> None:
+    def draw(self, lines: Callable[[int, int], Iterable[Line]]) -> None:
         """Show these lines, each a text and its style.
 
         Args:
@@ -142,6 +172,9 @@ class FullScreen:
 
     def _redraw(self) -> None:
         lines = self._lines(self._console.width, self._console.height - 1)
-        text = Text("\n", no_wrap=True, overflow="crop").join(Text(*line) for line in lines)
         if self._live is not None:
-            self._live.update(text, refresh=True)
+            self._live.update(_text(lines), refresh=True)
+
+
+def _text(lines: Iterable[Line]) -> Text:
+    return Text("\n", no_wrap=True, overflow="crop").join(Text(*line) for line in lines)

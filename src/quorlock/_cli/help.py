@@ -1,9 +1,10 @@
-"""`quorlock help`: the help of a command, and the topics that concern all commands."""
+"""`quorlock help`: the help of a command, and topics; and `quorlock version`."""
 
 from __future__ import annotations
 
 import click
 
+from quorlock import __version__
 from quorlock._cli.exit_status import EX_USAGE, Failed
 
 _ENVIRONMENT = """\
@@ -64,6 +65,13 @@ def command(context: click.Context, *, names: tuple[str, ...]) -> int:
         click.echo(TOPICS[names[0]], nl=False)
     else:
         click.echo(_context_of(context.find_root(), names).get_help())
+    return 0
+
+
+@click.command("version")
+def version() -> int:
+    """Show the version of quorlock."""
+    click.echo(f"quorlock, version {__version__}")
     return 0
 
 

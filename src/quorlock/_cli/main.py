@@ -61,7 +61,7 @@ GROUPS = {
     "More": {
         "completion": CommandEntry("completion", "Print a shell completion script."),
         "help": CommandEntry("help", "Show the help of a command or a topic."),
-        "version": CommandEntry("version", "Show the version."),
+        "version": CommandEntry("help", "Show the version.", "version"),
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}

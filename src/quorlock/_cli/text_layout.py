@@ -1,4 +1,4 @@
-"""Text fitted to the columns and lines of a terminal. `screen` draws it, and needs rich."""
+"""Text fitted to the columns and lines of a terminal. `full_screen` draws it, and needs rich."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from quorlock._cli.exit_status import EX_UNAVAILABLE, Failed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from quorlock._cli.screen import Screen
+    from quorlock._cli.full_screen import Screen
 
 
 def screen() -> Screen | None:
     """Return a screen if stdout is a terminal that can be drawn on. Raise Failed without rich."""
     if not is_drawable():
         return None
-    from quorlock._cli.screen import Screen
+    from quorlock._cli.full_screen import Screen
 
     return Screen()
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from quorlock import Inspection
     from quorlock._cli.config import FileSettings
+    from quorlock._cli.full_screen import Screen
     from quorlock._cli.node_pollers import NodePollers
     from quorlock._cli.poll_loop import Show
     from quorlock._cli.scan import Listing, Names
-    from quorlock._cli.screen import Screen
     from quorlock.asyncio import Redlock
 
 

@@ -32,21 +32,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from quorlock._core.effects import Flow
-    from quorlock._core.line import Lines
     from quorlock._core.results import NodeStatus
-    from quorlock._drivers.aio.loop_driver import LoopDriver
     from quorlock._drivers.node_states import NodeStates
-    from quorlock._drivers.sync.tracking import TrackedConnections
-    from quorlock._protocol.pipeline import InvalidationCallback
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class AnyDriver(Protocol):
@@ -60,41 +50,3 @@ class AnyDriver(Protocol):
     def statuses(self) -> tuple[NodeStatus, ...]: ...
 
     def on_lease_over(self, key: bytes) -> None: ...
-
-
-class BlockingDriver(AnyDriver, Protocol):
-    """Runs flows in threads. `lines`: see `_core.line`; None if acquires poll."""
-
-    lines: Lines | None
-
-    def run(self, flow: Flow[T], over: TrackedConnections | None = None) -> T: ...
-
-    def run_and_claim(self, flow: Flow[T], claim: Callable[[T], R]) -> R: ...
-
-    def run_in_background(self, flow: Flow[None]) -> None: ...
-
-    def watch(self) -> TrackedConnections: ...
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class AsyncioDriver(AnyDriver, Protocol):
-    """Runs flows in tasks of an event loop."""
-
-    on_loop_end: Callable[[LoopDriver], None]
-
-    def run(self, flow: Flow[T]) -> Awaitable[T]: ...
-
-    def run_and_claim(self, flow: Flow[T], claim: Callable[[T], R]) -> Awaitable[R]: ...
-
-    def send_only(self, flow: Flow[None], loop_driver: LoopDriver) -> None: ...
-
-    def send_later(self, flow: Flow[None], path: object = None) -> None: ...
-
-    def watch(self, callback: InvalidationCallback) -> None: ...
-
-    def close(self) -> Awaitable[None]: ...
-
-    def end_soon(self) -> None: ...

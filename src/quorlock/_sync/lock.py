@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from quorlock._api.context_stack import block_of_caller
 from quorlock._api.decorators import ResourceOfCall, check_decorated
 from quorlock._api.lease_state import LeaseState
-from quorlock._api.lock import LockBase, checked_stop
+from quorlock._api.lock import OWN_TIMEOUT, LockBase, Timeout, checked_stop
 from quorlock._api.misuse import BlockingObject
-from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._core import acquiring
 from quorlock._core import redlock as flows
 from quorlock._core.request import StopEvent

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from quorlock._api.context_stack import block_of_caller
 from quorlock._api.decorators import ResourceOfCall, check_decorated
 from quorlock._api.lease_state import LeaseState
-from quorlock._api.lock import LockBase, checked_stop
+from quorlock._api.lock import OWN_TIMEOUT, LockBase, Timeout, checked_stop
 from quorlock._api.misuse import AsyncioObject
 from quorlock._api.renewal_options import RenewalOptions
-from quorlock._api.sentinels import OWN_TIMEOUT, Timeout
 from quorlock._api.session import Session
 from quorlock._core import acquiring
 from quorlock._core import redlock as flows

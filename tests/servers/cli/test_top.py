@@ -13,10 +13,18 @@ import pytest
 from quorlock import Inspection, NodeStatus, NodeView, Redlock, VoteCode
 from quorlock._cli.inspection_view import FREE, HELD
 from quorlock._cli.node_pollers import PollReport
-from quorlock._cli.top import lock_history
-from quorlock._cli.top.facts import DOWN, HUNG, KEPT_OUT, UP, LockFacts, NodeColumns, TopNodeFacts
+from quorlock._cli.top import facts as top_facts
+from quorlock._cli.top.facts import (
+    DOWN,
+    HUNG,
+    KEPT_OUT,
+    UP,
+    LockFacts,
+    LockHistory,
+    NodeColumns,
+    TopNodeFacts,
+)
 from quorlock._cli.top.live import node_facts
-from quorlock._cli.top.lock_history import LockHistory
 from quorlock._cli.top.node_probe import NodeSample
 from quorlock._cli.top.report import as_facts, as_lines
 from quorlock.testing.servers import Servers
@@ -232,7 +240,7 @@ def test_those_seen_longest_come_first() -> None:
 
 def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The latest."""
-    monkeypatch.setattr(lock_history, "_REMEMBERED_MAX", 3)
+    monkeypatch.setattr(top_facts, "_REMEMBERED_MAX", 3)
     past = LockHistory()
     for number in range(9):
         past.note([shown_as(f"a{number}", "x")], number)

@@ -67,12 +67,14 @@ LAZY: dict[str, str] = {
 
 # Doors: what `quorlock doctor`, `status --match` and `top` ask a node has no place in the public
 # API (decision 0020).
-DOORS: dict[str, str] = {
-    "quorlock/_cli/doctor/probe.py": "quorlock._drivers.diagnostics",
-    "quorlock/_cli/node_pollers.py": "quorlock._drivers.diagnostics",
+DOORS: dict[str, tuple[str, ...]] = {
+    "quorlock/_cli/doctor/probe.py": ("quorlock._drivers.diagnostics.",),
+    "quorlock/_cli/node_pollers.py": ("quorlock._drivers.diagnostics.",),
     # Only that changes shared settings (decision 0030).
-    "quorlock/_cli/agreement.py": "quorlock._drivers.change_agreement",
-    "quorlock/_cli/node_resets.py": "quorlock._drivers.node_resets",
+    "quorlock/_cli/agreement.py": (
+        "quorlock._drivers.change_agreement.",
+        "quorlock._drivers.node_resets.",
+    ),
 }
 
 # What is neither ours nor in the standard library:
@@ -129,7 +131,7 @@ def violation(src: Path, found: Import) -> str | None:
         if found.types_only:
             allowed |= TYPES_ONLY.get(folder, set())
         named = found.lazy and name.startswith(f"{LAZY.get(found.file, name)}.")
-        door = name.startswith(f"{DOORS.get(found.file, name)}.")
+        door = name.startswith(DOORS.get(found.file, ()))
         fine = named or door or top_package(src, name) in allowed
         return None if fine else f"{folder} may not import {name}"
     if package not in sys.stdlib_module_names:

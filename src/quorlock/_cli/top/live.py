@@ -21,8 +21,15 @@ from quorlock._cli.node_pollers import NodePollers, PollReport
 from quorlock._cli.poll_loop import inspect_all, poll
 from quorlock._cli.scan import Names, WatchedNames, merged
 from quorlock._cli.text_layout import is_drawable
-from quorlock._cli.top.facts import DOWN, HUNG, KEPT_OUT, UP, NodeColumns, TopNodeFacts
-from quorlock._cli.top.lock_history import LockHistory
+from quorlock._cli.top.facts import (
+    DOWN,
+    HUNG,
+    KEPT_OUT,
+    UP,
+    LockHistory,
+    NodeColumns,
+    TopNodeFacts,
+)
 from quorlock._cli.top.monitor import AttemptMonitor
 from quorlock._cli.top.node_probe import NodeProbe, NodeSample
 from quorlock._cli.top.report import as_facts, as_lines
