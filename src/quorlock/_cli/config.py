@@ -6,7 +6,7 @@ No error message contains a password.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from quorlock import ConfigError, Node, Redlock
 from quorlock._cli.exit_status import EX_CONFIG, Failed
@@ -32,13 +32,10 @@ _WITHIN_RUN = """
 URL in it has a password: name the nodes in a file"""
 
 
-class FileSettings(NamedTuple):
-    """The arguments of a `Redlock`, and the source of each: an option, a variable or a file."""
+class FileSettings(reader.Found):
+    """The settings that the sources name, and the objects made from them."""
 
-    nodes: tuple[Node, ...]
-    arguments: dict[str, Any]
-    origins: dict[str, str]
-    unread: str = ""  # a sentence about a file that was found and not read
+    __slots__ = ()
 
     def argument(self, name: str) -> Any:
         """Return an argument of `Redlock`: the value that was given, or the default."""
@@ -126,11 +123,6 @@ def _local_nodes() -> tuple[Node, ...]:
     from quorlock._cli.local.nodes import local_nodes
 
     return local_nodes()
-
-
-def unread(source: NodeOptions) -> str:
-    """Return a sentence about the file that is found and not read; "" if there is none."""
-    return reader.unread(source)
 
 
 def node_like(url: str, others: Sequence[Node]) -> Node:

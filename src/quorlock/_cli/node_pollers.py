@@ -12,7 +12,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
-from quorlock._drivers.diagnostics import DiagnosticConnection, ErrorReply, NoAnswer
+from quorlock._drivers.diagnostics import (
+    DiagnosticConnection,
+    ErrorReply,
+    NoAnswer,
+    info_fields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +33,7 @@ __all__ = [
     "NodePoller",
     "NodePollers",
     "PollReport",
+    "info_fields",
 ]
 
 T = TypeVar("T")

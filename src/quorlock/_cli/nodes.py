@@ -44,8 +44,8 @@ class Source(NodeOptions):
 
     def failed(self, error: ConfigError) -> Failed:
         """Return the error in the words of the command that is running."""
-        from quorlock._cli.config import unread
         from quorlock._cli.config_errors import as_failed
+        from quorlock._settings.reader import unread
 
         return as_failed(error, click.get_current_context(), unread(self))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from quorlock._core.time import Instant
     from quorlock._nodes.node import Node
 
-__all__ = ["DiagnosticConnection", "ErrorReply", "NoAnswer"]
+__all__ = ["DiagnosticConnection", "ErrorReply", "NoAnswer", "info_fields"]
 
 _READ_BYTES = 16_384
 _SILENCE_MS = 10_000
@@ -56,6 +56,12 @@ class NoAnswer(Exception):
         super().__init__(why)
         self.login = login
         self.code: VoteCode | None = why.code if isinstance(why, ErrorReply) else code
+
+
+def info_fields(text: str) -> dict[str, str]:
+    """Return the `name:value` lines of INFO."""
+    lines = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}
 
 
 class DiagnosticConnection:

@@ -20,15 +20,15 @@ from quorlock._drivers.change_agreement import (
     stored,
     wait,
 )
+from quorlock._drivers.diagnostics import info_fields
 from quorlock._protocol.encoding import MARKER
 from quorlock._protocol.handshake import BORN_EMPTY, CLIENT_NAME, CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from quorlock._drivers.change_agreement import Ask, Say
     from quorlock._nodes.node import Node
-
-    Say = Callable[[str], None]
 
 __all__ = ["ChangeError", "FoundNode", "find", "mark_as_new", "read", "reset_settings"]
 
@@ -86,7 +86,7 @@ def _look(node: Node) -> _Facts | ChangeError:
     try:
         with asking(node) as ask:
             born_empty = ask(b"GET", BORN_EMPTY, db=0) or b""
-            return _Facts(_info(ask(b"INFO")), born_empty, stored(ask), ask(b"GET", MARKER) or b"")
+            return _Facts(_info(ask), born_empty, stored(ask), ask(b"GET", MARKER) or b"")
     except ChangeError as error:
         return error
 
@@ -172,7 +172,7 @@ def _require_unused(nodes: Sequence[Node]) -> None:
 def _longest_lease_ms(node: Node) -> int:
     """Return for how long leases may last whose holders are not connected to the node."""
     with asking(node) as ask:
-        expiring, text = _keyspace(_info(ask(b"INFO")), "expires"), stored(ask)
+        expiring, text = _keyspace(_info(ask), "expires"), stored(ask)
     if not text or not expiring.get(f"db{node.db}"):
         return 0
     agreed = parse(text)
@@ -205,9 +205,8 @@ def _clients(listed: Any, db: int) -> int:
     return sum(ours in words and there in words for words in lines)
 
 
-def _info(reply: Any) -> dict[str, str]:
-    lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
-    return {name: value for name, _, value in lines}
+def _info(ask: Ask) -> dict[str, str]:
+    return info_fields(ask(b"INFO").decode(errors="replace"))
 
 
 def _keyspace(info: dict[str, str], field: str) -> dict[str, int]:

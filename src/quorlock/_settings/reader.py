@@ -50,7 +50,7 @@ class Found(NamedTuple):
     nodes: tuple[Node, ...]
     arguments: dict[str, Any]
     origins: dict[str, str]
-    unread: str  # a sentence about a file that was found and not read
+    unread: str = ""  # a sentence about a file that was found and not read
 
 
 class SettingError(Exception):

@@ -151,6 +151,7 @@ class Server:
         self._log_path = Path(plan.folder, f"{index}.log")
         self._reservation = _Reservation() if plan.tcp else None
         self._marked = 0  # the pid of the process that was born empty
+        self._spawn()
 
     def __repr__(self) -> str:
         state = "stopped" if self.stopped else "alive" if self.alive else "dead"
@@ -546,12 +547,10 @@ class Servers(Sequence[Server]):
     def _start_all(self, plan: _Plan) -> None:
         # All processes start before the first wait, so that they boot in parallel.
         for index in range(self._count):
-            server = Server(plan, index)
-            server._spawn()  # noqa: SLF001 (here and below: of this module)
-            self._servers.append(server)
+            self._servers.append(Server(plan, index))
         deadline = time.monotonic() + _READY_TIMEOUT
         for server in self._servers:
-            server._settle(deadline, may_move=True)  # noqa: SLF001
+            server._settle(deadline, may_move=True)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             server.born_empty()
 
 
@@ -591,7 +590,7 @@ def _tear_down(plan: _Plan, watcher: subprocess.Popen[bytes], servers: list[Serv
         os.killpg(plan.group, signal.SIGKILL)
     for server in servers:
         server.kill()
-        server._free_port()  # noqa: SLF001
+        server._free_port()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     watcher.kill()
     watcher.wait()
     if watcher.stdout is not None:

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 from quorlock import now
 from quorlock._cli.background import run_all
 from quorlock._cli.doctor.facts import ClockReading, Facts, NodeFacts, clock_rate
-from quorlock._drivers.diagnostics import DiagnosticConnection, ErrorReply, NoAnswer
+from quorlock._drivers.diagnostics import (
+    DiagnosticConnection,
+    ErrorReply,
+    NoAnswer,
+    info_fields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -154,13 +159,7 @@ def _reading(connection: DiagnosticConnection) -> ClockReading | None:
 
 
 def _info(connection: DiagnosticConnection, answer: Any) -> dict[str, str] | None:
-    """Return the `name:value` lines."""
-    if not isinstance(answer, bytes):
-        return None
-    lines = (
-        line.partition(":") for line in connection.shown(_text(answer)).splitlines() if ":" in line
-    )
-    return {name: value for name, _, value in lines}
+    return info_fields(connection.shown(_text(answer))) if isinstance(answer, bytes) else None
 
 
 def _config(connection: DiagnosticConnection) -> dict[str, str]:

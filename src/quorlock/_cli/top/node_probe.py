@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quorlock import now
-from quorlock._cli.node_pollers import ErrorReply
+from quorlock._cli.node_pollers import ErrorReply, info_fields
 from quorlock._cli.scan import Names, Scan
 
 if TYPE_CHECKING:
@@ -78,9 +78,7 @@ class NodeProbe:
 
     def _info(self) -> dict[str, str]:
         answer = self._ask("+info", b"INFO")
-        text = answer.decode(errors="replace") if isinstance(answer, bytes) else ""
-        lines = (line.partition(":") for line in text.splitlines() if ":" in line)
-        return {name: value for name, _, value in lines}
+        return info_fields(answer.decode(errors="replace")) if isinstance(answer, bytes) else {}
 
     def _connections(self) -> int | None:
         answer = self._ask("+client|list", b"CLIENT", b"LIST")
