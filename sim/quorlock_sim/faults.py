@@ -45,7 +45,8 @@ def _mend_server(world: World, server: SimServer) -> None:
     if not server.up:
         _restart(world, (server, server.epoch, server.memory))
     server.slow_by = 0
-    server.mute = False
+    server.mute = server.loses_calls = False
+    server.calls_late_by = 0
     server.node.read_only = server.node.full = False
     if server.hung:
         server.go_on()
@@ -288,6 +289,28 @@ def _unmute(server: SimServer) -> None:
     server.mute = False
 
 
+def _lose_calls(world: World, fault: Fault) -> bool:
+    """Lose the calls of a node."""
+    server = world.servers[fault.node]
+    server.loses_calls = True
+    world.tell("lose_calls", node=fault.node, lasts=fault.lasts)
+    world.schedule(world.now + fault.lasts, _call_in_time, server)
+    return True
+
+
+def _delay_calls(world: World, fault: Fault) -> bool:
+    """Delay the calls of a node by up to four node timeouts."""
+    server = world.servers[fault.node]
+    server.calls_late_by = 1 + world.policy.node_timeout * fault.amount // 250
+    world.tell("delay_calls", node=fault.node, by=server.calls_late_by, lasts=fault.lasts)
+    world.schedule(world.now + fault.lasts, _call_in_time, server)
+    return True
+
+
+def _call_in_time(server: SimServer) -> None:
+    server.loses_calls, server.calls_late_by = False, 0
+
+
 def _echo(world: World, fault: Fault) -> bool:
     """Deliver the last call of a node a second time, `lasts` ns later."""
     world.schedule(world.now + fault.lasts, _call_again, world.servers[fault.node])
@@ -469,6 +492,8 @@ KINDS: dict[str, Strike] = {
     "script_flush": _script_flush,
     "mute": _mute,
     "echo": _echo,
+    "lose_calls": _lose_calls,
+    "delay_calls": _delay_calls,
     "foreign": _foreign,
     "wall_step": _wall_step,
     "wall_drift": _wall_drift,

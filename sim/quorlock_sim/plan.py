@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from quorlock_sim.network import NetworkProfile
 
 
+# The queues of places, PUBLISH and SUBSCRIBE; without one of them a node calls no waiter.
+RIGHTS = ("queue", "publish", "subscribe")
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One job of a client. Durations in ns.
@@ -76,6 +80,25 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Aim:
+    """A pause or a crash of a client just before one of its steps.
+
+    Attributes:
+        client: the client.
+        step: how many events concern it before: its timers, requests and replies that arrive.
+        kind: "pause" or "client_crash".
+        lasts: the duration of the pause (ns).
+        seed: the seed of the world, which is the same for all steps.
+    """
+
+    client: int
+    step: int
+    kind: str
+    lasts: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The clients' settings. Durations in ns, the ttl in ms."""
 
@@ -118,6 +141,9 @@ class Plan:
         hosts: the clients of further callers, whose jobs are the last of `workloads`.
         pollers: the clients whose callers poll.
         deaf: the nodes that cannot call, as a server without RESP3.
+        denied: nodes, each with what its users have no right to: a name in `RIGHTS`.
+        old: the pollers whose releases delete the key, and call no waiter, as in older versions.
+        aim: a pause or a crash at one step of a client; None: faults come by time only.
     """
 
     seed: int
@@ -136,6 +162,14 @@ class Plan:
     hosts: tuple[int, ...] = ()
     pollers: tuple[int, ...] = ()
     deaf: tuple[int, ...] = ()
+    denied: tuple[tuple[int, str], ...] = ()
+    old: tuple[int, ...] = ()
+    aim: Aim | None = None
+
+    @property
+    def dice(self) -> int:
+        """The seed of the random delays."""
+        return self.seed if self.aim is None else self.aim.seed
 
     @property
     def clients(self) -> int:

@@ -190,7 +190,9 @@ def places_on(server: SimServer, key: bytes) -> list[bytes]:
 
 def violations(world: World) -> Iterator[Violation]:
     """Yield the violations of the promises about waiting."""
-    if len(world.plan.deaf) > world.policy.n - quorum(world.policy.n):
+    plan = world.plan
+    silent = {*plan.deaf, *(node for node, _ in plan.denied)}
+    if len(silent) > world.policy.n - quorum(world.policy.n):
         return  # the callers poll
     for resource in world.resources:
         for since, until in idle(world, resource):
@@ -200,7 +202,7 @@ def violations(world: World) -> Iterator[Violation]:
                     f" {until / NS_PER_MS:.3f} ms, while a caller waited"
                 )
                 yield Violation("idle", text, since, {"from": since, "until": until})
-    if is_calm(world.plan) and not (world.plan.pollers or world.plan.deaf):
+    if is_calm(plan) and not (plan.pollers or silent):
         yield from _passes(world)
 
 
@@ -208,7 +210,7 @@ def is_calm(plan: Plan) -> bool:
     """Return whether there is no fault, and every reply comes in time."""
     network, timeout = plan.network_profile, plan.settings.node_timeout
     is_swift = not network.tail and network.shortest + network.spread <= timeout // 3
-    return is_swift and not plan.faults
+    return is_swift and not plan.faults and plan.aim is None
 
 
 def _idle_max(world: World, resource: str) -> int:

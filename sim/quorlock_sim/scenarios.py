@@ -86,8 +86,12 @@ COMEBACKS: Weights = {"break": 2, "save": 1, "crash_saved": 1, "one_way_to": 2}
 QUEUE_TROUBLE: Weights = {
     "mute": 3,
     "echo": 3,
+    "lose_calls": 3,
+    "delay_calls": 3,
     "foreign": 3,
     "crash_lost": 2,
+    "save": 2,
+    "crash_saved": 2,
     "crash_kept": 2,
     "client_crash": 3,
     "pause": 5,
@@ -398,7 +402,7 @@ def _guarded(plan: Plan, dice: Random) -> Plan:
 _LONG_AGO = 10**15
 _OF_NODE = frozenset(
     {*NODE_TROUBLE, *MEMORY_TROUBLE, "unlock", "wall_step", "wall_drift"}
-    | {"mute", "echo", "foreign"}
+    | {"mute", "echo", "lose_calls", "delay_calls", "foreign"}
 )
 
 SCENARIOS: dict[str, Scenario] = {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from quorlock._core.time import NS_PER_MS, NS_PER_S
 from quorlock_sim.network import NetworkProfile
+from quorlock_sim.plan import RIGHTS
 
 if TYPE_CHECKING:
     from random import Random
@@ -27,12 +28,15 @@ def shaped(plan: Plan, dice: Random) -> Plan:
     hosts = tuple(int(dice.random() * clients) for _ in range(extra))
     workloads = [*plan.workloads, *[plan.workloads[host][::-1] for host in hosts]]
     pollers = (int(dice.random() * clients),) if _happens(dice, 150) else ()
+    old = pollers if _happens(dice, 500) else ()
     return replace(
         plan,
         workloads=tuple(tuple(_waiting(job, dice) for job in jobs) for jobs in workloads),
         hosts=hosts,
         pollers=pollers,
+        old=old,
         deaf=_deaf(plan.settings.n, dice),
+        denied=_denied(plan.settings.n, dice),
         network_profile=_network(plan, dice),
     )
 
@@ -56,6 +60,17 @@ def _deaf(n: int, dice: Random) -> tuple[int, ...]:
         return ()
     count = 1 + int(dice.random() * ((n - 1) // 2)) if _happens(dice, 900) else n
     return tuple(range(min(n, count)))
+
+
+def _denied(n: int, dice: Random) -> tuple[tuple[int, str], ...]:
+    """Return nodes with the rights that they lack: mostly none, else of some, or of all nodes."""
+    if _happens(dice, 850):
+        return ()
+    count = 1 + int(dice.random() * ((n - 1) // 2)) if _happens(dice, 700) else n
+    first = int(dice.random() * n)
+    return tuple(
+        ((first + index) % n, RIGHTS[int(dice.random() * len(RIGHTS))]) for index in range(count)
+    )
 
 
 def _network(plan: Plan, dice: Random) -> NetworkProfile:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorlock._core.commands import Publish, Release, ScriptedAcquire, Subscribe
-from quorlock._core.places import channel_of
+from quorlock._core.places import QUEUE, channel_of
 from quorlock._core.time import NS_PER_MS
 from quorlock._protocol.encoding import MARKER, SCRIPTS
 from quorlock.testing.fake_keys import NO_RIGHT
-from quorlock.testing.fake_node import DELETED, Error, FakeNode, is_side_key
+from quorlock.testing.fake_node import DELETED, Entry, Error, FakeNode, is_side_key
 from quorlock_sim.clock import NEVER
 from quorlock_sim.network import Push
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _REPLACED = 4  # the number of elements behind the first one of such a reply
 _LONG_MS = 30 * 86_400_000
 NO_SCRIPT = Error("NOSCRIPT No matching script.")
+NO_SUBSCRIBE = Error("NOPERM No permissions to access a channel")
 NO_PERMISSION = Error("NOPERM No permissions to run the 'publish' command.")
 
 
@@ -69,17 +70,23 @@ class SimServer:
         listeners: the connections that have subscribed to a channel.
         resp3: its connections can receive pushes.
         last_call: the last push that it sent, and to whom.
-        mute: clients have no right to publish.
+        denied: what users have no right to (`plan.RIGHTS`).
+        mute: clients have no right to publish for a while.
+        loses_calls: calls do not arrive.
+        calls_late_by: the delay of calls (ns).
     """
 
     __slots__ = (
         "_door",
+        "calls_late_by",
+        "denied",
         "died_at",
         "epoch",
         "hung",
         "index",
         "last_call",
         "listeners",
+        "loses_calls",
         "memory",
         "mute",
         "node",
@@ -106,7 +113,11 @@ class SimServer:
         self.listeners: dict[bytes, dict[Link, None]] = {}  # by channel
         self.resp3 = index not in world.plan.deaf
         self.last_call: tuple[Link, Push] | None = None
+        self.denied = {right for node, right in world.plan.denied if node == index}
         self.mute = False
+        self.loses_calls = False
+        self.calls_late_by = 0
+        self.deny_queues()
         self._door: list[Message] = []  # requests that arrived while it hung
 
     def at_ms(self) -> int:
@@ -169,26 +180,53 @@ class SimServer:
     def _reply(self, message: Message) -> Reply:
         command = message.command
         if type(command) is Subscribe:
+            if "subscribe" in self.denied:
+                return NO_SUBSCRIBE
             self.listeners.setdefault(command.key, {})[message.link] = None
             return Push([b"subscribe", command.key, 1])
         if type(command) is Publish:  # its empty message would be ignored
-            return NO_PERMISSION if self.mute else len(self.listeners.get(command.key, {}))
+            return NO_PERMISSION if self.is_mute else len(self.listeners.get(command.key, {}))
         script = SCRIPTS.get(type(command))
         if script is not None:
             if message.in_full:
                 self.node.known.add(script.sha)
             elif script.sha not in self.node.known:
                 return NO_SCRIPT
+        if type(command) is Release and message.link.process.index in self.world.plan.old:
+            return self._delete(command)
         return self.node.ask(command, self.at_ms())
+
+    def _delete(self, command: Release) -> Reply:
+        """Execute the release of an older version, which calls no waiter."""
+        entry = self.node.alive(command.key, self.at_ms())
+        if entry is None or entry.value != command.token:
+            return self.node.ask(command, self.at_ms())
+        self.node.evict(command.key)
+        return DELETED
+
+    @property
+    def is_mute(self) -> bool:
+        """Users have no right to publish."""
+        return self.mute or "publish" in self.denied
+
+    def deny_queues(self) -> None:
+        """Take away the right to the queues: they are as those of another type, out of reach."""
+        if "queue" in self.denied:
+            for resource in self.world.plan.resources:
+                self.node.keys[QUEUE + resource.encode()] = Entry(None, None, (b"denied",))
 
     def call(self, channel: bytes, text: bytes) -> int:
         """Send a call to those who listen; return their number."""
-        if self.mute:
+        if self.is_mute:
             return NO_RIGHT
         links = self.listeners.get(channel, {})
         for link in links:
             self.last_call = link, Push([b"message", channel, text])
-            link.push(self.last_call[1])
+            if self.calls_late_by:
+                late = self.world.now + self.calls_late_by
+                self.world.schedule(late, link.push, self.last_call[1])
+            elif not self.loses_calls:
+                link.push(self.last_call[1])
         return len(links)
 
     def hears(self, place: bytes) -> bool:
@@ -220,6 +258,7 @@ class SimServer:
         """Start a new process, with the keys that the restart leaves (`FakeNode.restart`)."""
         self.up = True
         self.node.restart(f"n{self.index}.{self.epoch}", memory=memory, started=self.at_ms())
+        self.deny_queues()
 
     def go_on(self) -> None:
         """End a hang: execute all requests that have arrived, in order."""

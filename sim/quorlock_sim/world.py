@@ -92,7 +92,7 @@ class World:
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self._serial = 0
         self._links = 0
-        self.rng = Random(plan.seed)
+        self.rng = Random(plan.dice)
         self.servers = [self._server(index) for index in range(plan.settings.n)]
         self.foreign: set[bytes] = set()  # tokens of other libraries
         self.processes = [self._process(index) for index in range(plan.clients)]
@@ -109,7 +109,7 @@ class World:
         plan = self.plan
         clock = Clock(plan.client_offsets[index], plan.client_paces[index])
         # Each client has a separate generator, so that removing one leaves the others unchanged.
-        dice = Random(plan.seed * 1_000_003 + index)
+        dice = Random(plan.dice * 1_000_003 + index)
         sets = plan.connection_sets[index]
         return Process(self, index, self.policy, clock, sets, dice, polls=index in plan.pollers)
 
