@@ -51,7 +51,7 @@ from quorlock_sim.clock import NEVER, Clock
 from quorlock_sim.network import Push
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from random import Random
 
     from quorlock._core.config import Policy
@@ -240,6 +240,15 @@ class Process:
         """Return the duration (ns) of its pauses between two true instants."""
         spans = ((max(since, begin), min(until, end)) for begin, end in self._pauses)
         return sum(max(0, end - begin) for begin, end in spans)
+
+    def awake(self, since: int, until: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of the time between two true instants in which it was not paused."""
+        for begin, end in self._pauses:
+            if since < min(begin, until):
+                yield since, min(begin, until)
+            since = max(since, end)
+        if since < until:
+            yield since, until
 
     def go_on(self) -> None:
         """End a pause: handle the events that arrived, then the timers that were due."""

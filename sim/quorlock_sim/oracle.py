@@ -302,6 +302,8 @@ def _silent(world: World) -> Iterator[Violation]:
         end = first_reading(process.clock, promise, since)
         if lease.told is not None and lease.told < end:
             continue
+        if end <= lease.since:
+            continue  # its holder was paused before it read the grant
         # A process that was paused during the last moments could not report the loss.
         if process.dead or process.delayed(since, end):
             continue

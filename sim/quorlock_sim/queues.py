@@ -222,6 +222,8 @@ def _idle_max(world: World, resource: str) -> int:
 
 def quiet_since(world: World) -> int:
     """Return the instant from which on no fault, and no key that one left, explains a wait."""
+    if world.aimed is not None:
+        return world.aimed.quiet_at or 0
     if is_calm(world.plan):
         return 0
     max_ttl = world.policy.max_ttl
@@ -237,9 +239,12 @@ def idle(world: World, resource: str) -> Iterator[tuple[int, int]]:
         if lease.resource == resource
     )
     waits = sorted(
-        (max(call.began, quiet), world.now if call.ended is None else call.ended)
+        span
         for call in world.history.calls
         if call.resource == resource and _waits(call, world)
+        for span in world.processes[call.client].awake(
+            max(call.began, quiet), world.now if call.ended is None else call.ended
+        )
     )
     for begin, end in _merged(waits):
         at = begin
@@ -271,13 +276,14 @@ def _merged(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 def _key_until(lease: LeaseRecord, world: World) -> int:
     """Return the last instant at which keys of a lease may stand in the way."""
-    if lease.ended is not None and lease.why == "released":
-        return lease.ended
     lasts = lease.ttl_ms * NS_PER_MS
     last = max(at for at, _ in lease.promises)
     slowest = min(server.wall.paces()[0] for server in world.servers)
     # The keys were set, or extended, until the promise was counted.
-    return last + lasts * PPM // max(1, slowest) + world.policy.node_timeout + NS_PER_MS
+    until = last + lasts * PPM // max(1, slowest) + world.policy.node_timeout + NS_PER_MS
+    if lease.ended is not None and lease.why == "released":
+        return min(lease.ended, until)
+    return until
 
 
 # --- order -----------------------------------------------------------------------------------

@@ -144,6 +144,7 @@ class Scenario:
         handing: per mille of the jobs whose leases are handed over.
         floors: the shares that make a run conclusive.
         shaped: a function that changes the drawn plan, for directed scenarios.
+        steps: so many seeds in a row have the same plan, but for the step that it aims at.
     """
 
     name: str
@@ -164,6 +165,7 @@ class Scenario:
     handing: int = 0
     floors: Floors = FLOORS
     shaped: Callable[[Plan, Random], Plan] | None = field(default=None, compare=False)
+    steps: int = 1
 
     def plan(self, seed: int) -> Plan:
         """Return the plan of that seed."""
@@ -181,7 +183,7 @@ class _Planner:
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
         self.seed = seed
-        self.dice = Random(seed)
+        self.dice = Random(seed // scenario.steps)
         self.node_timeout = self.one_of((5, 10, 20, 50)) * NS_PER_MS
         self.beat = self.node_timeout * self.one_of((4, 6, 10, 30, 100))
 
@@ -499,6 +501,21 @@ SCENARIOS: dict[str, Scenario] = {
             shaped=scenarios_queues.shaped,
         ),
         Scenario(
+            "steps",
+            "a caller among waiters that is paused or killed before each of its steps in turn",
+            {},
+            nodes=(1, 2, 3, 3, 3, 5),
+            clients=(2, 3, 3),
+            once=0,
+            extending=50,
+            renewing=100,
+            resources=1,
+            jobs=2,
+            floors=Floors(1000, 20, 500),
+            shaped=scenarios_queues.aimed,
+            steps=scenarios_queues.STEPS,
+        ),
+        Scenario(
             "clocks",
             "clocks that drift beyond the bound, and jump",
             CLOCK_TROUBLE,
@@ -513,7 +530,7 @@ _TURNS = (
     *("sound", "mixed", "sound", "network", "sound", "mixed", "nodes", "clients", "sound"),
     *("mixed", "calm", "sound", "memory", "sound", "mixed", "clocks", "network", "sound"),
     *("restarts", "renewal", "fences", "comebacks", "handovers"),
-    *("queues", "queues"),
+    *("queues", "queues", "steps"),
 )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from quorlock._core.time import NS_PER_MS, NS_PER_S
 from quorlock_sim.network import NetworkProfile
-from quorlock_sim.plan import RIGHTS
+from quorlock_sim.plan import RIGHTS, Aim
 
 if TYPE_CHECKING:
     from random import Random
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from quorlock_sim.plan import Job, Plan
 
 _PATIENT = 20 * NS_PER_S
+# The steps of a client in such a world; most have fewer.
+STEPS = 200
 _CALLERS_MAX = 5  # further ones in one process
 
 
@@ -38,6 +40,38 @@ def shaped(plan: Plan, dice: Random) -> Plan:
         deaf=_deaf(plan.settings.n, dice),
         denied=_denied(plan.settings.n, dice),
         network_profile=_network(plan, dice),
+    )
+
+
+def aimed(plan: Plan, dice: Random) -> Plan:
+    """Return a plan in which a client is paused or killed before a step; the seed says which."""
+    base, step = divmod(plan.seed, STEPS)
+    timeout, max_ttl = plan.settings.node_timeout, plan.settings.max_ttl_ms * NS_PER_MS
+    kind = "client_crash" if _happens(dice, 400) else "pause"
+    # Longer than a reservation, or than a lease, or neither.
+    lasts = (timeout, 3 * timeout, max_ttl // 2, 2 * max_ttl)[int(dice.random() * 4)]
+    client = int(dice.random() * plan.clients)
+    hosts = tuple(int(dice.random() * plan.clients) for _ in range(int(dice.random() * 3)))
+    workloads = [*plan.workloads, *[plan.workloads[host][::-1] for host in hosts]]
+    jobs = [tuple(_short(job, max_ttl, dice) for job in workload) for workload in workloads]
+    return replace(
+        plan,
+        workloads=tuple(jobs),
+        hosts=hosts,
+        lasts=6 * NS_PER_S,
+        network_profile=NetworkProfile(timeout // 200, timeout // (5, 10)[base % 2], 0, 0),
+        aim=Aim(client, step, kind, lasts, base),
+    )
+
+
+def _short(job: Job, max_ttl: int, dice: Random) -> Job:
+    """Return the job: it begins soon, holds the lock for a short time, and waits for long."""
+    return replace(
+        _waiting(job, dice),
+        after=int(dice.random() ** 2 * max_ttl / 4),
+        timeout=_PATIENT // 2,
+        ending="release",
+        cancel_after=None,
     )
 
 

@@ -22,6 +22,7 @@ from quorlock._core.votes import Vote
 from quorlock.errors import QuorlockError, VoteCode
 from quorlock.testing.fake_node import is_side_key
 from quorlock_sim import faults
+from quorlock_sim.aims import Aimed
 from quorlock_sim.client import Process, SimFlow
 from quorlock_sim.clock import PPM, Clock
 from quorlock_sim.history import CallRecord, History, LeaseRecord, Violation
@@ -100,6 +101,7 @@ class World:
             SimWorker(self, self.processes[plan.host(caller)], jobs)
             for caller, jobs in enumerate(plan.workloads)
         ]
+        self.aimed = None if plan.aim is None else Aimed(self)
 
     def _server(self, index: int) -> SimServer:
         plan = self.plan
@@ -133,9 +135,11 @@ class World:
         return self.history
 
     def _go_on(self) -> None:
-        heap, events = self._heap, 0
+        heap, events, aimed = self._heap, 0, self.aimed
         while heap and events < EVENTS_MAX:
             self.now, _, act, what = heappop(heap)
+            if aimed is not None:
+                aimed.before(act, what)
             act(what)
             events += 1
         self.history.events = events
@@ -159,13 +163,18 @@ class World:
     # --- faults ------------------------------------------------------------------------------
 
     def _strike(self, fault: Fault) -> None:
+        self.strike(fault)
+
+    def strike(self, fault: Fault) -> bool:
+        """Inject a fault; return False if there was nothing to hit."""
         phases = self._phases(fault)
         if not faults.strike(self, fault):
-            return  # nothing to hit: the client is dead, or the node is down already
+            return False  # the client is dead, or the node is down already
         seen = self.history.phases
         for phase in phases:
             seen[fault.kind, phase] = seen.get((fault.kind, phase), 0) + 1
         self.history.faults_during_an_attempt += "acquiring" in phases
+        return True
 
     def _phases(self, fault: Fault) -> list[str]:
         if fault.client >= 0:

@@ -245,6 +245,21 @@ def an_echo(seen: Seen) -> None:
     assert seen.all("send", client=1, node=1, ticket=-1, token="")
 
 
+def calls_lost(seen: Seen) -> None:
+    """The waiter reads the calls of the other nodes."""
+    assert seen.one("fault", what="lose_calls")["node"] == 1
+    assert {line["node"] for line in seen.before(HEAL, "push", client=1)} == {0, 2}
+    assert granted(seen, 1)
+
+
+def calls_late(seen: Seen) -> None:
+    """The call of one node comes after the others'."""
+    by = seen.one("fault", what="delay_calls")["by"]
+    calls = {line["node"]: line["at"] for line in seen.before(HEAL, "push", client=1)}
+    assert calls[1] >= min(calls.values()) + by - MS
+    assert len(granted(seen, 1)) == 1
+
+
 def a_foreign_holder(seen: Seen) -> None:
     """Another library holds the lock for 10 ms, and our clients get it after that."""
     assert seen.one("fault", what="foreign")["nodes"] == [0, 1, 2]
@@ -384,6 +399,8 @@ EFFECTS: dict[str, tuple[Callable[[Seen], None], tuple[Fault, ...]]] = {
     "script_flush": (a_script_flush, (fault("script_flush", 20 * MS, node=1),)),
     "mute": (a_mute_node, (fault("mute", MS, node=1, lasts=60 * MS),)),
     "echo": (an_echo, (fault("echo", 30 * MS, node=1, lasts=10 * MS),)),
+    "lose_calls": (calls_lost, (fault("lose_calls", MS, node=1, lasts=60 * MS),)),
+    "delay_calls": (calls_late, (fault("delay_calls", MS, node=1, amount=500, lasts=60 * MS),)),
     "foreign": (a_foreign_holder, (fault("foreign", 20 * MS, lasts=10 * MS),)),
     "wall_step": (a_wall_step, (fault("wall_step", MS, node=1, amount=1500 * MS),)),
     "wall_drift": (a_wall_drift, (fault("wall_drift", MS, node=1, amount=1_100_000),)),
@@ -414,7 +431,8 @@ EFFECTS: dict[str, tuple[Callable[[Seen], None], tuple[Fault, ...]]] = {
 @pytest.mark.parametrize("kind", EFFECTS)
 def test_a_fault_does_what_it_says(kind: str) -> None:
     check, struck = EFFECTS[kind]
-    workloads = WAITERS if kind in ("mute", "echo") else (WORK, OTHER)
+    calls = ("mute", "echo", "lose_calls", "delay_calls")
+    workloads = WAITERS if kind in calls else (WORK, OTHER)
     seen = see(world(*struck, workloads=workloads))
     check(seen)
     assert seen.rules == set(), "whatever it is, it is no violation"

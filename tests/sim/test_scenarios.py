@@ -45,7 +45,8 @@ def test_every_plan_is_within_the_stated_bounds(name: str) -> None:
         within_bounds(plan_of(name, seed))
 
 
-QUEUES = ("mute", "echo", "foreign")  # of "queues" alone, as "unlock" is of "fences"
+# Of "queues" alone, as "unlock" is of "fences".
+QUEUES = ("mute", "echo", "lose_calls", "delay_calls", "foreign")
 
 
 def within_bounds(plan: Plan) -> None:

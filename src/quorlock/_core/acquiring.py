@@ -163,15 +163,16 @@ def _next_attempt_at(
     if last.reason is FailureReason.FORBIDDEN:
         return None
     # Redlock page, "Retry on failure": a random delay, greater than the time a round takes, so that
-    # contenders who split the votes do not collide again.
+    # contenders who split the votes do not collide again.  A pause of the process counts for
+    # nothing: the delay would be as long.
     shortest, longest = policy.retry_delay
-    shortest = max(shortest, last.ended - last.started)
+    longest_attempt = max_rounds(request) * policy.node_timeout
+    shortest = max(shortest, min(last.ended - last.started, longest_attempt))
     wake = last.ended + entropy.between(shortest, max(longest, 2 * shortest))
     give_up = [] if request.timeout is None else [request.asked_at + request.timeout]
     if outage_since is not None:
         # The last attempt must *end* within the outage, and each of its rounds may take
         # node_timeout.
-        longest_attempt = max_rounds(request) * policy.node_timeout
         give_up.append(outage_since + policy.outage_timeout - longest_attempt)
     if not give_up:
         return wake

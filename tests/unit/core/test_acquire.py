@@ -395,6 +395,13 @@ def test_the_pause_is_random_and_longer_than_a_round(
     assert pauses == {sum(expected) // 2}
 
 
+def test_a_pause_of_the_process_makes_no_longer_pause_of_the_call() -> None:
+    """An attempt takes 100 ms at most, whatever time passes while the process does not run."""
+    script, dice = Script([[held(1)] * 3], sending=ms(500)), Dice(0.5)
+    failing(script, 5.0, dice, retry_delay=(0.01, 0.02))
+    assert set(dice.ranges) == {(ms(100), ms(200))}
+
+
 # --- outages -----------------------------------------------------------------------------------
 
 OUTAGES: list[Round] = [
