@@ -30,7 +30,7 @@ SIM = [sys.executable, "-m", "quorlock_sim"]
 # kept seed in its own scenario (test_mutations.py).
 WORLDS = int(os.environ.get("QUORLOCK_WORLDS", "5000"))
 PART = 500  # in each test: short enough for the time limit of a test, whatever else runs
-FRESH = 1_000  # from a new seed
+FRESH = 1_000  # from new seeds
 # All processors are ours, but for those on which other tests run at the same time (pytest -n).
 PROCESSES = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
@@ -54,12 +54,13 @@ def test_no_promise_is_broken_in_all_these_worlds(
     assert re.search(rf"worlds +{count:,} ", output.out)
 
 
-def test_nor_in_some_worlds_never_run_before(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("part", range(FRESH // PART))
+def test_nor_in_some_worlds_never_run_before(part: int, capsys: pytest.CaptureFixture[str]) -> None:
     seed = secrets.randbelow(10**9)
-    status = sim.main(["--seed", str(seed), "--runs", str(FRESH), "--jobs", str(PROCESSES)])
+    status = sim.main(["--seed", str(seed), "--runs", str(PART), "--jobs", str(PROCESSES)])
     text = capsys.readouterr().out
     with capsys.disabled():
-        print(f"\n{FRESH:,} worlds more: make sim SEED={seed} RUNS={FRESH}")
+        print(f"\n{PART:,} worlds more: make sim SEED={seed} RUNS={PART}")
     assert status == 0, text
 
 

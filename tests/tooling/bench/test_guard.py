@@ -99,11 +99,12 @@ def test_it_is_quiet_when_nothing_has_changed(capsys: pytest.CaptureFixture[str]
         assert figure in reported.out
 
 
-def complaints_about(face: str, figures: Iterable[str], seconds: float = 6.0) -> list[str]:
-    """Return the complaints about these figures, once the guard has no others.
+def complaints_about(face: str, figures: Iterable[str], seconds: float = 30.0) -> list[str]:
+    """Return the complaints about these figures, as soon as the guard has no others.
 
     A red `guard.main` measures to the end of its time, in case that what it complains of goes away.
-    What is planted does not, and all else has become calm by then or is a fault.
+    What is planted does not, and all else has become calm by then or is a fault: other tests keep
+    the processors busy meanwhile.
     """
     baseline = tomllib.loads(guard.BASELINE.read_text())
     _, limits = guard.bounds(baseline, guard.this_python())
@@ -123,8 +124,8 @@ def test_a_planted_slow_down_is_found(
     plant(monkeypatch, face, work, calls_for(work, PLANTED * cycle_ns[face]))
     reported = complaints_about(face, ("instructions", "c_calls", "units"))
     assert reported
-    assert all(text.startswith(f"{face}: ") for text in reported)
-    assert all("against the baseline's" in text for text in reported)
+    assert not [text for text in reported if not text.startswith(f"{face}: ")]
+    assert not [text for text in reported if "against the baseline's" not in text]
 
 
 @pytest.mark.usefixtures("own_baseline")
