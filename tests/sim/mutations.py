@@ -147,7 +147,7 @@ def _extension(
     limit = min(facts.valid_until, valid_until) if bounded else valid_until
     if tally.verdict is Verdict.WON and decided_at < limit:
         return Extended(valid_until, tally.final_answers()), decided_at
-    ended = yield from redlock._resolve_ambiguous_loss(tally, until, decided_at)
+    ended = yield from redlock.collect_while(redlock.is_loss_ambiguous, tally, until, decided_at)
     answers = tally.final_answers()
     return ExtendFailed(
         redlock._loss(answers, policy.quorum) or LossReason.UNREACHABLE, answers

@@ -58,7 +58,7 @@ def keeps_the_old_token(
         if member is None or target is None:
             return (yield from redlock.release(key, token, target, policy))
         is_won, tally, until, ended = yield from handing_on._hand_on(
-            member, key, token, target, policy, entropy, line
+            member, token, target, policy, entropy, line
         )
         return (yield from handing_on._result(tally, until, ended))
     finally:

@@ -62,7 +62,8 @@ def acquire(
     failures, stop = _Failures(request), request.stop
     if lines is not None and (request.timeout == 0 or request.asked_at < lines.polls_until):
         lines = None
-    joins = lines is not None and lines.is_in_use(request.key, request.asked_at)
+    line = None if lines is None else lines.get(request.key)
+    joins = line is not None and line.is_in_use(request.asked_at)
     while stop is None or not stop.is_set():
         outcome: Acquired | AttemptFailed | None = None
         if joins and lines is not None:
@@ -95,12 +96,13 @@ class _Failures:
             None if they are there.
     """
 
+    count = 0
+    outage_since: Instant | None = None
+    _last: AttemptFailed | None = None
+
     def __init__(self, request: AcquireRequest) -> None:
-        self.count = 0
         self.at = request.asked_at
-        self.outage_since: Instant | None = None
         self._request = request
-        self._last: AttemptFailed | None = None
 
     def add(self, failed: AttemptFailed, lines: Lines | None) -> AttemptFailed:
         """Record an attempt, or several of one wait; return it.

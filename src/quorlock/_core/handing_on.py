@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 from quorlock._core import fence as fencing
 from quorlock._core import redlock
 from quorlock._core.commands import Release
-from quorlock._core.effects import Receive, Send, Timeout
-from quorlock._core.results import Acquired, LossReason, ReleaseResult
+from quorlock._core.effects import Send
+from quorlock._core.results import LossReason, ReleaseResult
 from quorlock._core.rounds import Target
-from quorlock._core.tally import WON, Tally
+from quorlock._core.tally import Tally
 from quorlock._core.votes import Vote
 
 if TYPE_CHECKING:
+    from quorlock._core.commands import AnyAcquire
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
     from quorlock._core.line import Line, Lines
     from quorlock._core.member import Member
-    from quorlock._core.rounds import NodeReply, SentRound
+    from quorlock._core.results import Acquired
+    from quorlock._core.rounds import SentRound
     from quorlock._core.time import Instant
 
 
@@ -68,7 +70,7 @@ def _release_in_line(
         if member is None or target is None:
             return (yield from redlock.release(key, token, target, policy))
         is_won, tally, until, ended = yield from _hand_on(
-            member, key, token, target, policy, entropy, line
+            member, token, target, policy, entropy, line
         )
         if is_won:
             return (yield from _result(tally, until, ended))
@@ -80,13 +82,7 @@ def _release_in_line(
 
 
 def _hand_on(
-    member: Member,
-    key: bytes,
-    token: bytes,
-    target: Target,
-    policy: Policy,
-    entropy: Entropy,
-    line: Line,
+    member: Member, token: bytes, target: Target, policy: Policy, entropy: Entropy, line: Line
 ) -> Flow[tuple[bool, Tally, Instant, Instant]]:
     """Exchange the token for a fresh one of the waiter, and give it the lease.
 
@@ -94,55 +90,57 @@ def _hand_on(
         Whether the round has won, else the old token is still to be released; its tally, the end
         of the nodes' time to reply, and the instant of the verdict.
     """
-    request, new = member.request, entropy.token()
+    key, new = member.request.key, entropy.token()
     sent: SentRound | None = None
     try:
-        command = fencing.acquire_command(
-            key,
-            new,
-            request.ttl_ms,
-            policy,
-            fenced=request.fencing,
-            place=member.place,
-            instead=token,
-        )
+        command = _exchange_command(member, new, token, policy)
         sent_round: SentRound = yield Send(command, Target((1 << policy.n) - 1, target.path))
         sent = sent_round
         tally = Tally(policy.n, sent_round.round)
         until = sent_round.sent_at + policy.node_timeout
-        decided_at = yield from redlock.collect_until_decided(tally, until)
-        valid_until = policy.valid_until(sent_round.started_at, request.ttl_ms)
-        fence, is_won = 0, tally.verdict is WON and decided_at < valid_until
-        if is_won and request.fencing:
-            fence = yield from fencing.agree_on_fence(
-                tally, key, new, sent_round, valid_until, policy
-            )
-            is_won = fence > 0
+        at = yield from redlock.collect_until_decided(tally, until)
+        lease = yield from redlock.lease_won(member.request, new, tally, sent_round, at, policy)
         unsent = target.nodes & ~sent_round.nodes
-        if is_won and unsent:
+        if lease is None:
+            yield Send(Release(key, new), sent_round.target)
+        elif unsent:
             yield Send(Release(key, token), Target(unsent, target.path))
-        if is_won:
-            others_wait = any(answer is not None and answer.ahead > 0 for answer in tally.answers)
-            line.on_exchanged(decided_at, others_wait=others_wait)
-            answers = tally.final_answers()
-            line.note(answers, decided_at)
-            lease = Acquired(key, new, request.ttl_ms, valid_until, answers, sent_round, fence)
-            if not member.give(lease):
-                yield Send(Release(key, new), sent_round.target)  # it has just left
-                line.on_released(decided_at)
-            return True, tally, until, decided_at
-        yield Send(Release(key, new), sent_round.target)
-    except BaseException as error:
+        if lease is not None:
+            yield from _give(lease, member, line, tally, at)
+        return lease is not None, tally, until, at
+    except GeneratorExit:
+        raise
+    except BaseException:
+        # Interrupted, perhaps while it was being sent.
+        yield Send(Release(key, new), sent.target if sent else None)
+        yield Send(Release(key, token), target)
+        raise
+    finally:
         if member.is_open:
             line.put_back(member)
-        if not isinstance(error, GeneratorExit):
-            # Interrupted, perhaps while it was being sent.
-            yield Send(Release(key, new), sent.target if sent else None)
-            yield Send(Release(key, token), target)
-        raise
-    if member.is_open:
-        line.put_back(member)
-    return False, tally, until, decided_at
+
+
+def _exchange_command(member: Member, new: bytes, old: bytes, policy: Policy) -> AnyAcquire:
+    request = member.request
+    return fencing.acquire_command(
+        request.key,
+        new,
+        request.ttl_ms,
+        policy,
+        fenced=request.fencing,
+        place=member.place,
+        instead=old,
+    )
+
+
+def _give(lease: Acquired, member: Member, line: Line, tally: Tally, at: Instant) -> Flow[None]:
+    """Give the waiter its lease; release that if it has just left."""
+    others_wait = any(answer is not None and answer.ahead > 0 for answer in tally.answers)
+    line.on_exchanged(at, others_wait=others_wait)
+    line.note(lease.answers, at)
+    if not member.give(lease):
+        yield Send(Release(lease.key, lease.token), lease.sent_round.target)
+        line.on_released(at)
 
 
 def _after_exchange(released: ReleaseResult, tally: Tally) -> ReleaseResult:
@@ -159,19 +157,19 @@ def _after_exchange(released: ReleaseResult, tally: Tally) -> ReleaseResult:
 
 def _result(tally: Tally, until: Instant, ended: Instant) -> Flow[ReleaseResult]:
     """Collect replies until it is known whether a quorum had the old token."""
-    while True:
-        replaced = sum(answer is not None and answer.replaced for answer in tally.answers)
-        if replaced >= tally.quorum or replaced + tally.pending < tally.quorum:
-            break
-        event: NodeReply | Timeout = yield Receive(until)
-        ended = event.at
-        if isinstance(event, Timeout):
-            tally.mark_timed_out()
-            break
-        tally.count(event)
-    answers = tally.final_answers()
-    deleted = replaced >= tally.quorum
+    ended = yield from redlock.collect_while(_is_deletion_open, tally, until, ended)
+    deleted = _replaced(tally) >= tally.quorum
     lacking = sum(a is not None and a.is_lock_answer and not a.replaced for a in tally.answers)
     is_gone = not deleted and tally.n - lacking < tally.quorum
     gone = LossReason.EVICTED if is_gone else None
-    return ReleaseResult(deleted=deleted, gone=gone, answers=answers, ended=ended)
+    return ReleaseResult(deleted=deleted, gone=gone, answers=tally.final_answers(), ended=ended)
+
+
+def _is_deletion_open(tally: Tally) -> bool:
+    """Return whether the missing replies decide if a quorum has replaced the old token."""
+    replaced = _replaced(tally)
+    return replaced < tally.quorum <= replaced + tally.pending
+
+
+def _replaced(tally: Tally) -> int:
+    return sum(answer is not None and answer.replaced for answer in tally.answers)

@@ -195,11 +195,6 @@ class Lines:
         self.polls_until: Instant = PAST
         self.get = self._by_key.get  # called in every acquire and release
 
-    def is_in_use(self, key: bytes, at: Instant) -> bool:
-        """Return whether an acquire of this lock has to join its line."""
-        line = self.get(key)
-        return line is not None and line.is_in_use(at)
-
     def on_released(self, key: bytes, at: Instant) -> None:
         """Record that a lease of this process is over; the next in line asks the nodes."""
         line = self.get(key)

@@ -35,6 +35,8 @@ from quorlock.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
     from quorlock._core.releases_in_doubt import InDoubt
@@ -77,14 +79,13 @@ def attempt(
     turn: the caller's place in the queues of the nodes: where a key is reserved for it, it is
     granted, and a release queues it again.
     """
-    # A fresh token for every attempt: a late release of an older attempt must not be able to delete
-    # the key of a newer one (rule 2).
+    # Fresh for every attempt: a late release of an older one must not delete a newer key (rule 2).
     token = entropy.token()
     sent: SentRound | None = None
     try:
         # Queue in this process for the caller's own time, or for connect_timeout if that is longer.
-        wait, asked_at = request.timeout, request.asked_at
-        by = FOR_EVER if wait is None else asked_at + max(wait, policy.connect_timeout)
+        wait = request.timeout
+        by = FOR_EVER if wait is None else request.asked_at + max(wait, policy.connect_timeout)
         # Steps 1 and 2: read the time, then ask all nodes at once; each has little time to reply.
         place = turn.place if turn else b""
         acquire = fencing.acquire_command(
@@ -92,28 +93,15 @@ def attempt(
         )
         sent_round: SentRound = yield Send(acquire, None, by, FOR_EVER, None, request.stop)
         sent = sent_round
-        n, round_ = policy.n, sent_round.round
-        tally = turn.tally(n, round_) if turn else Tally(n, round_)
-        decided_at = yield from collect_until_decided(
-            tally, sent_round.sent_at + policy.node_timeout
-        )
-        # Step 3: a majority, in less than the validity; step 4: what is left of it.
-        valid_until = policy.valid_until(sent_round.started_at, request.ttl_ms)
-        if tally.verdict is WON and decided_at < valid_until:
-            fence = 0
-            if request.fencing:
-                fence = yield from fencing.agree_on_fence(
-                    tally, request.key, token, sent_round, valid_until, policy
-                )
-            if fence or not request.fencing:
-                answers = tally.final_answers()
-                won = Acquired(
-                    request.key, token, request.ttl_ms, valid_until, answers, sent_round, fence
-                )
-                if turn:
-                    yield from _end_turn(turn, request.key, tally, sent_round, decided_at)
-                yield Commit(won)
-                return won
+        tally = (turn.tally if turn else Tally)(policy.n, sent_round.round)
+        until = sent_round.sent_at + policy.node_timeout
+        decided_at = yield from collect_until_decided(tally, until)
+        won = yield from lease_won(request, token, tally, sent_round, decided_at, policy)
+        if won:
+            if turn:
+                yield from _end_turn(turn, request.key, tally, sent_round, decided_at)
+            yield Commit(won)
+            return won
         # Step 5: unlock all nodes, also those that refused or did not reply (rule 5).
         back = Release(request.key, token, place, turn.ticket if turn else JOIN)
         return (yield from _release_failed_attempt(request, back, tally, sent_round, policy, turn))
@@ -123,6 +111,30 @@ def attempt(
         # Cancelled or interrupted anywhere above: release, wait for nothing, end.
         yield Send(Release(request.key, token), sent.target if sent else None)
         raise
+
+
+def lease_won(
+    request: AcquireRequest,
+    token: bytes,
+    tally: Tally,
+    sent_round: SentRound,
+    decided_at: Instant,
+    policy: Policy,
+) -> Flow[Acquired | None]:
+    """Return the lease if the round has won it in time, with a fence where one is wanted."""
+    # Step 3: a majority, in less than the validity; step 4: what is left of it.
+    valid_until = policy.valid_until(sent_round.started_at, request.ttl_ms)
+    if tally.verdict is not WON or decided_at >= valid_until:
+        return None
+    key, fence = request.key, 0
+    if request.fencing:
+        fence = yield from fencing.agree_on_fence(
+            tally, key, token, sent_round, valid_until, policy
+        )
+        if not fence:
+            return None
+    answers = tally.final_answers()
+    return Acquired(key, token, request.ttl_ms, valid_until, answers, sent_round, fence)
 
 
 def _end_turn(
@@ -356,7 +368,7 @@ def _extension(
     valid_until = policy.valid_until(sent_round.started_at, ttl_ms)
     if tally.verdict is WON and decided_at < min(facts.valid_until, valid_until):
         return Extended(valid_until, tally.final_answers()), decided_at
-    ended = yield from _resolve_ambiguous_loss(tally, until, decided_at)
+    ended = yield from collect_while(is_loss_ambiguous, tally, until, decided_at)
     return classify_loss(tally, facts), ended
 
 
@@ -402,7 +414,7 @@ def release(key: bytes, token: bytes, target: Target | None, policy: Policy) -> 
         until = back.sent_at + policy.node_timeout
         ended = yield from collect_until_decided(tally, until)
         if tally.verdict is LOST:
-            ended = yield from _resolve_ambiguous_loss(tally, until, ended)
+            ended = yield from collect_while(is_loss_ambiguous, tally, until, ended)
     except GeneratorExit:
         raise
     except BaseException:
@@ -438,12 +450,7 @@ def inspect(key: bytes, policy: Policy) -> Flow[tuple[Answer, ...]]:
     sent_round = yield Send(Inspect(key))
     tally = Tally(policy.n, sent_round.round)
     until = sent_round.sent_at + policy.node_timeout
-    while tally.pending:
-        event = yield Receive(until)
-        if isinstance(event, Timeout):
-            tally.mark_timed_out()
-        else:
-            tally.count(event)
+    yield from collect_while(lambda tally: tally.pending > 0, tally, until, sent_round.sent_at)
     return tally.final_answers()
 
 
@@ -466,13 +473,11 @@ def collect_until_decided(tally: Tally, until: Instant) -> Flow[Instant]:
             return event.at
 
 
-def _resolve_ambiguous_loss(tally: Tally, until: Instant, now: Instant) -> Flow[Instant]:
-    """Collect replies after a lost round, to distinguish a lost key from unreachable nodes.
-
-    The verdict may fall while that is still open: dead nodes count against at once.  So collect
-    replies while the nodes that have not replied could still show that the key is gone.
-    """
-    while is_loss_ambiguous(tally):
+def collect_while(
+    is_open: Callable[[Tally], bool], tally: Tally, until: Instant, now: Instant
+) -> Flow[Instant]:
+    """Count replies while a question is open, until the deadline; return the latest instant."""
+    while is_open(tally):
         event: NodeReply | Timeout = yield Receive(until)
         now = event.at
         if isinstance(event, Timeout):
@@ -483,7 +488,11 @@ def _resolve_ambiguous_loss(tally: Tally, until: Instant, now: Instant) -> Flow[
 
 
 def is_loss_ambiguous(tally: Tally) -> bool:
-    """Return whether a lost round's missing replies could still show that the key is not ours."""
+    """Return whether a lost round's missing replies could still show that the key is not ours.
+
+    They distinguish a lost key from unreachable nodes.  The verdict may fall before: dead nodes
+    count against at once.
+    """
     if tally.verdict is not LOST:
         return False
     against = sum(answer is not None and answer.denies_ownership for answer in tally.answers)

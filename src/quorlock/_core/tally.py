@@ -95,8 +95,15 @@ class Tally:
             self.verdict = LOST  # a quorum would have won earlier
 
     def override(self, answers: list[Answer]) -> None:
-        """Replace the votes by those of a second round, which did not win."""
-        self.answers = list(answers)
+        """Replace the votes by those of a second round, which did not win.
+
+        What the first one replaced stays replaced.
+        """
+        first = [answer is not None and answer.replaced for answer in self.answers]
+        self.answers = [
+            answer._replace(replaced=True) if replaced else answer
+            for answer, replaced in zip(answers, first, strict=True)
+        ]
         self.granted = sum(answer.vote is _GRANTED for answer in answers)
         self.pending = 0
         self.verdict = LOST

@@ -103,8 +103,8 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         if not self._session.end(lease_state, Released.HANDED_OVER):
             self._raise_lost()
         lease_state.stop_renewal()
-        self._session.driver.on_lease_over(lease_state.key)
         at = now()
+        self._session.driver.on_lease_over(lease_state.key)
         return ticket_of(
             lease_state,
             self._session.driver.node_states.suppress_releases(lease_state.token, at),

@@ -31,8 +31,8 @@ CORE = [
     Mutant(
         "boundary-of-validity",
         "_core/redlock.py",
-        "if tally.verdict is WON and decided_at < valid_until:",
-        "if tally.verdict is WON and decided_at <= valid_until:",
+        "if tally.verdict is not WON or decided_at >= valid_until:",
+        "if tally.verdict is not WON or decided_at > valid_until:",
         ("tests/unit/core/test_acquire.py",),
     ),
     Mutant(

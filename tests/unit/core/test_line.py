@@ -161,26 +161,24 @@ def test_a_waiter_that_left_takes_no_lease() -> None:
 
 def test_contention_is_remembered_for_a_moment() -> None:
     """An acquire joins at once after a wait; half a second later it tries first."""
-    lines = Lines()
-    assert not lines.is_in_use(b"r", START)
-    line = lines.line(b"r", START)
+    line = Line()
+    assert not line.is_in_use(START)
     first = Member(REQUEST)
     line.join(first, START)
     granted(line, first)
     line.on_released(START)
-    assert lines.is_in_use(b"r", START + ms(499))
-    assert not lines.is_in_use(b"r", START + ms(500))
+    assert line.is_in_use(START + ms(499))
+    assert not line.is_in_use(START + ms(500))
 
 
 def test_a_lock_that_was_free_is_not_contended() -> None:
     """A waiter that was called at once, with none behind it, leaves no trace."""
-    lines = Lines()
-    line = lines.line(b"r", START)
+    line = Line()
     first = Member(REQUEST)
     line.join(first, START)
     line.on_granted(first, START, has_waited=False, others_wait=False)
     line.on_released(START)
-    assert not lines.is_in_use(b"r", START)
+    assert not line.is_in_use(START)
 
 
 def test_lines_without_use_are_forgotten() -> None:

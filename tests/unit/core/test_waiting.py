@@ -526,6 +526,42 @@ def test_an_exchange_that_is_lost_releases_both() -> None:
     assert releaser.result.deleted
 
 
+def test_an_exchange_that_is_won_too_late_releases_both() -> None:
+    """The validity is over when the quorum has replied: the lease would be none."""
+    for late in (0, 1):
+        lines = Lines()
+        member = queued(lines).waits()
+        releaser = releases(lines)
+        releaser.send()
+        releaser.now = POLICY.valid_until(START, 10_000) - 1 + late
+        releaser.replies(EXCHANGED, EXCHANGED)
+        if late:
+            releaser.sends(Release(b"r", b"token-0"))
+            releaser.sends(Release(b"r", b"old"))
+        assert member.is_open == bool(late)
+
+
+def test_an_exchange_without_a_fence_releases_both() -> None:
+    """The nodes' clocks are too far apart: no fence, no lease."""
+    lines = Lines()
+    member = Member(AcquireRequest("r", b"r", 10_000, START, None, fencing=True))
+    lines.line(b"r", START).join(member, START)
+    releaser = releases(lines)
+    exchange = releaser.send()
+    assert isinstance(exchange.command, ScriptedAcquire)
+    assert exchange.command.grid_ms
+    day_us = 86_400 * 10**6
+    for node in range(3):
+        clock = 10**15 + node * day_us
+        answer = EXCHANGED._replace(fence=clock, clock_us=clock)
+        releaser.step(NodeReply(releaser.rounds, node, answer, releaser.now))
+    releaser.sends(Release(b"r", b"token-0"))
+    releaser.sends(Release(b"r", b"old"))
+    releaser.replies(HELD, HELD, HELD)
+    assert member.is_open
+    assert releaser.result.deleted, "the exchange has replaced the old token"
+
+
 def test_a_waiter_that_left_during_the_exchange_gets_nothing() -> None:
     """The fresh token is released; the old one is gone, as by a release."""
     lines = Lines()
