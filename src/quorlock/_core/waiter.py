@@ -196,7 +196,8 @@ class Waiter:
         ahead = self._ahead()
         if ahead is None:
             return self.asked_at + self._node_timeout
-        if not ahead and self._changed.bit_count() >= self._quorum:
+        # Not after the first request: in quick hand-overs the call is about to come.
+        if self._pause and not ahead and self._changed.bit_count() >= self._quorum:
             return self.asked_at + _LOOK_PAUSE
         pause = self._pause * (1 + ahead)
         if not self._pause:

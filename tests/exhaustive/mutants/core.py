@@ -481,6 +481,35 @@ CORE = [
         "",
         ("tests/unit/protocol/test_handshake.py", "tests/servers/api/test_strange_servers.py"),
     ),
+    # --- changes of a tracked key ----------------------------------------------------------------
+    Mutant(
+        "changes-before-a-reply-count",
+        "_core/waiter.py",
+        "        self._changed &= ~(1 << node)  # the change was before the reply\n",
+        "",
+        ("tests/unit/core/test_waiter.py",),
+    ),
+    Mutant(
+        "look-at-one-change",
+        "_core/waiter.py",
+        "self._changed.bit_count() >= self._quorum",
+        "self._changed",
+        ("tests/unit/core/test_waiter.py",),
+    ),
+    Mutant(
+        "tracking-asked-again",
+        "_protocol/tracking.py",
+        "self._is_refused |= command in (_ASKED_FOR, _NEXT)",
+        "pass",
+        ("tests/unit/protocol/test_pipeline.py",),
+    ),
+    Mutant(
+        "tracking-mode-not-changed",
+        "_protocol/tracking.py",
+        "return (_ALL,) if was is None else (_OFF, _ALL)",
+        "return (_ALL,)",
+        ("tests/unit/protocol/test_pipeline.py",),
+    ),
     # --- one node's conversation -----------------------------------------------------------------
     Mutant(
         "noscript-of-a-dead-round",

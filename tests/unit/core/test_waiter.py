@@ -189,9 +189,18 @@ def change(waiter: Waiter, node: int) -> None:
     reply(waiter, node, NO_REPLY, 1, CHANGED)
 
 
+def looked(n: int = 3, ahead: int = 0) -> Waiter:
+    """Return a waiter that has looked at its place, and has all replies."""
+    waiter = joined(n, ahead)
+    waiter.on_asked(7, START)
+    for node in range(n):
+        reply(waiter, node, queued(4, ahead))
+    return waiter
+
+
 def test_the_first_looks_when_a_quorum_has_reported_a_change() -> None:
     """A node that reports two changes counts once."""
-    waiter = joined(5)
+    waiter = looked(5)
     assert waiter.is_first
     for node in (0, 1, 1):
         change(waiter, node)
@@ -203,16 +212,24 @@ def test_the_first_looks_when_a_quorum_has_reported_a_change() -> None:
 
 def test_those_behind_it_do_not_look_at_changes() -> None:
     """The lock was passed on, perhaps."""
-    waiter = joined(3, ahead=1)
+    waiter = looked(3, ahead=1)
     for node in range(3):
         change(waiter, node)
     assert not waiter.is_first
-    assert waiter.wake_at() == START + ms(200)
+    assert waiter.wake_at() == START + ms(500)
+
+
+def test_changes_before_the_first_look_do_not_count() -> None:
+    """A call is about to come, in quick hand-overs."""
+    waiter = joined()
+    for node in range(3):
+        change(waiter, node)
+    assert waiter.wake_at() == START + ms(10)
 
 
 def test_there_is_one_look_for_a_change() -> None:
     """A report that comes before the reply to the look says no more than the reply."""
-    waiter = joined()
+    waiter = looked()
     change(waiter, 0)
     change(waiter, 1)
     waiter.on_asked(8, START + ms(6))
@@ -240,7 +257,7 @@ def test_calls_come_before_changes() -> None:
 
 def test_a_change_during_a_round_is_not_lost() -> None:
     """The tally of the attempt passes it on, as it does with calls."""
-    waiter = joined()
+    waiter = looked()
     tally = waiter.tally(3, 8)
     for node in range(2):
         assert tally.count(NodeReply(CHANGED, node, NO_REPLY, START)) is PENDING
