@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import _thread
 import threading
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")

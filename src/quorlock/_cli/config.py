@@ -6,16 +6,13 @@ No error message contains a password.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from quorlock import ConfigError, Node, Redlock
 from quorlock._cli.exit_status import EX_CONFIG, Failed
 from quorlock._settings import reader
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from quorlock._settings.options import NodeOptions
+from quorlock._settings.options import NodeOptions
 
 R = TypeVar("R")
 

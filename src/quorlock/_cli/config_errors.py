@@ -5,15 +5,11 @@ The words depend on the attributes of the error, never on its sentence.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import click
 
 from quorlock._cli.durations import as_duration
 from quorlock._cli.exit_status import Failed, status_of
-
-if TYPE_CHECKING:
-    import click
-
-    from quorlock.errors import ConfigError
+from quorlock.errors import ConfigError
 
 # Parameters of commands, by the argument of the library that they become.
 _PARAMETERS = {"timeout": "wait"}

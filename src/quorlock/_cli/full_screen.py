@@ -11,16 +11,13 @@ import signal
 import sys
 import termios
 import tty
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Self, TypeAlias
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-    from contextlib import AbstractContextManager
 
 Line: TypeAlias = tuple[str, str]  # a text and its style
 

@@ -6,12 +6,10 @@ The nodes are asked once, at slightly different times. A verdict says what their
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from quorlock import Inspection, NodeView
+from quorlock import Inspection, NodeView
 
 # docs/reference/cli.md explains each verdict.
 HELD, FREE, SPLIT, LEFTOVER, UNREACHABLE = "held", "free", "split", "leftover", "unreachable"

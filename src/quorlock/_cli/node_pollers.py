@@ -10,21 +10,18 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
+from collections.abc import Callable
+from typing import Generic, NamedTuple, Self, TypeVar
 
+from quorlock import Node
+from quorlock._cli.config import FileSettings
 from quorlock._drivers.diagnostics import (
     DiagnosticConnection,
     ErrorReply,
     NoAnswer,
     info_fields,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from quorlock import Node
-    from quorlock._cli.config import FileSettings
-    from quorlock.errors import VoteCode
+from quorlock.errors import VoteCode
 
 __all__ = [
     "DiagnosticConnection",

@@ -7,17 +7,13 @@ programs. Inspections find the holders; `node_pollers` owns the connections.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, cast
 
+from quorlock._cli.config import FileSettings
 from quorlock._cli.exit_status import EX_NOPERM, EX_UNAVAILABLE, Failed
-from quorlock._cli.node_pollers import ErrorReply, NodePollers
+from quorlock._cli.node_pollers import DiagnosticConnection, ErrorReply, NodePollers, PollReport
 from quorlock.errors import VoteCode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from quorlock._cli.config import FileSettings
-    from quorlock._cli.node_pollers import DiagnosticConnection, PollReport
 
 _SIDE_KEYS = b"quorlock:"
 # Keys that one SCAN examines: about 0.3 ms of the node's time, followed by a pause. So a node

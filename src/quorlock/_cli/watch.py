@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
+from quorlock import Inspection
+from quorlock._cli.config import FileSettings
+from quorlock._cli.full_screen import Screen
 from quorlock._cli.inspection_view import FREE, as_facts, as_line, as_text, digests, verdict
-from quorlock._cli.poll_loop import inspect_all, poll
-from quorlock._cli.scan import WatchedNames, merged, pollers_of, required
+from quorlock._cli.node_pollers import NodePollers
+from quorlock._cli.poll_loop import Show, inspect_all, poll
+from quorlock._cli.scan import Listing, Names, WatchedNames, merged, pollers_of, required
 from quorlock._cli.stdio import say
 from quorlock._cli.text_layout import fitted, screen, wrapped
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from quorlock import Inspection
-    from quorlock._cli.config import FileSettings
-    from quorlock._cli.full_screen import Screen
-    from quorlock._cli.node_pollers import NodePollers
-    from quorlock._cli.poll_loop import Show
-    from quorlock._cli.scan import Listing, Names
-    from quorlock.asyncio import Redlock
+from quorlock.asyncio import Redlock
 
 
 class WatchOptions(NamedTuple):

@@ -13,14 +13,11 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from quorlock._demo.counter import Counter
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _LINE = re.compile(r"(begin|end|left) worker (\d+) (\d+)\n")
 

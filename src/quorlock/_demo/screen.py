@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Self
+from collections.abc import Sequence
+from typing import Self
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import RenderableType
-
-    from quorlock._demo.checker import CheckResult
-    from quorlock._demo.scenario import DemoSettings, FaultHistory
-    from quorlock._demo.workers import Workers
+from quorlock._demo.checker import CheckResult
+from quorlock._demo.scenario import DemoSettings, FaultHistory
+from quorlock._demo.workers import Workers
 
 _STYLES = {"up": "green", "killed": "bold red", "stopped": "bold yellow"}
 _REFRESH = 0.12  # seconds

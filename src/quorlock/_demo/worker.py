@@ -15,15 +15,12 @@ import select
 import sys
 import time
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quorlock import AcquireError, Lease, LeaseLost, Lock, NodeError, Redlock, VoteCode
+from quorlock import AcquireError, Lease, LeaseLost, Lock, NodeError, NodeVote, Redlock, VoteCode
 from quorlock._demo.checker import Log
 from quorlock._demo.counter import Counter
 from quorlock._demo.scenario import TTL
-
-if TYPE_CHECKING:
-    from quorlock import NodeVote
 
 STDIN, STDOUT = 0, 1
 

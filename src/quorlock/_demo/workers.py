@@ -12,12 +12,10 @@ import selectors
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 # A turn and the closing of connections, either of which may wait for a stopped node.
 _END_TIMEOUT = 8.0

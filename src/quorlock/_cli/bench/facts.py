@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 Face: TypeAlias = Literal["threads", "tasks"]
 

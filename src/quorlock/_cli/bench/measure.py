@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import threading
 import time
+from collections.abc import Callable
 from itertools import cycle
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
+from quorlock import NodeStatus, Redlock
 from quorlock import asyncio as aio
 from quorlock._cli.bench import tasks, threads
-from quorlock._cli.bench.facts import BenchNodeFacts, Measured, Times, Troubles
+from quorlock._cli.bench.facts import (
+    BenchNodeFacts,
+    BenchRate,
+    Contention,
+    Measured,
+    Times,
+    Troubles,
+    Verbs,
+)
 from quorlock._cli.bench.window import Window
-from quorlock._cli.doctor.probe import NoAnswer, connected
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-    from quorlock import NodeStatus, Redlock
-    from quorlock._cli.bench.facts import BenchRate, Contention, Verbs
-    from quorlock._cli.config import FileSettings
-    from quorlock._cli.doctor.probe import DiagnosticConnection
+from quorlock._cli.config import FileSettings
+from quorlock._cli.doctor.probe import DiagnosticConnection, NoAnswer, connected
 
 L = TypeVar("L")
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from quorlock._cli.bench.facts import percentile
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _ROWS_MAX = 10
 # Steps of about 1.2: a customary division of a decade.

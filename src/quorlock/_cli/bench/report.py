@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from quorlock._cli.bench.facts import Times
+from quorlock._cli.bench.facts import BenchNodeFacts, BenchRate, Contention, Measured, Times, Verbs
 from quorlock._cli.bench.plot import bar, histogram, ms
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from quorlock._cli.bench.facts import BenchNodeFacts, BenchRate, Contention, Measured, Verbs
 
 _WIDEST, _NARROWEST = 100, 72
 _BUSY = 0.8  # of a CPU: above this, Python has no time to spare

@@ -9,18 +9,14 @@ import asyncio
 import random
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from itertools import cycle
 
 from quorlock import AcquireTimeout, QuorlockError
 from quorlock._cli.bench.facts import BenchRate, Contention, Times, Troubles
 from quorlock._cli.bench.threads import PAUSE, Meter
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
-    from itertools import cycle
-
-    from quorlock._cli.bench.window import Window
-    from quorlock.asyncio import Lease, Lock
+from quorlock._cli.bench.window import Window
+from quorlock.asyncio import Lease, Lock
 
 HOLD = 0.02  # seconds that a contender holds the lock
 _BEAT = 0.05  # seconds between two checks of the stop event

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from itertools import cycle
 
-from quorlock import LeaseLost, QuorlockError
+from quorlock import LeaseLost, Lock, QuorlockError
 from quorlock._cli.bench.facts import BenchRate, Troubles, Verbs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from itertools import cycle
-
-    from quorlock import Lock
-    from quorlock._cli.bench.window import Window
+from quorlock._cli.bench.window import Window
 
 PAUSE = 0.05  # seconds after an error, so that nodes that are down are not flooded
 

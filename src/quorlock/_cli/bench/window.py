@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import threading
 
 _WARM_UP = 0.3  # share of each part that is not counted
 

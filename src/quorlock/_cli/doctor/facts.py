@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from quorlock import Node
-
+from quorlock import Node
 
 # In seconds: a server may reply to TIME with its clock's value at the last wake-up.
 _CLOCK_SLACK = 1e-4

@@ -5,12 +5,10 @@ Nothing here does I/O. `node_checks` and `fleet_checks` define the checks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from quorlock._cli.doctor.facts import Facts, NodeFacts
+from quorlock._cli.doctor.facts import Facts, NodeFacts
 
 # The worst first, which is the order of the report. "unknown": the check was not possible.
 Level: TypeAlias = Literal["error", "warning", "unknown", "ok"]

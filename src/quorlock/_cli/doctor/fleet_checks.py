@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from quorlock._cli.doctor.facts import Facts, NodeFacts
 from quorlock._cli.doctor.findings import Check, Result, error, ok, unknown, warning
 from quorlock._cli.doctor.node_checks import CHECKS as EACH
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from quorlock._cli.doctor.facts import Facts, NodeFacts
 
 _CALLING = "+subscribe +publish +zadd +zpopmin +zrange +zrank +zrem +zcard &quorlock:inbox:*"
 _PATIENCE = "wait; restart nodes one at a time, max_ttl apart"

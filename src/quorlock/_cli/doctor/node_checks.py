@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
+from quorlock._cli.doctor.facts import Facts, NodeFacts
 from quorlock._cli.doctor.findings import Check, Result, each, error, ok, unknown, warning
-
-if TYPE_CHECKING:
-    from quorlock._cli.doctor.facts import Facts, NodeFacts
 
 _OLDEST = 6  # the first with RESP3 and with permissions for each user
 _CLIENTS_FULL = 0.8

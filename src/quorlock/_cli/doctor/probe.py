@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from quorlock import now
+from quorlock import Node, now
 from quorlock._cli.background import run_all
+from quorlock._cli.config import FileSettings
 from quorlock._cli.doctor.facts import ClockReading, Facts, NodeFacts, clock_rate
 from quorlock._drivers.diagnostics import (
     DiagnosticConnection,
@@ -22,12 +24,6 @@ from quorlock._drivers.diagnostics import (
     NoAnswer,
     info_fields,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
-
-    from quorlock import Node
-    from quorlock._cli.config import FileSettings
 
 __all__ = ["DiagnosticConnection", "NoAnswer", "connected", "find_out"]
 

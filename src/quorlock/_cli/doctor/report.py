@@ -5,17 +5,13 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 
-from quorlock._cli.doctor.findings import LEVELS, worst
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from quorlock._cli.doctor.facts import Facts
-    from quorlock._cli.doctor.findings import Finding, Level
+from quorlock._cli.doctor.facts import Facts
+from quorlock._cli.doctor.findings import LEVELS, Finding, Level, worst
 
 _TITLES: dict[Level, tuple[str, str]] = {
     "error": ("error", "red"),

@@ -6,14 +6,11 @@ import secrets
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from quorlock import ConfigError
+from quorlock._cli.config import FileSettings
 from quorlock._cli.stdio import say
 from quorlock.errors import AcquireError, NodeError
-
-if TYPE_CHECKING:
-    from quorlock._cli.config import FileSettings
 
 _PAUSE = 0.5  # seconds between attempts
 _CLEAR = "\r\x1b[K"

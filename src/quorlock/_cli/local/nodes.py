@@ -20,19 +20,15 @@ import hashlib
 import json
 import os
 import subprocess
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from quorlock import Node
 from quorlock._cli.exit_status import EX_CONFIG, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, Failed
-from quorlock._cli.local.server import LocalServer
+from quorlock._cli.local.server import LocalServer, ServerState
 from quorlock.testing.servers import ServersUnavailable, find_binary
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-
-    from quorlock._cli.local.server import ServerState
 
 COUNT = 5
 _PATH_BYTES_MAX = 103  # of a unix socket, on macOS; Linux has 107

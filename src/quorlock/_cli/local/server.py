@@ -15,14 +15,12 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from quorlock.testing.servers import ServersUnavailable, converse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 _READY_TIMEOUT = 10.0  # seconds; one needs 0.05
 _END_TIMEOUT = 5.0

@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from errno import ENOENT
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from quorlock._cli.exit_status import EX_CANNOT_RUN, EX_NOT_FOUND, EX_OSERR, EX_SIGNAL, Failed
 from quorlock._cli.run.channel import Channel
 from quorlock._cli.run.guard import LeaseGuard, Orders
 from quorlock._cli.run.signals import Signals, held_back
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class ChildEnded(NamedTuple):

@@ -9,20 +9,16 @@ from __future__ import annotations
 import os
 import select
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from quorlock import AcquireTimeout, LeaseLost, NodeError, now
+from quorlock import AcquireTimeout, Lease, LeaseLost, Lock, NodeError, Redlock, now
 from quorlock._cli.config import secret_variables
 from quorlock._cli.exit_status import EX_LOST
-from quorlock._cli.run.signals import means_an_end
+from quorlock._cli.run.child import Child, ChildEnded
+from quorlock._cli.run.guard import Orders
+from quorlock._cli.run.reporter import Reporter
+from quorlock._cli.run.signals import Signals, means_an_end
 from quorlock._cli.run.waiting import WaitReports
-
-if TYPE_CHECKING:
-    from quorlock import Lease, Lock, Redlock
-    from quorlock._cli.run.child import Child, ChildEnded
-    from quorlock._cli.run.guard import Orders
-    from quorlock._cli.run.reporter import Reporter
-    from quorlock._cli.run.signals import Signals
 
 # How often per ttl the lease is checked for renewal or loss, and the longest time between checks.
 _LOOKS, _LONGEST_LOOK = 20, 0.25

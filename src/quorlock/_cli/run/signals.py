@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from types import FrameType
+from typing import Self
 
 from quorlock._cli.exit_status import Interrupted
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from types import FrameType
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)

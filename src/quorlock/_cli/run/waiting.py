@@ -8,16 +8,13 @@ nothing else. Without them no other command is sent.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Self
+from collections.abc import Mapping
+from typing import Self
 
+from quorlock import Redlock
 from quorlock._cli.inspection_view import HELD, holders, named, shown_holder, waiting
+from quorlock._cli.run.reporter import Reporter
 from quorlock.errors import QuorlockError, VoteCode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from quorlock import Redlock
-    from quorlock._cli.run.reporter import Reporter
 
 # Seconds: before the first inspection, which a free lock does not need; between inspections; and
 # before a report, since the holder that was seen may be this process, which then ends the reports.

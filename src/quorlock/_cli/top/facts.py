@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
 
+from quorlock import Inspection
 from quorlock._cli.inspection_view import FREE, digests, verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import datetime
-
-    from quorlock import Inspection
 
 UP, DOWN, HUNG, KEPT_OUT = "up", "down", "hung", "kept out"
 # The names of resources are unbounded.

@@ -8,17 +8,20 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
-from quorlock import now
+from quorlock import Node, NodeStatus, now
+from quorlock._cli.config import FileSettings
+from quorlock._cli.full_screen import FullScreen
 from quorlock._cli.inspection_view import FREE, verdict
-from quorlock._cli.node_pollers import NodePollers, PollReport
-from quorlock._cli.poll_loop import inspect_all, poll
+from quorlock._cli.node_pollers import DiagnosticConnection, NodePollers, PollReport
+from quorlock._cli.poll_loop import Show, inspect_all, poll
 from quorlock._cli.scan import Names, WatchedNames, merged
 from quorlock._cli.text_layout import is_drawable
 from quorlock._cli.top.facts import (
@@ -26,26 +29,17 @@ from quorlock._cli.top.facts import (
     HUNG,
     KEPT_OUT,
     UP,
+    LockFacts,
     LockHistory,
     NodeColumns,
     TopNodeFacts,
 )
 from quorlock._cli.top.monitor import AttemptMonitor
+from quorlock._cli.top.monitor import Sample as Tried
 from quorlock._cli.top.node_probe import NodeProbe, NodeSample
 from quorlock._cli.top.report import as_facts, as_lines
+from quorlock.asyncio import Redlock
 from quorlock.errors import VoteCode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from quorlock import Node, NodeStatus
-    from quorlock._cli.config import FileSettings
-    from quorlock._cli.full_screen import FullScreen
-    from quorlock._cli.node_pollers import DiagnosticConnection
-    from quorlock._cli.poll_loop import Show
-    from quorlock._cli.top.facts import LockFacts
-    from quorlock._cli.top.monitor import Sample as Tried
-    from quorlock.asyncio import Redlock
 
 _LIMIT = 100
 # An unused name: its inspection shows whether a node replies, even if no lock is held.

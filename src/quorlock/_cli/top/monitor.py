@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import TYPE_CHECKING, NamedTuple, Self
+from collections.abc import Mapping
+from typing import NamedTuple, Self
 
+from quorlock import Node
+from quorlock._cli.config import FileSettings
 from quorlock._cli.node_pollers import DiagnosticConnection, ErrorReply, NoAnswer
 from quorlock.errors import VoteCode
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from quorlock import Node
-    from quorlock._cli.config import FileSettings
 
 # Clients of quorlock that poll pause for at most 0.2 s by default.
 _SECONDS_MAX = 0.5

@@ -5,14 +5,11 @@ A command that is not permitted is a fact too. `node_pollers` owns the connectio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from quorlock import now
-from quorlock._cli.node_pollers import ErrorReply, info_fields
+from quorlock._cli.node_pollers import DiagnosticConnection, ErrorReply, info_fields
 from quorlock._cli.scan import Names, Scan
-
-if TYPE_CHECKING:
-    from quorlock._cli.node_pollers import DiagnosticConnection
 
 # At each poll; TIME is the cheapest command that docs/how-to/acl.md grants.
 _QUESTIONS = 5

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from quorlock._cli.inspection_view import HELD, PASSING, digests, holders, named, verdict
 from quorlock._cli.text_layout import wrapped
-from quorlock._cli.top.facts import DOWN, HUNG, KEPT_OUT, UP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from quorlock._cli.top.facts import LockFacts, NodeColumns, TopNodeFacts
+from quorlock._cli.top.facts import DOWN, HUNG, KEPT_OUT, UP, LockFacts, NodeColumns, TopNodeFacts
 
 Styled = tuple[str, str]
 
