@@ -57,6 +57,8 @@ class SmallWorld:
         memory: the keys after a restart: "kept"; "quarantine": none, after max_ttl; "lost": none,
             at any time.
         extension_ms: the ttl of one extension of each lease; 0: no extension.
+        timeout_ms: how long a client waits for the lock; 0: time for the attempts.
+        idle_ms: how long the lock may be free while a client waits; 0: as in any world.
     """
 
     nodes: int = 3
@@ -70,6 +72,8 @@ class SmallWorld:
     pauses: int = 0
     memory: str = "kept"
     extension_ms: int = 0
+    timeout_ms: int = 0
+    idle_ms: int = 0
 
     def plan(self) -> Plan:
         """Return the plan of the world, with clients' clocks exactly at the drift bound."""
@@ -78,7 +82,7 @@ class SmallWorld:
             resource=0,
             ttl_ms=TTL_MS,
             once=self.attempts == 1,
-            timeout=_TWO_ATTEMPTS,
+            timeout=self.timeout_ms * NS_PER_MS or _TWO_ATTEMPTS,
             hold=2 if self.extension_ms else 1,
             extensions=((1, self.extension_ms),) if self.extension_ms else (),
         )
@@ -207,6 +211,7 @@ class ChosenWorld(World):
         self.jumps, self.slips = small.jumps, small.slips
         self.crashes, self.breaks, self.pauses = small.crashes, small.breaks, small.pauses
         super().__init__(small.plan(), trace)
+        self.idle_max = small.idle_ms * NS_PER_MS or None
         self._begin()
 
     def _process(self, index: int) -> Process:

@@ -331,10 +331,36 @@ def restart(memory: str) -> Directed:
     )
 
 
+# --- waiting ---------------------------------------------------------------------------------
+
+
+def calls_in_a_round() -> Directed:
+    """Call a waiter on all nodes while its attempt is lost: the next attempt follows at once.
+
+    One node calls it first, so that it makes the attempt when its patience ends.
+    """
+    nodes = (0, 1, 2)
+    return Directed(
+        "calls_in_a_round",
+        "all nodes call a waiter before it knows that its attempt was lost",
+        SmallWorld(nodes=3, clients=2, attempts=2, jumps=1, timeout_ms=900, idle_ms=15),
+        (
+            *("begin c0", *_asks(0, *nodes)),
+            *("begin c1", *_asks(1, *nodes) * 5),  # refused, released, and queued
+            *("go c0", "request c0 n0", "reply c1 n0", "time", *_asks(1, *nodes)),
+            *(*_arrive("request", 0, 1, 2), *_arrive("request", 1, *nodes)),
+            *_arrive("reply", 1, *nodes),  # the calls
+        ),
+        "calls dropped while a round is decided",
+        "idle",
+    )
+
+
 ALL = (
     *(late_set(), reply_lost(), reply_lost_unnoted(), unanswered_give_back()),
     *(overtaking_release(), split_vote(), split_vote_tie(), late_reply(), stolen()),
     *(old_release(), foreign_give_back(), slow_clock(), pause_before_use()),
+    calls_in_a_round(),
     *(late_extension(), shorter_extension(), restart("kept"), restart("quarantine")),
 )
 # The assumptions of Redlock rule this out: a known limit.

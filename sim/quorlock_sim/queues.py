@@ -215,6 +215,8 @@ def is_calm(plan: Plan) -> bool:
 
 def _idle_max(world: World, resource: str) -> int:
     plan = world.plan
+    if world.idle_max is not None:
+        return world.idle_max
     if is_calm(plan) and not plan.pollers and not _unreleased(world, resource, 0, world.now):
         return _IDLE_CALM + _ROUNDS * world.policy.node_timeout
     return _IDLE_MAX

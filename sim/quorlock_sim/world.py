@@ -90,6 +90,7 @@ class World:
         self.set_late: set[tuple[bytes, int]] = set()
         self.leases: dict[bytes, LeaseRecord] = {}
         self.queues = Queues(self)
+        self.idle_max: int | None = None  # how long a lock may be free; None: `queues` says it
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self._serial = 0
         self._links = 0

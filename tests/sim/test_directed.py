@@ -8,6 +8,7 @@ import pytest
 
 from quorlock._core.pending_releases import PendingReleases
 from quorlock._core.votes import Answer
+from quorlock._core.waiter import Waiter
 from quorlock_sim.choices import KINDS, ChosenWorld, SmallWorld
 from quorlock_sim.directed import ALL, BEYOND, Directed, NoSuchChoice, play
 from quorlock_sim.trace import Trace
@@ -22,7 +23,19 @@ def settled_at_once(self: PendingReleases, token: bytes, run_id: str, answer: An
         self._by_token.pop(token, None)
 
 
+def drops_calls(self: Waiter) -> None:
+    """Calls that come during an attempt count for nothing."""
+    self.on_attempt()
+    _on_attempt_lost(self)
+
+
+_on_attempt_lost = Waiter.on_attempt_lost
 OURS = (
+    Mutation(
+        "calls dropped while a round is decided",
+        "idle",
+        ((Waiter, "on_attempt_lost", drops_calls),),
+    ),
     Mutation(
         "sent once is confirmed", "leftover", ((PendingReleases, "on_reply", settled_at_once),)
     ),

@@ -26,7 +26,7 @@ def record() -> PlaceRecord:
         ([(0, 1), (1, 1), (2, 1)], 2),  # the third one changes nothing
         # A later number than that of the first two: it is the present one when a quorum has it.
         ([(0, 1), (1, 1), (2, 2), (0, 2)], 4),
-        ([(0, 2), (1, 1), (2, 1), (0, 1)], 4),  # the quorum that the waiter heard had the smaller
+        ([(0, 2), (1, 1), (2, 1), (0, 1)], 4),  # the first replies had the smaller
     ],
 )
 def test_a_place_is_queued_when_a_quorum_agrees_on_its_number(
