@@ -217,8 +217,7 @@ class ConnectionSet:
         refusal = self._try_ask(index, data, request, effect)
         if refusal is None:
             return True
-        receiver: Any = request.receiver
-        receiver.inbox.append(replied((request.round, index, refusal, request.asked_at)))
+        request.receiver.deliver(replied((request.round, index, refusal, request.asked_at)))
         return False
 
     def _try_ask(
