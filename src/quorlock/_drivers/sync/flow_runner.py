@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # This many flows wait in the queues of the nodes at most: each keeps a connection set. The others
-# poll.
+# poll. Threads that share a set took twice the CPU, and more sets use up the descriptors: see
+# docs/contributing/decisions/0037-connections-of-waiting-threads.md.
 ENLISTED_MAX = 8
 
 
