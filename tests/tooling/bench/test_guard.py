@@ -104,7 +104,7 @@ def complaints_about(face: str, figures: Iterable[str], seconds: float = 30.0) -
 
     A red `guard.main` measures to the end of its time, in case that what it complains of goes away.
     What is planted does not, and all else has become calm by then or is a fault: other tests keep
-    the processors busy meanwhile.
+    the processors busy.
     """
     baseline = tomllib.loads(guard.BASELINE.read_text())
     _, limits = guard.bounds(baseline, guard.this_python())
