@@ -514,7 +514,7 @@ CORE = [
     Mutant(
         "noscript-of-a-dead-round",
         "_protocol/pipeline.py",
-        "if not frees and _is_over(request):",
+        "if not frees and (is_late or _is_over(request)):",
         "if False:",
         ("tests/unit/protocol/test_pipeline.py", "tests/servers/drivers/test_shared_pipeline.py"),
     ),
