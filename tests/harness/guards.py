@@ -119,9 +119,25 @@ class Present:
 
 
 def children() -> dict[int, Process]:
-    """Our children, by pid."""
-    ours = (process for process in processes() if process.parent == os.getpid())
-    return {process.pid: process for process in ours if not process.of_python}
+    """Our children, by pid.
+
+    A process that is not our child does not become one (an orphan may, where we adopt orphans: the
+    end of the session sees it). It is therefore read once: this runs twice for every test, and
+    other workers and their servers are most of all processes.
+    """
+    _others.intersection_update(present := pids())
+    ours: dict[int, Process] = {}
+    for pid in present - _others:
+        if (process := process_of(pid)) is None:
+            continue
+        if process.parent != os.getpid():
+            _others.add(pid)
+        elif not process.of_python:
+            ours[pid] = process
+    return ours
+
+
+_others: set[int] = set()  # the processes alive at the last look that are not our children
 
 
 def descendants(mark: str, folder: Path) -> list[str]:
@@ -136,16 +152,28 @@ def descendants(mark: str, folder: Path) -> list[str]:
 
 
 def processes() -> Iterator[Process]:
-    for pid in filter(str.isdecimal, os.listdir(PROC) if PROC.exists() else ()):  # noqa: PTH208
-        with suppress(OSError):
-            # The name in parentheses may hold anything, spaces and parentheses too.
-            _, parent, group = start_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:3]
-            yield Process(int(pid), int(parent), int(group))
+    return filter(None, map(process_of, pids()))
+
+
+def pids() -> set[int]:
+    """Return the pids of all processes of the machine."""
+    names = os.listdir(PROC) if PROC.exists() else ()  # noqa: PTH208
+    return {int(name) for name in names if name.isdecimal()}
+
+
+def process_of(pid: int) -> Process | None:
+    """Return the process with this pid, None if it is gone."""
+    try:
+        # The name in parentheses may hold anything, spaces and parentheses too.
+        _, parent, group = start_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:3]
+    except (OSError, ValueError):  # it ended before or while it was read
+        return None
+    return Process(pid, int(parent), int(group))
 
 
 def start_of(path: str) -> bytes:
-    """Return the beginning of a file, by raw system calls: this runs around every test for every
-    process of the machine, and a file object or a Path takes three times as long.
+    """Return the beginning of a file, by raw system calls: this runs around every test for each
+    new process of the machine, and a file object or a Path takes three times as long.
     """
     file = os.open(path, os.O_RDONLY)
     try:
