@@ -308,7 +308,7 @@ def block(scene: Scene, interrupter: Interrupter) -> None:
         pass
 
 
-def wait_in_line(scene: Scene, interrupter: Interrupter) -> None:
+def wait_for_release(scene: Scene, interrupter: Interrupter) -> None:
     lock = scene.redlock.lock(RESOURCE, timeout=5.0)
     with interrupter:
         lock.acquire().release()
@@ -567,16 +567,19 @@ def test_contended(
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_in_line(nodes: Servers, granularity: str) -> None:
-    """A lease of this process is released while the interrupted call waits in line for it.
+@pytest.mark.parametrize("waits_in", ["line", "queues"])
+def test_waiting(nodes: Servers, waits_in: str, granularity: str) -> None:
+    """A lease of this process, or of another, is released while the interrupted call waits for it.
 
     Whatever is interrupted, the caller behind it gets the lock.
     """
     scene = Scene(nodes, list(nodes), maker(nodes))
     threads: list[threading.Thread] = []
+    other = maker(nodes)()
 
     def hold() -> None:
-        lease = scene.redlock.lock(RESOURCE, timeout=5.0).acquire()
+        holder = scene.redlock if waits_in == "line" else other
+        lease = holder.lock(RESOURCE, timeout=5.0).acquire()
 
         def work() -> None:
             time.sleep(0.01)
@@ -599,7 +602,8 @@ def test_in_line(nodes: Servers, granularity: str) -> None:
             if thread.is_alive():
                 scene.faults.append("a thread is stuck")
 
-    every_point(wait_in_line, scene, granularity, stride=43, before=hold, after=join)
+    with other:
+        every_point(wait_for_release, scene, granularity, stride=73, before=hold, after=join)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
