@@ -17,7 +17,7 @@ from quorlock._core.results import Acquired, AttemptFailed, FailureReason
 from quorlock._core.rounds import NodeReply, Target
 from quorlock._core.tally import Tally
 from quorlock._core.time import FOR_EVER, NS_PER_MS
-from quorlock._core.votes import NO_REPLY
+from quorlock._core.votes import NO_REPLY, TIMED_OUT
 from quorlock._core.waiter import Step, Waiter
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class _Queueing:
     def _not_queued(self) -> AttemptFailed | None:
         """Return the failure if too few nodes reply; None if they reply, and cannot queue."""
         waiter, policy = self._waiter, self._policy
-        answers = waiter.final_answers()
+        answers = tuple([TIMED_OUT if a is None else a for a in waiter.answers])
         self.has_votes = sum(answer.is_lock_answer for answer in answers) >= policy.quorum
         if self.has_votes:
             return None

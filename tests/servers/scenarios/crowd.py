@@ -147,9 +147,12 @@ class Worker:
         if timeout is None:
             waited = max(quorlock.now() - began, self._cells.get(self._number, _LONGEST))
             self._cells.put(self._number, _LONGEST, waited)
-        self._enter(resource, lease)
+        self._add(_GRANTS)
+        self._cells.put(self._number, _RESOURCE, resource)
+        self._cells.put(self._number, _FENCE, lease.fence or 0)
+        self._trust(resource, lease)
         await self._face.sleep(self._entropy.uniform(0, SECTION))
-        await self._end(lease)
+        await self._end(resource, lease)
 
     async def _granted(self, lock: Any) -> Any:
         if not self._face.cancels or self._entropy.random() > 0.1:
@@ -157,25 +160,24 @@ class Worker:
         async with asyncio.timeout(self._entropy.choice((0.0, 0.001, 0.01, 0.1))):
             return await lock.acquire()
 
-    async def _end(self, lease: Any) -> None:
+    async def _end(self, resource: int, lease: Any) -> None:
         """Release it; or forget it, extend it first, or let it expire."""
         how = self._entropy.random()
         if how < (0.05 if self._extra else 0.002):
             await self._face.sleep(max(0.0, lease.validity) + self._extra)
         elif how < 0.1:
+            # An extension that is refused releases the lock before it raises.
+            self._cells.put(self._number, _UNTIL, 0.0)
             await call(lease.extend)
-            self._trust(lease)
+            self._trust(resource, lease)
             await self._face.sleep(self._entropy.uniform(0, SECTION))
         self._cells.put(self._number, _UNTIL, 0.0)
         if not 0.1 < how < 0.11:  # else it is released when it is garbage
             await call(lease.release)
 
-    def _enter(self, resource: int, lease: Any) -> None:
-        """Say that it holds the lock, and look for others that do."""
-        self._cells.put(self._number, _RESOURCE, resource)
-        self._cells.put(self._number, _FENCE, lease.fence or 0)
-        self._trust(lease)
-        self._add(_GRANTS)
+    def _trust(self, resource: int, lease: Any) -> None:
+        """Say until when it may trust its lease, and look for others that trust theirs."""
+        self._cells.put(self._number, _UNTIL, lease.valid_until + self._extra)
         cells, at = self._cells.all(), quorlock.now()
         others = [
             cell
@@ -187,9 +189,6 @@ class Worker:
         if lease.held:  # it was not stopped in between
             self._add(_OVERLAPS, overlap)
             self._add(_DISORDERS, bool(disorder))
-
-    def _trust(self, lease: Any) -> None:
-        self._cells.put(self._number, _UNTIL, lease.valid_until + self._extra)
 
     def _add(self, field: int, count: int = 1) -> None:
         self._cells.put(self._number, field, self._cells.get(self._number, field) + count)

@@ -304,6 +304,21 @@ def test_an_outage_ends_the_wait() -> None:
     assert hand.now < START + from_seconds(6)
 
 
+def test_nodes_that_do_not_reply_to_a_waiter_are_silent() -> None:
+    """Their votes say that they did not reply in time."""
+    stop = threading.Event()
+    hand = queued(stop=stop)
+    hand.times_out()
+    hand.sends(Release(b"r", b"", PLACE, 4))
+    hand.times_out()
+    hand.sends(leave())
+    hand.expects(Sleep)
+    stop.set()
+    with pytest.raises(AcquireStopped) as caught:
+        hand.times_out()
+    assert [vote.code for vote in caught.value.votes] == ["timed_out"] * 3
+
+
 def during_outage(hand: Hand) -> None:
     """Drive the flow to its end while no node is connected."""
     while not hand.over:
