@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+from collections import deque
+from itertools import chain, starmap
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from quorlock._protocol.peer import PeerNode
 
 
@@ -63,10 +67,13 @@ class WakeupPipe:
 
     lost = False
     node_state: PeerNode  # never set: only that of a lost connection is read
-    end = _other = -1
+    _made: Sequence[tuple[int, int]] = ()
 
     def __init__(self) -> None:
-        self.end, self._other = os.pipe()
+        # Made and stored in one call of C, so that an interrupt loses no descriptor.
+        self._made = made = deque[tuple[int, int]]()
+        made.extend(starmap(os.pipe, ((),)))
+        self.end, self._other = made[0]
         os.set_blocking(self.end, False)
         os.set_blocking(self._other, False)
 
@@ -85,6 +92,5 @@ class WakeupPipe:
             os.read(self.end, 4096)
 
     def __del__(self) -> None:
-        for fd in (self.end, self._other):
-            if fd >= 0:  # else no descriptor was left for it
-                os.close(fd)
+        for fd in chain(*self._made):  # none, if no descriptor was left for it
+            os.close(fd)
