@@ -219,7 +219,9 @@ def _idle_max(world: World, resource: str) -> int:
         return world.idle_max
     if is_calm(plan) and not plan.pollers and not _unreleased(world, resource, 0, world.now):
         return _IDLE_CALM + _ROUNDS * world.policy.node_timeout
-    return _IDLE_MAX
+    # An attempt that was too late, in a process that was paused, is made again after that delay.
+    again = world.policy.retry_delay[1] + _ROUNDS * world.policy.node_timeout
+    return max(_IDLE_MAX, again)
 
 
 def quiet_since(world: World) -> int:
