@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import ClassVar, Generic, NoReturn, TypeVar
 
-from quorlock._api.lease_state import LeaseState
+from quorlock._api.lease_state import LeaseState, Released
 from quorlock._api.misuse import HintedNames
 from quorlock._api.session import Session
+from quorlock._api.ticket import Ticket, ticket_of
 from quorlock._core.config import Seconds, non_negative
 from quorlock._core.results import LossReason, ReleaseResult
 from quorlock._core.time import NS_PER_MS, to_seconds
 from quorlock._core.votes import Answer, node_votes
+from quorlock._drivers.abc import AnyDriver
 from quorlock._drivers.clock import now
 from quorlock.errors import HoldLimitReached, LeaseLost, NodeVote, QuorlockError
 
-D = TypeVar("D")
+D = TypeVar("D", bound="AnyDriver")
 
 
 class LeaseBase(HintedNames, Generic[D]):
@@ -97,6 +99,21 @@ class LeaseBase(HintedNames, Generic[D]):
         """
         if now() + non_negative("margin", margin) >= self._state.valid_until:
             self._raise_lost()
+
+    def _hand_over(self) -> Ticket:
+        """End the lease here without releasing it. Raises LeaseLost."""
+        self.ensure()
+        lease_state = self._state
+        if not self._session.end(lease_state, Released.HANDED_OVER):
+            self._raise_lost()
+        lease_state.stop_renewal()
+        at = now()
+        self._session.driver.on_lease_over(lease_state.key)
+        return ticket_of(
+            lease_state,
+            self._session.driver.node_states.suppress_releases(lease_state.token, at),
+            at,
+        )
 
     def _check_entry(self) -> None:
         """Raise LeaseLost or QuorlockError if no `with` block may begin."""

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from quorlock._core.redlock import LeaseFacts as Facts
+from quorlock._core.redlock import release_without_waiting
 from quorlock._core.results import LossReason
 from quorlock._core.rounds import SentRound, Target, joined
 from quorlock._core.time import FOR_EVER, PAST, notice
@@ -13,6 +14,7 @@ from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
+    from quorlock._core.effects import Flow
     from quorlock._core.releases_in_doubt import InDoubt
     from quorlock._core.request import AcquireRequest
     from quorlock._core.results import Extended, ExtendFailed
@@ -198,6 +200,10 @@ class LeaseState:
         """Return the facts that the flows of the core need."""
         valid_until, target = self.valid_until, self.target
         return Facts(self.resource, self.key, self.token, valid_until, target, self.in_doubt)
+
+    def release_flow(self) -> Flow[None]:
+        """Return the flow that releases the lease, which is over, and waits for no reply."""
+        return release_without_waiting(self.key, self.token, self.target)
 
 
 class AdoptedLeaseState(LeaseState):

@@ -28,13 +28,14 @@ from quorlock._api.session import Session, name_of
 from quorlock._core.config import Seconds, timeout_of
 from quorlock._core.request import AcquireRequest, StopEvent
 from quorlock._core.results import Acquired
+from quorlock._drivers.abc import AnyDriver
 from quorlock._drivers.clock import now
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorlock._api.renewal import RenewalManager
 
-D = TypeVar("D")
+D = TypeVar("D", bound="AnyDriver")
 L = TypeVar("L", bound=LeaseBase[Any])
 
 

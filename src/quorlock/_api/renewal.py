@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from quorlock._api.lease import state_of
 from quorlock._api.session import ended
-from quorlock._core import redlock as flows
 from quorlock._core.renewal_schedule import RenewalEntry
 from quorlock._drivers.log import log_trouble
 
@@ -85,10 +84,7 @@ class RenewalManager(ABC, Generic[D]):
             assert isinstance(renewal, RenewedLease)
             lease_state = renewal.entry
             if ended(self._lease_states, lease_state, lease_state.likely_loss):
-                flow = flows.release_without_waiting(
-                    lease_state.key, lease_state.token, lease_state.target
-                )
-                flows_back.append(flow)
+                flows_back.append(lease_state.release_flow())
                 self.driver.on_lease_over(lease_state.key)
         return flows_back
 

@@ -14,6 +14,7 @@ from quorlock._core.results import ExtendFailed, LossReason
 from quorlock._core.time import to_seconds
 from quorlock._core.votes import node_votes
 from quorlock._drivers import fork
+from quorlock._drivers.abc import AnyDriver
 from quorlock._drivers.clock import now
 from quorlock.errors import ConfigError, LeaseLost, NodeError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from quorlock._api.lease_state import LeaseState, Released
     from quorlock._core.config import Policy, Seconds
+    from quorlock._core.effects import Flow
     from quorlock._core.releases_in_doubt import InDoubt
     from quorlock._core.results import Extended, ReleaseResult
     from quorlock._core.rounds import Target
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from quorlock._core.votes import Answer
     from quorlock._drivers.entropy import SystemEntropy
 
-D = TypeVar("D")
+D = TypeVar("D", bound="AnyDriver")
 
 
 class Closable(Protocol):
@@ -83,6 +85,13 @@ class Session(Generic[D]):
         """End a lease that its caller does not get, before it is released."""
         self.end(lease_state)
         lease_state.stop_renewal()
+
+    def release_and_remove(self, lease_state: LeaseState) -> Flow[None]:
+        """Release a lease that is over, and keep it in the session until that is sent."""
+        lease_state.stop_renewal()
+        yield from lease_state.release_flow()
+        self.end(lease_state, lease_state.loss)
+        self.driver.on_lease_over(lease_state.key)
 
     def request_for(self, resource: str | bytes, ttl: Seconds | None = None) -> AcquireRequest:
         """Return a request about a resource that makes no lease."""

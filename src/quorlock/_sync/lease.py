@@ -8,20 +8,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from quorlock._api.lease import LeaseBase
-from quorlock._api.lease_state import LeaseState, Released
 from quorlock._api.misuse import BlockingObject
-from quorlock._api.session import Session
-from quorlock._api.ticket import Ticket, ticket_of
+from quorlock._api.ticket import Ticket
 from quorlock._core import handing_on
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
-from quorlock._core.effects import Flow
 from quorlock._core.results import ExtendFailed, LossReason, ReleaseResult, is_unreachable
 from quorlock._drivers.clock import now
 from quorlock.errors import LeaseLost, QuorlockError
 
 if TYPE_CHECKING:
-    from quorlock._drivers.sync.driver import Driver
+    from quorlock._drivers.sync.driver import Driver  # noqa: F401 (named below in a string)
 
 
 class Lease(BlockingObject, LeaseBase["Driver"]):
@@ -95,18 +92,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         Raises:
             LeaseLost: the lease is not held.
         """
-        self.ensure()
-        lease_state = self._state
-        if not self._session.end(lease_state, Released.HANDED_OVER):
-            self._raise_lost()
-        lease_state.stop_renewal()
-        at = now()
-        self._session.driver.on_lease_over(lease_state.key)
-        return ticket_of(
-            lease_state,
-            self._session.driver.node_states.suppress_releases(lease_state.token, at),
-            at,
-        )
+        return self._hand_over()
 
     def __enter__(self) -> Lease:
         self._check_entry()
@@ -189,7 +175,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         try:
             if session.end(lease_state, loss):
                 lease_state.stop_renewal()
-                session.driver.run(_release_expired(lease_state))
+                session.driver.run(lease_state.release_flow())
         except BaseException:
             self._release_in_background()
             raise
@@ -207,7 +193,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         """End the lease, and release it without waiting: its caller is gone."""
         session, lease_state = self._session, self._state
         lease_state.end(lease_state.loss)  # kept in the session until it is sent: see Redlock.close
-        session.driver.run_in_background(_release_and_remove(session, lease_state))
+        session.driver.run_in_background(session.release_and_remove(lease_state))
 
     def __del__(self) -> None:
         # Garbage: no caller can release it any more.
@@ -240,14 +226,3 @@ def exit_block(lease: Lease, error: BaseException | None) -> None:
 def drop(lease: Lease) -> None:
     """End a lease that no code can use: `Lease._drop`, for the Lock."""
     lease._drop()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def _release_expired(lease_state: LeaseState) -> Flow[None]:
-    return flows.release_without_waiting(lease_state.key, lease_state.token, lease_state.target)
-
-
-def _release_and_remove(session: Session[Driver], lease_state: LeaseState) -> Flow[None]:
-    lease_state.stop_renewal()
-    yield from _release_expired(lease_state)
-    session.end(lease_state, lease_state.loss)
-    session.driver.on_lease_over(lease_state.key)

@@ -277,11 +277,7 @@ def _close(
         renewer.close()
     for lease_state in held:
         with contextlib.suppress(Exception):
-            driver.run(
-                flows.release_without_waiting(
-                    lease_state.key, lease_state.token, lease_state.target
-                )
-            )
+            driver.run(lease_state.release_flow())
         lease_states.pop(lease_state.token, None)
     driver.close()
 

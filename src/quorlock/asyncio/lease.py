@@ -7,14 +7,13 @@ import contextlib
 from types import TracebackType
 
 from quorlock._api.lease import LeaseBase
-from quorlock._api.lease_state import LeaseState, Released
+from quorlock._api.lease_state import LeaseState
 from quorlock._api.misuse import AsyncioObject
 from quorlock._api.session import Session
-from quorlock._api.ticket import Ticket, ticket_of
+from quorlock._api.ticket import Ticket
 from quorlock._core import handing_on
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
-from quorlock._core.effects import Flow
 from quorlock._core.results import ExtendFailed, LossReason, ReleaseResult, is_unreachable
 from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.clock import now
@@ -98,18 +97,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         Raises:
             LeaseLost: the lease is not held.
         """
-        self.ensure()
-        lease_state = self._state
-        if not self._session.end(lease_state, Released.HANDED_OVER):
-            self._raise_lost()
-        lease_state.stop_renewal()
-        at = now()
-        self._session.driver.on_lease_over(lease_state.key)
-        return ticket_of(
-            lease_state,
-            self._session.driver.node_states.suppress_releases(lease_state.token, at),
-            at,
-        )
+        return self._hand_over()
 
     async def __aenter__(self) -> Lease:
         self._check_entry()
@@ -202,8 +190,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         if not session.end(lease_state, loss):
             return
         lease_state.stop_renewal()
-        flow = flows.release_without_waiting(lease_state.key, lease_state.token, lease_state.target)
-        await session.driver.run(flow)
+        await session.driver.run(lease_state.release_flow())
 
     def __del__(self) -> None:
         # Garbage: no caller can release it any more.
@@ -225,7 +212,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         session, lease_state = self._session, self._state
         lease_state.end(lease_state.loss)
         path = lease_state.target.path if lease_state.target is not None else None
-        session.driver.send_later(_release_and_remove(session, lease_state), path)
+        session.driver.send_later(session.release_and_remove(lease_state), path)
 
 
 def enter_block(lease: Lease) -> None:
@@ -241,10 +228,3 @@ async def exit_block(lease: Lease, error: BaseException | None) -> None:
 def drop(lease: Lease) -> None:
     """End a lease that no code can use: `Lease._drop`, for the Lock."""
     lease._drop()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def _release_and_remove(session: Session[Driver], lease_state: LeaseState) -> Flow[None]:
-    lease_state.stop_renewal()
-    yield from flows.release_without_waiting(lease_state.key, lease_state.token, lease_state.target)
-    session.end(lease_state, lease_state.loss)
-    session.driver.on_lease_over(lease_state.key)

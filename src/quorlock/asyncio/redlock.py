@@ -46,10 +46,7 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
                 )
                 if loop_driver in paths and lease_states.pop(lease_state.token, None) is not None:
                     lease_state.end()
-                    flow = flows.release_without_waiting(
-                        lease_state.key, lease_state.token, lease_state.target
-                    )
-                    driver.send_only(flow, loop_driver)
+                    driver.send_only(lease_state.release_flow(), loop_driver)
 
         driver.on_loop_end = give_back
         # At the latest when the last lock and lease are garbage.

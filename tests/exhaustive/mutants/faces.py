@@ -14,21 +14,14 @@ FACES = [
     ),
     Mutant(
         "54-renewal-goes-on-after-hand-over",
-        "_sync/lease.py",
-        "        lease_state.stop_renewal()\n        at = now()\n",
-        "        at = now()\n",
-        ("tests/servers/api/test_hand_over_in_doubt.py", "-k", "follows_the_ticket"),
-    ),
-    Mutant(
-        "asyncio-renewal-goes-on-after-hand-over",
-        "asyncio/lease.py",
+        "_api/lease.py",
         "        lease_state.stop_renewal()\n        at = now()\n",
         "        at = now()\n",
         ("tests/servers/api/test_hand_over_in_doubt.py", "-k", "follows_the_ticket"),
     ),
     Mutant(
         "55-hand-over-suppresses-nothing",
-        "asyncio/lease.py",
+        "_api/lease.py",
         "self._session.driver.node_states.suppress_releases(lease_state.token, at),",
         "{},",
         (
