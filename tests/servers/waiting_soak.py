@@ -51,6 +51,7 @@ STRUCK = (
 # Queues are first come, first served.  A holder that is killed or stopped costs a ttl each time.
 LONGEST_WAIT = 30.0
 _CELLS_EACH = 16
+_CLOCK_STEP = 0.1  # seconds
 _MIN_AGE = 2 * MAX_TTL  # of a process that is killed: what its predecessor held is over
 _RESTARTS = ("kill", "restart-empty")
 
@@ -134,8 +135,12 @@ class WaitingSoak:
         """Have two courses of faults at once: of nodes, and of waiters."""
         began = told_at = time.monotonic()
         courses = [self._node_faults(), self._client_faults()]
-        due = [began, began]
+        due, offset = [began, began], _clock_offset()
         while (now := time.monotonic()) < began + seconds:
+            if abs(_clock_offset() - offset) > _CLOCK_STEP:  # keys expire by that clock
+                self._faults["clock set"] += 1
+                say(f"{now - began:6.0f} s: the clock was set by {_clock_offset() - offset:.3f} s")
+                offset = _clock_offset()
             if now >= told_at + 10.0:
                 told_at = now
                 grants = sum(cell.grants for cell in self._cells.all())
@@ -216,6 +221,11 @@ class WaitingSoak:
             cells = result.cells[crowd.first : crowd.first + crowd.workers]
             if not any(cell.grants for cell in cells):
                 yield f"a process got no lock: {crowd}"
+
+
+def _clock_offset() -> float:
+    """Return how far the wall clock, by which nodes let keys expire, is ahead of the other one."""
+    return time.time() - time.monotonic()
 
 
 @contextmanager

@@ -184,10 +184,12 @@ class Worker:
             for number, cell in enumerate(cells)
             if number != self._number and cell.resource == resource
         ]
-        overlap = any(cell.until > at for cell in others)
+        overlap = [cell for cell in others if cell.until > at]
         disorder = lease.fence and any(cell.fence >= lease.fence for cell in others)
         if lease.held:  # it was not stopped in between
-            self._add(_OVERLAPS, overlap)
+            if overlap:
+                print(f"overlap at {at}: {self._number} {lease!r}, {overlap}", file=sys.stderr)
+            self._add(_OVERLAPS, bool(overlap))
             self._add(_DISORDERS, bool(disorder))
 
     def _add(self, field: int, count: int = 1) -> None:

@@ -305,7 +305,7 @@ def test_an_outage_ends_the_wait() -> None:
 
 
 def test_nodes_that_do_not_reply_to_a_waiter_are_silent() -> None:
-    """Their votes say that they did not reply in time."""
+    """Votes of "not in time" name nodes that did not reply."""
     stop = threading.Event()
     hand = queued(stop=stop)
     hand.times_out()
