@@ -319,7 +319,8 @@ def _draw_fault(scene: _Scene, fault: DrawnFault, clients: int) -> None:
 
 def _lanes(fault: DrawnFault, clients: int) -> list[str]:
     if fault.client is None:
-        return [f"n{fault.node}"]
+        nodes = [fault.node] if fault.node is not None else fault.began["nodes"]
+        return [f"n{node}" for node in nodes]
     ends = [f"c{fault.client}"] if fault.client >= 0 else [f"c{i}" for i in range(clients)]
     return ends if fault.node is None else [*ends, f"n{fault.node}"]
 

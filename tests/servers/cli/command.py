@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,14 @@ def keys_stay(nodes: Iterable[Server]) -> bool:
     """
     nodes = [node for node in nodes if not node.stopped]
     return not until(lambda: not any(node.keys() for node in nodes))
+
+
+def at_a_quorum(nodes: Sequence[Server], resource: str, token: str) -> bool:
+    """Return whether a quorum of nodes has this token.
+
+    A waiter that a quorum has called may ask the others before the release gets there.
+    """
+    return holders(nodes, resource).count(token.encode()) > len(nodes) // 2
 
 
 def at_last(nodes: Iterable[Server], resource: str, *tokens: str | None) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from quorlock import Redlock
 from quorlock._cli.exit_status import EX_LOST, EX_TEMPFAIL, EX_USAGE
 from quorlock.testing.servers import Servers
-from tests.servers.cli.command import Shell, at_last
+from tests.servers.cli.command import Shell, at_a_quorum, at_last
 
 
 def test_the_round_trip(shell: Shell, nodes: Servers) -> None:
@@ -51,7 +51,7 @@ def test_it_waits_for_the_time_of_w(shell: Shell, nodes: Servers) -> None:
             lease.release()
             token, said = waiting.communicate()
     assert (waiting.returncode, said) == (0, "")
-    assert at_last(nodes, "a", token.strip())
+    assert at_a_quorum(nodes, "a", token.strip())
 
 
 def test_the_token_as_variables_of_a_shell(shell: Shell) -> None:

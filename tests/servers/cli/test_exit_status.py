@@ -17,7 +17,7 @@ from quorlock import Redlock, errors
 from quorlock._cli import exit_status
 from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until
-from tests.servers.cli.command import COMMAND, Shell, at_last
+from tests.servers.cli.command import COMMAND, Shell, at_a_quorum, at_last
 
 SECRET = "canary-s3cret"
 
@@ -267,4 +267,4 @@ def test_a_signal_that_is_ignored_stays_ignored(shell: Shell, nodes: Servers) ->
             lease.release()
             token, said = waiting.communicate(timeout=20)
         assert (waiting.returncode, said) == (0, "")
-        assert at_last(nodes, "a", token.strip())
+        assert at_a_quorum(nodes, "a", token.strip())

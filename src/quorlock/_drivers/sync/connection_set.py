@@ -354,9 +354,8 @@ class ConnectionSet:
         if place and self._wakeup is None:
             # No descriptor left: then it looks for news now and then.
             with contextlib.suppress(OSError):
-                wakeup = WakeupPipe()
-                self._polled.add(wakeup)
-                self._wakeup = wakeup
+                self._wakeup = WakeupPipe()
+                self._polled.add(self._wakeup)
         self.is_busy = False
         return place
 
@@ -438,9 +437,9 @@ class ConnectionSet:
 
     def _close_wakeup(self) -> None:
         # Its descriptors close with the last reference: another thread may be about to write.
-        wakeup, self._wakeup = self._wakeup, None
-        if wakeup is not None:
-            self._polled.remove(wakeup)
+        if self._wakeup is not None:
+            self._polled.remove(self._wakeup)
+            self._wakeup = None
 
     def _close_arrivals(self) -> None:
         with contextlib.suppress(IndexError):
