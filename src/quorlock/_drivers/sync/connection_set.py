@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from quorlock._drivers.node_state import NodeState
     from quorlock._drivers.sync.connection import Connection, Inbox
     from quorlock._drivers.sync.connector import Connectors
+    from quorlock._drivers.sync.polling import Polled
     from quorlock._protocol.pipeline import InvalidationCallback
 
 # After this idle time a set checks whether its nodes have closed connections.
@@ -321,11 +322,13 @@ class ConnectionSet:
         if self.has_unsent:
             timeout_ms = self._flush(timeout_ms)
         polled = self._polled
+        connection: Polled | None
         for fd, _ in polled.poll(timeout_ms):
             connection = polled.by_fd[fd]
             connection.receive()
             if connection.lost:
                 self._drop(connection.node_state.index)
+        connection = None  # a traceback may keep this frame: it keeps no pipe open
         if self._to_send_later:
             self._send_waiting()
 
