@@ -1,7 +1,8 @@
 """Check the model: cases of the table that must hold hold, and cases that must fail fail.
 
 This module has the cases, their bounds and the text of the counterexamples. redlock.pml,
-fence.pml, wait.pml and exchange.pml define what can happen, and spin searches.
+fence.pml, wait.pml, exchange.pml, several.pml, permits.pml and keep.pml define what can happen, and
+spin searches.
 Requires Python's standard library, `spin` and a C compiler.
 
     make spec                        the small table, about two minutes
@@ -29,6 +30,10 @@ MODEL = Path(__file__).with_name("redlock.pml")
 FENCE_MODEL = Path(__file__).with_name("fence.pml")
 WAIT_MODEL = Path(__file__).with_name("wait.pml")
 EXCHANGE_MODEL = Path(__file__).with_name("exchange.pml")
+SEVERAL_MODEL = Path(__file__).with_name("several.pml")
+PERMITS_MODEL = Path(__file__).with_name("permits.pml")
+KEEP_MODEL = Path(__file__).with_name("keep.pml")
+SHARED_MODEL = Path(__file__).with_name("shared.pml")
 README = Path(__file__).with_name("README.md")
 
 HOLDS, FAILS = "holds", "fails"
@@ -61,15 +66,24 @@ class Case:
     is_fence: bool = False  # uses fence.pml, which counts attempts and has no time
     is_wait: bool = False  # uses wait.pml
     is_exchange: bool = False  # uses exchange.pml
+    is_several: bool = False  # uses several.pml
+    is_permits: bool = False  # uses permits.pml
+    is_keep: bool = False  # uses keep.pml
+    is_shared: bool = False  # uses shared.pml
 
     @property
     def model(self) -> Path:
         """The file of the model."""
-        if self.is_wait:
-            return WAIT_MODEL
-        if self.is_exchange:
-            return EXCHANGE_MODEL
-        return FENCE_MODEL if self.is_fence else MODEL
+        models = (
+            (self.is_wait, WAIT_MODEL),
+            (self.is_exchange, EXCHANGE_MODEL),
+            (self.is_several, SEVERAL_MODEL),
+            (self.is_permits, PERMITS_MODEL),
+            (self.is_keep, KEEP_MODEL),
+            (self.is_shared, SHARED_MODEL),
+            (self.is_fence, FENCE_MODEL),
+        )
+        return next((model for is_its, model in models if is_its), MODEL)
 
     @property
     def is_progress(self) -> bool:
@@ -90,7 +104,9 @@ class Case:
         if self.is_wait or self.is_exchange:
             counts = {"N": 3, "WAITERS": 3 if self.is_exchange else 2} | dict(self.flags)
             return "{N:>2} {WAITERS:>7}      -   -".format(**counts)
-        sizes = {"N": 3, "CLIENTS": 2, "SLOTS": 1, "TTL": 3} | dict(self.flags)
+        sizes = {"N": 3, "CLIENTS": 2, "SLOTS": 1, "TTL": 2 if self.is_keep else 3} | dict(
+            self.flags
+        )
         return "{N:>2} {CLIENTS:>7} {SLOTS:>6} {TTL:>3}".format(**sizes)
 
     @property
@@ -154,6 +170,11 @@ ANY = {"CLIENTS": 3, "ATTEMPTS": 1, "ANY": 1}
 PAIR = {"ATTEMPTS": 1, "ANY": 1}
 FORGETS = {**ANY, "CRASHES": 1}
 BY_ANY_CLIENT = {**PAIR, "WHILE_OURS": 0}
+# Nodes forget any number of times.
+FORGETTING = {"TTL": 1, "KEPT": 1, "CRASHES": 9}
+DONE = {"TTL": 2, "KEPT": 2}
+# The mark lives longer than the quarantine.
+BEYOND = {"TTL": 1, "KEPT": 2}
 
 
 def fence(
@@ -173,6 +194,34 @@ def wait(
 def exchange(name: str, says: str, must: str, flags: Flags) -> Case:
     """Return a case of exchange.pml."""
     return Case(name, says, must, flags, is_exchange=True)
+
+
+def several(
+    name: str, says: str, must: str, flags: Flags, full: Flags | None = None, **more: bool
+) -> Case:
+    """Return a case of several.pml."""
+    return Case(name, says, must, flags, full, is_several=True, **more)
+
+
+def permits(
+    name: str, says: str, must: str, flags: Flags, full: Flags | None = None, **more: bool
+) -> Case:
+    """Return a case of permits.pml."""
+    return Case(name, says, must, flags, full, is_permits=True, **more)
+
+
+def keep(
+    name: str, says: str, must: str, flags: Flags, full: Flags | None = None, **more: bool
+) -> Case:
+    """Return a case of keep.pml."""
+    return Case(name, says, must, flags, full, is_keep=True, **more)
+
+
+def shared(
+    name: str, says: str, must: str, flags: Flags, full: Flags | None = None, **more: bool
+) -> Case:
+    """Return a case of shared.pml."""
+    return Case(name, says, must, flags, full, is_shared=True, **more)
 
 
 CASES = (
@@ -688,6 +737,126 @@ CASES = (
     exchange("exchange, old not released", "where it was lost", FAILS, {"OLD_RELEASED": 0}),
     exchange("exchange, new not released", "where it arrives late", FAILS, {"NEW_RELEASED": 0}),
     exchange("exchange, another connection", "overtakes, or is overtaken", FAILS, {"FOLLOWS": 0}),
+    # Locks on several keys: sets of two keys.
+    several("several keys", "", HOLDS, {}),
+    several("several keys, drift 1", "and its allowance", HOLDS, {**QUICK, "DRIFT": 1}, {"TTL": 3}),
+    several(
+        "several keys, no allowance", "the same drift", FAILS, {**QUICK, "DRIFT": 1, "ALLOWANCE": 0}
+    ),
+    several("several keys, first looked at", "the others are set too", FAILS, {"PARTIAL": 1}),
+    several("several keys, crash", "votes at once", FAILS, {**QUICK, "CRASH": 1}),
+    several(
+        "several keys, crash, quarantine",
+        "",
+        HOLDS,
+        {**QUICK, "CRASH": 1, "QUARANTINE": 2},
+        is_heavy=True,
+    ),
+    several("several keys, extended", "", HOLDS, {**QUICK, "EXTEND": 1}, is_heavy=True),
+    several("several keys, three clients", "", HOLDS, {"CLIENTS": 3, "TTL": 1}, only_full=True),
+    several("several keys, five nodes", "", HOLDS, {**QUICK, "N": 5}, only_full=True),
+    # Permits of a semaphore: a quorum gives the same one of two.
+    permits("permits", "each node gives any that is free", HOLDS, QUICK, {"TTL": 3}, is_heavy=True),
+    permits("permits, one", "a semaphore of one is a lock", HOLDS, {"K": 1}),
+    permits("permits, five nodes", "", HOLDS, {"N": 5, "TTL": 1}, is_heavy=True),
+    permits("permits, drift", "", HOLDS, {**QUICK, "DRIFT": 1}, {"TTL": 3}, is_heavy=True),
+    permits("permits, drift, no allowance", "", FAILS, {**QUICK, "DRIFT": 1, "ALLOWANCE": 0}),
+    permits("permits, crash, votes at once", "", FAILS, {**QUICK, "CRASH": 1}),
+    permits(
+        "permits, crash, quarantine ttl",
+        "",
+        HOLDS,
+        {**QUICK, "CRASH": 1, "QUARANTINE": 2},
+        only_full=True,
+    ),
+    permits("permits, extended", "", HOLDS, {**QUICK, "EXTEND": 1}, only_full=True),
+    permits("permits, three clients", "", HOLDS, {"CLIENTS": 3, "TTL": 1}, only_full=True),
+    permits(
+        "permits, two attempts",
+        "an older attempt of each client is not forgotten",
+        HOLDS,
+        {"K": 1, "SLOTS": 2, "TTL": 1},
+        only_full=True,
+    ),
+    permits("permits, a quorum of any", "perhaps different ones", FAILS, {**QUICK, "ANY_PLACE": 1}),
+    permits(
+        "permits, counted",
+        "two of three nodes admit each of three",
+        FAILS,
+        {"CLIENTS": 3, "TTL": 1, "COUNTED": 1},
+        {"TTL": 2},
+        is_heavy=True,
+    ),
+    permits(
+        "permits, counted, five nodes",
+        "three of five",
+        FAILS,
+        {"N": 5, "CLIENTS": 3, "TTL": 1, "COUNTED": 1},
+        only_full=True,
+    ),
+    permits(
+        "permits, counted by all nodes",
+        "no fault is tolerated",
+        HOLDS,
+        {"QUORUM": 3, "CLIENTS": 3, "TTL": 1, "COUNTED": 1},
+        only_full=True,
+    ),
+    # Once: the lock is kept as done, within max_ttl (the ttl of the model) and beyond it.
+    keep("kept", "for max_ttl, nodes forget", HOLDS, FORGETTING, {"TTL": 2, "KEPT": 2}),
+    keep("kept, quarantine ttl - 1", "", FAILS, {**FORGETTING, "QUARANTINE": 0}),
+    keep("kept, drift", "", HOLDS, {**DONE, "DRIFT": 1}, {"TTL": 3, "KEPT": 4}),
+    keep("kept, drift, no allowance", "", FAILS, {"TTL": 2, "KEPT": 3, "DRIFT": 1, "ALLOWANCE": 0}),
+    keep("kept, nothing compared", "the mark replaces any token", FAILS, {**DONE, "COMPARE": 0}),
+    keep("kept, counted late", "after the validity", FAILS, {**DONE, "IN_TIME": 0}),
+    keep("kept, mark is the token", "its release is late", FAILS, {**DONE, "MARK_IS_TOKEN": 1}),
+    keep("kept beyond max_ttl", "no node forgets", HOLDS, BEYOND, {"TTL": 2, "KEPT": 5}),
+    keep("kept beyond, bare quorum", "one of it forgets", FAILS, {**BEYOND, "CRASHES": 1}),
+    keep(
+        "kept beyond, everywhere",
+        "a minority forgets",
+        HOLDS,
+        {**BEYOND, "EVERYWHERE": 1, "CRASHES": 1},
+        {"TTL": 2, "KEPT": 5},
+    ),
+    keep(
+        "kept beyond, quorum forgets",
+        "it was everywhere",
+        FAILS,
+        {**BEYOND, "EVERYWHERE": 1, "CRASHES": 2},
+    ),
+    keep("kept, five nodes", "", HOLDS, {"TTL": 1, "KEPT": 1, "N": 5}, only_full=True),
+    # Readers that share a lock, and writers.
+    shared("shared", "each attempt reads or writes", HOLDS, QUICK, {"TTL": 3}, is_heavy=True),
+    shared("shared, drift", "", HOLDS, {**QUICK, "DRIFT": 1}, {"TTL": 3}, is_heavy=True),
+    shared("shared, drift, no allowance", "", FAILS, {**QUICK, "DRIFT": 1, "ALLOWANCE": 0}),
+    shared("shared, crash, votes at once", "", FAILS, {**QUICK, "CRASH": 1}),
+    shared("shared, crash, quarantine ttl-1", "", FAILS, {**QUICK, "CRASH": 1, "QUARANTINE": 1}),
+    shared(
+        "shared, crash, quarantine ttl",
+        "",
+        HOLDS,
+        {**QUICK, "CRASH": 1, "QUARANTINE": 2},
+        only_full=True,
+    ),
+    shared("shared, extended", "", HOLDS, {**QUICK, "EXTEND": 1}, only_full=True),
+    shared("shared, three clients", "", HOLDS, {"CLIENTS": 3, "TTL": 1}, only_full=True),
+    shared("shared, five nodes", "", HOLDS, {**QUICK, "N": 5}, only_full=True),
+    shared(
+        "shared, two attempts",
+        "an older attempt of each client is not forgotten",
+        HOLDS,
+        {"SLOTS": 2, "TTL": 1},
+        only_full=True,
+    ),
+    shared("shared, beside a writer", "a node grants readers always", FAILS, {**QUICK, "LAX": 1}),
+    shared(
+        "shared, readers are counted",
+        "a release takes one away, wherever it arrives",
+        FAILS,
+        {"CLIENTS": 3, "TTL": 1, "COUNTING": 1},
+        {"TTL": 2},
+        is_heavy=True,
+    ),
 )
 
 

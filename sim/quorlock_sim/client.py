@@ -17,8 +17,10 @@ from quorlock._core.commands import (
     Command,
     Extend,
     IssueFence,
+    Keep,
     Release,
     ScriptedAcquire,
+    release_of,
 )
 from quorlock._core.effects import (
     CALL,
@@ -51,11 +53,11 @@ from quorlock_sim.clock import NEVER, Clock
 from quorlock_sim.network import Push
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from random import Random
 
     from quorlock._core.config import Policy
-    from quorlock._core.effects import Effect, Flow
+    from quorlock._core.effects import Effect, Flow, ReplyObserver
     from quorlock._core.member import Member, News
     from quorlock._core.releases_in_doubt import ReleaseCopy, Remaining
     from quorlock._core.restart_guard import Quarantine
@@ -119,7 +121,7 @@ class NodeRecord:
 
     def on_release_refused(self, release: Release, run_id: str, at: int) -> None:
         """Retry a release that the node answered with an error."""
-        self.pending_releases.add_refused(release.key, release.token, run_id, at)
+        self.pending_releases.add_refused(release, run_id, at)
         self._process.send_due_soon(self.index)
 
     def on_protocol_error(self, error: ProtocolError, run_id: str) -> None:
@@ -130,13 +132,13 @@ class NodeRecord:
     def on_connection_lost(self, answer: Answer) -> None:
         """Do nothing: the process connects again."""
 
-    def on_last_reply(self, run_id: str, at: int) -> None:
-        """Record when the latest reply from the server of a lost connection came."""
-        self.guard.on_reply(run_id, at - (self.latency or 0))
+    def on_alive(self, run_id: str, at: int) -> None:
+        """Record that the server of a lost connection was alive at this instant."""
+        self.guard.on_alive(run_id, at)
 
     def release_later(self, command: AnyAcquire | Release, run_id: str, at: int) -> None:
         """Register a pending release."""
-        self.pending_releases.add(command.key, command.token, run_id, at)
+        self.pending_releases.add(release_of(command), run_id, at)
         self._process.send_due_soon(self.index)
 
 
@@ -240,15 +242,6 @@ class Process:
         """Return the duration (ns) of its pauses between two true instants."""
         spans = ((max(since, begin), min(until, end)) for begin, end in self._pauses)
         return sum(max(0, end - begin) for begin, end in spans)
-
-    def awake(self, since: int, until: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of the time between two true instants in which it was not paused."""
-        for begin, end in self._pauses:
-            if since < min(begin, until):
-                yield since, min(begin, until)
-            since = max(since, end)
-        if since < until:
-            yield since, until
 
     def go_on(self) -> None:
         """End a pause: handle the events that arrived, then the timers that were due."""
@@ -380,7 +373,7 @@ class Process:
     def connect(self, connection_set: int, index: int) -> None:
         """Open a connection; pending releases are sent first (rule 3)."""
         link = self.links[connection_set][index] = self.world.link(self, connection_set, index)
-        link.quarantine = self._greet(index)
+        link.quarantine, link.alive_at = self._greet(index), self.now()
         self.nodes[index].run_id = link.run_id
         self.nodes[index].back_off = BACK_OFF_MIN
         self.waiting.connected(link)
@@ -504,7 +497,7 @@ class ReleaseRequest:
         """Record the reply to the pending release."""
         release, run_id = self._copy
         self._pending_releases.on_connection_lost(self._copy, reply.at)
-        self._pending_releases.on_reply(release.token, run_id, reply.answer)
+        self._pending_releases.on_reply(release, run_id, reply.answer)
 
 
 class SimFlow(Generic[T]):
@@ -542,6 +535,7 @@ class SimFlow(Generic[T]):
         self._timer_until: int | None = None
         self._until: int | None = None  # set while the flow waits for a reply
         self._member: Member | None = None  # set while it waits for news, too
+        self._observer: ReplyObserver | None = None  # of replies in that wait
         self._sleeping = False
 
     @property
@@ -551,7 +545,12 @@ class SimFlow(Generic[T]):
             return "waiting"
         if isinstance(self.command, Release):
             return "cleaning up" if "acquire" in self.call.what else "releasing"
-        return "extending" if type(self.command) is Extend else "acquiring"
+        return "extending" if isinstance(self.command, (Extend, Keep)) else "acquiring"
+
+    @property
+    def is_between_attempts(self) -> bool:
+        """The flow pauses before it tries again."""
+        return self._sleeping
 
     def begin(self) -> None:
         """Run the flow until it waits or ends."""
@@ -574,7 +573,7 @@ class SimFlow(Generic[T]):
                 self.process.world.voted(self.command.token, reply)
         if self._until is None:
             self.inbox.append(reply)
-        else:
+        elif self._member is None or (self._observer and self._observer.on_reply(reply)):
             self._go_on(reply)
 
     def cancel(self) -> None:
@@ -637,13 +636,16 @@ class SimFlow(Generic[T]):
             self._done(error)
 
     def _news(self, effect: Wait) -> News | NodeReply | None:
-        """Return news or a reply that has come; None if the flow waits for one."""
-        member = effect.member
+        """Return news, or a reply that the flow acts on; None if it waits for one."""
+        member, observer = effect.member, effect.observer
         member.wake = self._wake
-        found: deque[Any] = member.news or self.inbox
-        if found:
-            return found.popleft()  # type: ignore[no-any-return]
-        self._member = member
+        if member.news:
+            return member.news.popleft()
+        while self.inbox:
+            reply = self.inbox.popleft()
+            if observer is not None and observer.on_reply(reply):
+                return reply
+        self._member, self._observer = member, observer
         self._wait_for_reply(effect.until)
         return None
 

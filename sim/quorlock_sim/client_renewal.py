@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorlock._core import redlock
-from quorlock._core.commands import Acquire
+from quorlock._core.commands import ACQUIRES
 from quorlock._core.renewal import renew
 from quorlock._core.renewal_schedule import RenewalEntry, RenewalSchedule
 from quorlock._core.rounds import Target, joined
@@ -171,7 +171,7 @@ class Renewer:
             lease = kept.lease
             kept.end()  # the simulated world keeps no reason
             if lease.why == "lost" and lease.given_up is None:
-                flow = redlock.release_without_waiting(lease.key, lease.token, lease.target)
+                flow = redlock.release_without_waiting(lease.claim, lease.token, lease.target)
                 self.world.call(
                     self.process,
                     "give_back",
@@ -181,7 +181,7 @@ class Renewer:
                     token=lease.token,
                 )
                 if (lines := self.process.waiting.lines) is not None:
-                    lines.on_released(lease.key, self.process.now())
+                    lines.on_released(lease.claim, self.process.now())
         self._look()
 
 
@@ -195,13 +195,13 @@ def check_sent(world: World, turn: SimFlow[Any], effect: SendBatch) -> None:
         if lease.ended is not None:
             text = f"{token.decode()} is over ({lease.why}), but an extension is sent to renew it"
             world.violated("afterlife", text, client=lease.client, token=token)
-        if type(send.command) is Acquire:
+        if isinstance(send.command, ACQUIRES):
             world.check_renewed(lease, turn.call.began)
 
 
 def facts_of(lease: LeaseRecord) -> LeaseFacts:
     """Return the facts about a lease for the flows."""
-    what = (lease.resource, lease.key, lease.token)
+    what = (lease.resource, lease.claim, lease.token)
     return redlock.LeaseFacts(*what, lease.valid_until, lease.target, lease.in_doubt)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from quorlock._core.commands import LEAVE, Publish, Release, Subscribe
 from quorlock._core.effects import CALL
 from quorlock._core.line import Lines
-from quorlock._core.places import channel_of, place_of
+from quorlock._core.places import channel_of, enlisted_place, place_of
 from quorlock._core.rounds import NodeReply
 from quorlock._core.tally import quorum
 from quorlock._core.votes import GRANTED
@@ -20,6 +20,8 @@ from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import PendingRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from quorlock_sim.client import Process, SimFlow
     from quorlock_sim.network import Link
 
@@ -42,6 +44,7 @@ class Waiting:
     def enlist(self, turn: SimFlow[Any]) -> bytes:
         """Return a place for a flow; b"" if fewer than a quorum of its connections can listen."""
         process, connection_set = self._process, turn.connection_set
+        self.forget(turn)  # it has left the queue that it was in
         self._listening.add(connection_set)
         links = [link for link in process.links[connection_set] if link is not None]
         if sum(self.listen(link) for link in links) < quorum(process.policy.n):
@@ -78,12 +81,17 @@ class Waiting:
         process, node = self._process, link.server.index
         if process.world.trace is not None:
             process.world.trace.pushed(link, place, key)
-        turn = self._flows.get(place)
+        turn = self._flows.get(enlisted_place(place))
         if turn is not None:
             turn.deliver(NodeReply(CALL, node, GRANTED, process.now()))
         elif not link.lost:
             leave = Release(key, b"", place, LEAVE)
             link.send(encode(leave), PendingRequest(leave, NOT_AWAITED, 0, process.now()))
+
+    @property
+    def places(self) -> Iterable[bytes]:
+        """The places of its flows."""
+        return self._flows
 
     def is_open(self, place: bytes) -> bool:
         """Return whether the flow of a place still runs."""

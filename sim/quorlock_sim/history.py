@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quorlock._core.claims import Claim
     from quorlock._core.releases_in_doubt import InDoubt
     from quorlock._core.rounds import Target
     from quorlock_sim.oracle_fences import Issue, Loss
@@ -35,7 +36,7 @@ class LeaseRecord:
     client: int
     token: bytes
     resource: str
-    key: bytes
+    claim: Claim
     ttl_ms: int
     since: int
     target: Target | None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from quorlock._core.claims import Shared
 from quorlock._core.time import NS_PER_MS
 from quorlock_sim import oracle_fences, queues
 from quorlock_sim.clock import NEVER, PPM
@@ -25,16 +26,18 @@ if TYPE_CHECKING:
 
 # Every promise, with its assumptions in parentheses.
 RULES = {
-    "overlap": "no two leases on one resource are valid at the same instant (assumes the clocks"
-    " and the memory)",
+    "overlap": "no two leases on one resource are valid at the same instant, unless they share it"
+    " (assumes the clocks and the memory)",
     "told": "no other client is granted a lock before the end of a validity that a holder was"
     " promised, unless that holder released it or handed it over (assumes the clocks and the"
     " memory)",
+    "permits": "no more leases on the resources of a semaphore are valid at the same instant than"
+    " it has permits (assumes the clocks and the memory)",
     "verdict": "an outcome agrees with the nodes' executions and replies",
     "cover": "the keys of a renewed lease last as long as it may be trusted, on a majority"
     " (assumes the clocks and the memory)",
     "deletion": "no release deletes a key that a valid lease needs for its majority (assumes the"
-    " clocks and the memory)",
+    " clocks and the memory), and no mark of work that is done replaces another's key",
     "afterlife": "nothing is sent to renew a lease that is over",
     "limit": "no lease is renewed beyond its max_hold",
     "silence": "the loss of a renewed lease is reported before its end (assumes a steady clock)",
@@ -48,7 +51,8 @@ RULES = {
     " requests that arrive late, a clock that does not jump ahead)",
     "fence": "no two leases have the same fence, and an attempt that starts after a grant gets a"
     " larger one (assumes that nodes that forgot are quarantined)",
-    "idle": "a lock is not free for long while a caller waits (assumes the clocks; after faults)",
+    "idle": "no process waits for long for a lock that it could have: it runs, a quorum of nodes"
+    " serves it, and a quorum of them has no key of another holder (assumes the clocks)",
     "passes": "no later caller passes one that a majority has queued, but for each lease that ends"
     " without a release, and for a bounded number of hand-overs inside a process",
     "orphan": "no place and no reservation of a caller that is gone is left on a node",
@@ -116,7 +120,16 @@ def judge(world: World, *, excuse_memory: bool = True) -> Judgement:
     intervals = tuple(interval(lease, world) for lease in history.leases)
     overlaps = tuple(_clashes(intervals))
     excused = bool(taken.clocks) or (bool(taken.memory) and excuse_memory)
-    counted = () if excused else (*map(_overlap, overlaps), *_told(world), *history.uncovered)
+    counted = (
+        ()
+        if excused
+        else (
+            *map(_overlap, overlaps),
+            *_crowds(intervals, world),
+            *_told(world),
+            *history.uncovered,
+        )
+    )
     fences = oracle_fences.violations(world)
     waiting = queues.violations(world) if not taken.clocks else ()
     found = [
@@ -228,17 +241,37 @@ def first_reading(clock: Clock, reading: int, since: int) -> int:
 
 
 def _clashes(intervals: tuple[Interval, ...]) -> Iterator[tuple[Interval, Interval]]:
-    """Yield pairs of intervals on one resource in which the second begins during the first."""
-    open_: dict[str, Interval] = {}
+    """Yield pairs of intervals that share a key, of which the second begins during the first."""
+    # By key, and whether it is shared: readers clash with those that hold it alone.
+    open_: dict[tuple[bytes, bool], Interval] = {}
     for one in sorted(intervals, key=lambda i: (i.since, i.until)):
         if one.until <= one.since:
             continue
-        resource = one.lease.resource
-        other = open_.get(resource)
-        if other is not None and one.since < other.until:
-            yield other, one
-        if other is None or one.until > other.until:
-            open_[resource] = one
+        is_shared = type(one.lease.claim) is Shared
+        for key in one.lease.claim.keys:
+            against = (False,) if is_shared else (False, True)
+            others = [open_[key, kind] for kind in against if (key, kind) in open_]
+            yield from ((other, one) for other in others if one.since < other.until)
+            last = open_.get((key, is_shared))
+            if last is None or one.until > last.until:
+                open_[key, is_shared] = one
+
+
+def _crowds(intervals: tuple[Interval, ...], world: World) -> Iterator[Violation]:
+    """Yield the instants at which more leases are valid than there are permits."""
+    permits = len(world.resources)
+    if not any(job.any_of for workload in world.plan.workloads for job in workload):
+        return
+    inside: list[Interval] = []
+    for one in sorted(intervals, key=lambda i: (i.since, i.until)):
+        if one.until <= one.since:
+            continue
+        inside = [other for other in inside if one.since < other.until]
+        inside.append(one)
+        if len(inside) > permits:
+            tokens = [other.lease.token.decode() for other in inside]
+            text = f"{len(inside)} leases are valid of {permits} permits: {', '.join(tokens)}"
+            yield Violation("permits", text, one.since, {"tokens": tokens, "from": one.since})
 
 
 def _told(world: World) -> Iterator[Violation]:

@@ -58,10 +58,11 @@ def violations(world: World) -> Iterator[Violation]:
         yield from _given_by_too_few(lease, world)
     if any(_beyond(world)):
         return
-    by_resource: dict[str, list[LeaseRecord]] = {}
+    by_key: dict[bytes, list[LeaseRecord]] = {}
     for lease in fenced:
-        by_resource.setdefault(lease.resource, []).append(lease)
-    for leases in by_resource.values():
+        for key in lease.claim.keys:
+            by_key.setdefault(key, []).append(lease)
+    for leases in by_key.values():
         yield from _twice(leases)
         yield from _falling(leases)
 

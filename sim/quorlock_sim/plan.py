@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # The queues of places, PUBLISH and SUBSCRIBE; without one of them a node calls no waiter.
 RIGHTS = ("queue", "publish", "subscribe")
+# The resource of a call for any one of all resources; it polls.
+ANY = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,13 @@ class Job:
     Attributes:
         after: the idle time before it.
         resource: the index of the resource.
+        also: the indexes of further resources, which it takes at once.
         once: one attempt (`try_acquire`); otherwise the client waits for up to `timeout`.
         hold: the time for which it keeps the lease, if nothing goes wrong.
         extensions: (time after the previous one, ttl in ms), in sequence.
         ending: "release", "abandon" (let it expire), "by_token" (another process extends and
-            releases it by its bare token) or "hand_over" (another client adopts it).
+            releases it by its bare token), "hand_over" (another client adopts it) or "keep" (as
+            done, for max_ttl).
         cancel_after: the time after which the call for the lock is cancelled; None: never.
         renew: the lease is renewed while it is held.
         max_hold: the longest time for which it is renewed.
@@ -40,6 +44,8 @@ class Job:
         hops: the number of hand-overs at the end.
         heir_holds: the time for which each adopting client keeps it.
         heir_renews: each adopting client renews it.
+        any_of: any one of the world's resources will do: they are the permits of a semaphore.
+        shared: it shares the lock with others that do so too.
     """
 
     after: int
@@ -57,6 +63,9 @@ class Job:
     hops: int = 1
     successor_holds: int = 0
     successor_renews: bool = False
+    also: tuple[int, ...] = ()
+    any_of: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

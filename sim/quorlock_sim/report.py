@@ -2,7 +2,8 @@
 
 "No violation" means little in worlds without faults.  So the report counts the worlds whose
 assumptions were intact, those with a fault during an attempt and those in which several clients
-won. The run fails if one of these shares is below its floor.  `runner` runs the worlds.
+won, and how much of the waiting `idle` has judged where there were faults. The run fails if one of
+these shares is below its floor.  `runner` runs the worlds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from quorlock_sim import queues
 from quorlock_sim.oracle import RULES
 
 if TYPE_CHECKING:
@@ -43,13 +45,19 @@ class Found:
 
 @dataclass(slots=True)
 class Report:
-    """The sum over many worlds."""
+    """The sum over many worlds.
+
+    Attributes:
+        waited, judged: `IdleWatch`, in worlds with faults or a network that is late.
+    """
 
     worlds: int = 0
     intact: int = 0
     disturbed: int = 0
     contested: int = 0
     excused: int = 0
+    waited: int = 0
+    judged: int = 0
     leases: int = 0
     messages: int = 0
     events: int = 0
@@ -68,6 +76,9 @@ class Report:
         self.disturbed += judgement.disturbed
         self.contested += judgement.winners > 1
         self.excused += judgement.excused > 0
+        if not queues.is_calm(world.plan):
+            self.waited += world.idle_watch.waited
+            self.judged += 0 if judgement.assumptions.clocks else world.idle_watch.judged
         self.leases += len(history.leases)
         self.messages += history.messages
         self.events += history.events
@@ -98,16 +109,26 @@ class Report:
             "grants to two clients or more": 1000 * self.contested / worlds,
         }
 
+    @property
+    def judged_share(self) -> float:
+        """The waiting that was judged in worlds with faults, per mille; all if there was none."""
+        return 1000 * self.judged / self.waited if self.waited else 1000.0
+
     def too_kind(self, floors: Floors) -> list[str]:
         """Return the missed floors in words; none for fewer than `FLOORS_FROM` worlds."""
         if self.worlds < FLOORS_FROM:
             return []
-        wanted = zip(self.shares().items(), floors, strict=True)
-        return [
+        *of_worlds, judged = floors
+        wanted = zip(self.shares().items(), of_worlds, strict=True)
+        missed = [
             f"only {share / 10:.1f} % of the worlds had {what}, the floor is {floor / 10:.1f} %"
             for (what, share), floor in wanted
             if share < floor
         ]
+        if self.judged_share < judged:
+            share = f"{self.judged_share / 10:.1f} % of the waiting with faults"
+            missed.append(f"only {share} was judged, the floor is {judged / 10:.1f} %")
+        return missed
 
     # --- text --------------------------------------------------------------------------------
 
@@ -117,6 +138,7 @@ class Report:
         yield f"worlds               {self.worlds:>12,}   {rate:,.0f} a second"
         for what, share in self.shares().items():
             yield f"  {what:<31} {share / 10:>6.1f} %"
+        yield f"  {'judged of waiting with faults':<31} {self.judged_share / 10:>6.1f} %"
         sizes = ", ".join(f"{size}: {count:,}" for size, count in sorted(self.sizes.items()))
         yield f"  {sizes}"
         yield f"leases granted       {self.leases:>12,}"
@@ -147,5 +169,6 @@ class Report:
 
 _NUMBERS = (
     *("worlds", "intact", "disturbed", "contested", "excused", "leases", "messages", "events"),
+    *("waited", "judged"),
 )
 _COUNTERS = ("broken", "sizes", "outcomes", "phases")

@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait as await_any
@@ -83,6 +84,9 @@ def reports(scenario: str, first: int, count: int, jobs: int) -> Iterator[Report
                 done, waiting = wait(waiting, _LOOK, FIRST_COMPLETED)
                 look()
                 yield from (part.result() for part in done)
+        except BrokenProcessPool:
+            look()  # Ctrl-C has ended a worker, and came before the next look
+            raise
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

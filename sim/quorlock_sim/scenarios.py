@@ -12,7 +12,13 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorlock._core.time import NS_PER_MS
-from quorlock_sim import scenarios_handover, scenarios_queues, scenarios_restart
+from quorlock_sim import (
+    scenarios_handover,
+    scenarios_keeping,
+    scenarios_queues,
+    scenarios_restart,
+    scenarios_several,
+)
 from quorlock_sim.network import NetworkProfile
 from quorlock_sim.plan import Fault, Job, Plan, Settings
 
@@ -113,11 +119,12 @@ CLOCK_TROUBLE: Weights = {"client_step": 2, "wall_step": 2, "client_drift": 1, "
 
 
 class Floors(NamedTuple):
-    """Minimal shares of the worlds, per mille; a run with fewer is inconclusive."""
+    """Minimal shares, per mille; a run with fewer is inconclusive."""
 
     intact: int  # the assumptions held
     disturbed: int  # a fault occurred during an attempt
     contested: int  # several clients were granted a lock
+    judged: int = 0  # of the waiting in worlds with faults
 
 
 FLOORS = Floors(400, 200, 850)
@@ -401,6 +408,29 @@ def _guarded(plan: Plan, dice: Random) -> Plan:
     return replace(plan, settings=settings, node_offsets=offsets, faults=faults)
 
 
+def _pooled(plan: Plan, dice: Random) -> Plan:
+    """Let most jobs take any one of two or three resources; the marker guards some worlds."""
+    permits = 2 + int(dice.random() * 2)
+    workloads = tuple(
+        tuple(
+            replace(job, any_of=dice.random() * 7 >= 1, resource=int(dice.random() * permits))
+            for job in workload
+        )
+        for workload in plan.workloads
+    )
+    resources = tuple(f"pool#{permit}" for permit in range(permits))
+    return _guarded(replace(plan, workloads=workloads, resources=resources), dice)
+
+
+def _shared(plan: Plan, dice: Random) -> Plan:
+    """Let two thirds of the jobs share the lock; the marker guards some worlds."""
+    workloads = tuple(
+        tuple(replace(job, shared=not job.fencing and dice.random() * 3 >= 1) for job in workload)
+        for workload in plan.workloads
+    )
+    return _guarded(replace(plan, workloads=workloads), dice)
+
+
 _LONG_AGO = 10**15
 _OF_NODE = frozenset(
     {*NODE_TROUBLE, *MEMORY_TROUBLE, "unlock", "wall_step", "wall_drift"}
@@ -497,7 +527,7 @@ SCENARIOS: dict[str, Scenario] = {
             renewing=100,
             resources=1,
             faults=12,
-            floors=Floors(700, 200, 850),
+            floors=Floors(700, 200, 850, judged=500),
             shaped=scenarios_queues.shaped,
         ),
         Scenario(
@@ -511,9 +541,51 @@ SCENARIOS: dict[str, Scenario] = {
             renewing=100,
             resources=1,
             jobs=2,
-            floors=Floors(1000, 20, 500),
+            floors=Floors(1000, 20, 500, judged=600),
             shaped=scenarios_queues.aimed,
             steps=scenarios_queues.STEPS,
+        ),
+        Scenario(
+            "keeping",
+            "work that is kept as done, through all faults that a mark must survive, and restarts",
+            {**CLIENT_TROUBLE, **NODE_TROUBLE, **NETWORK_TROUBLE, "crash_lost": 4},
+            renewing=300,
+            once=600,
+            jobs=4,
+            floors=Floors(400, 200, 600),
+            shaped=scenarios_keeping.shaped,
+        ),
+        Scenario(
+            "several",
+            "sets of resources, taken all at once or not at all, through all faults",
+            {**CLIENT_TROUBLE, **NODE_TROUBLE, **NETWORK_TROUBLE, **RESTARTS},
+            renewing=250,
+            handing=100,
+            fenced=250,
+            floors=Floors(400, 200, 700),
+            shaped=scenarios_several.shaped,
+        ),
+        Scenario(
+            "permits",
+            "semaphores: any one of two or three resources, beside plain locks on them",
+            {**CLIENT_TROUBLE, **NODE_TROUBLE, **NETWORK_TROUBLE},
+            nodes=(1, 2, 3, 3, 3, 4, 5, 5),
+            clients=(3, 4, 5, 5),
+            once=100,
+            renewing=200,
+            handing=100,
+            floors=Floors(400, 200, 850),
+            shaped=_pooled,
+        ),
+        Scenario(
+            "shared",
+            "readers that share a lock, and writers, through all faults",
+            {**CLIENT_TROUBLE, **NODE_TROUBLE, **NETWORK_TROUBLE, **RESTARTS},
+            clients=(3, 4, 5, 5),
+            renewing=250,
+            handing=100,
+            floors=Floors(400, 200, 700),
+            shaped=_shared,
         ),
         Scenario(
             "clocks",
@@ -530,7 +602,7 @@ _TURNS = (
     *("sound", "mixed", "sound", "network", "sound", "mixed", "nodes", "clients", "sound"),
     *("mixed", "calm", "sound", "memory", "sound", "mixed", "clocks", "network", "sound"),
     *("restarts", "renewal", "fences", "comebacks", "handovers"),
-    *("queues", "queues", "steps"),
+    *("queues", "queues", "steps", "keeping", "several", "permits", "shared"),
 )
 
 
@@ -542,4 +614,4 @@ def plan_of(scenario: str, seed: int) -> Plan:
 
 def floors_of(scenario: str) -> Floors:
     """Return the shares that make a run of many worlds conclusive."""
-    return Floors(600, 250, 850) if scenario == ALL else SCENARIOS[scenario].floors
+    return Floors(600, 250, 850, judged=400) if scenario == ALL else SCENARIOS[scenario].floors

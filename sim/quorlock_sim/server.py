@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock._core.commands import Publish, Release, ScriptedAcquire, Subscribe
-from quorlock._core.places import QUEUE, channel_of
+from quorlock._core.commands import Keep, Publish, Release, ScriptedAcquire, Subscribe
+from quorlock._core.owner import mark_of
+from quorlock._core.places import QUEUE, channel_of, is_reservation
 from quorlock._core.time import NS_PER_MS
 from quorlock._protocol.encoding import MARKER, SCRIPTS
 from quorlock.testing.fake_keys import NO_RIGHT
@@ -17,6 +18,7 @@ from quorlock_sim.clock import NEVER
 from quorlock_sim.network import Push
 
 if TYPE_CHECKING:
+    from quorlock._core.claims import Claim
     from quorlock._core.commands import Command
     from quorlock.testing.fake_node import Reply
     from quorlock_sim.clock import Clock
@@ -27,7 +29,13 @@ _REPLACED = 4  # the number of elements behind the first one of such a reply
 _LONG_MS = 30 * 86_400_000
 NO_SCRIPT = Error("NOSCRIPT No matching script.")
 NO_SUBSCRIBE = Error("NOPERM No permissions to access a channel")
+_MARK_END = mark_of(b"")
 NO_PERMISSION = Error("NOPERM No permissions to run the 'publish' command.")
+
+
+def is_mark(value: bytes) -> bool:
+    """Return whether a key's value is the mark of work that is done; no token here has an owner."""
+    return value.endswith(_MARK_END)
 
 
 def token_to_end(command: Command) -> bytes:
@@ -42,6 +50,13 @@ def ended_by(command: Command, reply: Reply) -> bytes:
     code, *more = reply if isinstance(reply, list) else [reply]
     has_replaced = code == 1 and more[-1:] == [1] and len(more) == _REPLACED
     return token_to_end(command) if code == DELETED or has_replaced else b""
+
+
+def tokens_at(entry: Entry) -> dict[bytes, int | None]:
+    """Return the tokens at a lock's key, of a holder or of readers, with their ends in ms."""
+    if entry.value is not None:
+        return {entry.value: entry.until}
+    return {token: int(end) for end, token in entry.places}
 
 
 class SimNode(FakeNode):
@@ -131,15 +146,20 @@ class SimServer:
         last = (max(untils, default=0) + 1) * NS_PER_MS
         return self.wall.when(last) or 0
 
-    def holds_until(self, key: bytes, token: bytes) -> int:
-        """Return the true instant at which a key with this token expires; 0 if there is none.
+    def holds_until(self, claim: Claim, token: bytes) -> int:
+        """Return the true instant at which the first key of the claim is not the token's.
 
-        A clock that stands still keeps the key.
+        0 if one has another value now. A clock that stands still keeps the keys.
         """
+        return min([self._holds_until(key, token) for key in claim.keys])
+
+    def _holds_until(self, key: bytes, token: bytes) -> int:
         entry = self.node.keys.get(key)
-        if entry is None or entry.value != token:
+        held = {} if entry is None else tokens_at(entry)
+        if token not in held:
             return 0
-        at = self.wall.when((entry.until + 1) * NS_PER_MS) if entry.until else None
+        until = held[token]
+        at = self.wall.when((until + 1) * NS_PER_MS) if until else None
         return NEVER if at is None else at
 
     def mark(self, worth: bytes = b"nothing") -> None:
@@ -166,16 +186,28 @@ class SimServer:
             self._carry_out(message)
 
     def _carry_out(self, message: Message) -> None:
-        rests_on = self.world.rests_on(self, message.command)
+        command = message.command
+        rests_on = self.world.rests_on(self, command)
         if self.world.trace is not None:
-            entry = self.node.alive(message.command.key, self.at_ms())
-            message.found = (entry and entry.value) or b""
+            message.found = self._value(command.key)
+        replaced = self._value(command.key) if type(command) is Keep else b""
         message.reply = self._reply(message)
-        if rests_on is not None and ended_by(message.command, message.reply):
+        if rests_on is not None and ended_by(command, message.reply):
             self.world.undercut(self, rests_on)
+        if type(command) is Keep and self._value(command.key) != replaced != command.token:
+            self.world.overwritten(self, replaced)
         self.world.executed(self, message)
         if not message.copy:
             message.link.reply(message)
+
+    def _value(self, key: bytes) -> bytes:
+        entry = self.node.alive(key, self.at_ms())
+        if entry is not None and entry.places:
+            tokens = [
+                token for token, end in tokens_at(entry).items() if (end or 0) >= self.at_ms()
+            ]
+            return min(tokens, key=is_reservation, default=b"")  # a reader, if there is one
+        return (entry and entry.value) or b""
 
     def _reply(self, message: Message) -> Reply:
         command = message.command
@@ -208,6 +240,13 @@ class SimServer:
     def is_mute(self) -> bool:
         """Users have no right to publish."""
         return self.mute or "publish" in self.denied
+
+    @property
+    def is_well(self) -> bool:
+        """The node replies without delay, takes writes, and its calls arrive."""
+        is_hindered = self.hung or self.slow_by or self.node.read_only or self.node.full
+        is_silent = self.mute or self.loses_calls or self.calls_late_by or self.denied
+        return self.up and self.resp3 and self.wall.pace > 0 and not (is_hindered or is_silent)
 
     def deny_queues(self) -> None:
         """Take away the right to the queues: they are as those of another type, out of reach."""

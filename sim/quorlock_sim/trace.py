@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 from quorlock._core.commands import (
     ACQUIRES,
     Acquire,
+    AcquireAny,
     Extend,
     Inspect,
     IssueFence,
+    Keep,
     Look,
     Publish,
     Release,
     ScriptedAcquire,
+    Share,
     Subscribe,
 )
 from quorlock._core.places import is_reservation
@@ -42,11 +45,14 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 
 # The reply of a node that has executed the command.
-_YES: dict[type, object] = {Acquire: "OK", Extend: 1, Release: -3}
+_YES: dict[type, object] = {Acquire: "OK", Extend: 1, Keep: 1, Release: -3}
 # These concern no lock.
 _PREPARING = (Subscribe, Publish)
 # Names of commands that differ from their class's.
-_NAMES: dict[type, str] = {ScriptedAcquire: "acquire", Look: "release"}
+_NAMES: dict[type, str] = {
+    **dict.fromkeys((ScriptedAcquire, AcquireAny, Share), "acquire"),
+    Look: "release",
+}
 
 
 class Trace:
@@ -121,6 +127,7 @@ class Trace:
             vote="granted" if verdict == _yes(message.command) else "refused",
             copy=message.copy,
             **_found(message),
+            **_taken(message, verdict),
         )
 
     def heard(self, message: Message, request: PendingRequest, answer: Answer) -> None:
@@ -239,9 +246,11 @@ def _about(message: Message) -> Line:
         "message": message.number,
         "command": _name(command),
         "key": command.key.decode(),
+        **_also(command),
         **_places(command),
         "token": token,
         "ttl_ms": command.ttl_ms if isinstance(command, (*ACQUIRES, Extend)) else 0,
+        **_kept(command),
     }
 
 
@@ -250,7 +259,11 @@ def _name(command: Command) -> str:
 
 
 def _yes(command: Command) -> object:
-    return 1 if isinstance(command, (ScriptedAcquire, IssueFence)) else _YES.get(type(command))
+    return (
+        1
+        if isinstance(command, (ScriptedAcquire, AcquireAny, Share, IssueFence))
+        else _YES.get(type(command))
+    )
 
 
 def _shown(reply: Reply) -> Any:
@@ -263,10 +276,37 @@ def _plain(fact: Any) -> Any:
     return fact.decode() if isinstance(fact, bytes) else fact
 
 
+def _also(command: Command) -> Line:
+    """Return the further keys of a command, if it has any, or that its key is shared."""
+    if isinstance(command, Share):
+        return {"shared": True}
+    also: tuple[bytes, ...] = getattr(command, "also", ())
+    return {"also": [key.decode() for key in also]} if also else {}
+
+
+def _kept(command: Command) -> Line:
+    """Return the mark that replaces the token, and its life, of a command that keeps a lock."""
+    if isinstance(command, Keep):
+        return {"mark": command.mark.decode(), "ttl_ms": command.kept_ms}
+    return {}
+
+
+def _taken(message: Message, verdict: Any) -> Line:
+    """Return which of its keys a command has taken that takes any one of them."""
+    command, reply = message.command, message.reply
+    if isinstance(command, AcquireAny) and verdict == 1 and isinstance(reply, list):
+        number = reply[3]
+        assert isinstance(number, int)
+        return {"taken": (command.key, *command.also)[number].decode()}
+    return {}
+
+
 def _places(command: Command) -> Line:
     """Return what a command says about the queue, if it does."""
     if isinstance(command, Release) and command.place:
         return {"place": command.place.decode(), "ticket": command.ticket}
+    if isinstance(command, Share) and command.place:
+        return {"place": command.place.decode()}
     if isinstance(command, ScriptedAcquire) and (command.place or command.instead):
         return {"place": command.place.decode(), "instead": command.instead.decode()}
     return {}

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core import acquiring, handing_on, redlock
+from quorlock._core import acquiring, any_of, handing_on, keeping, redlock
+from quorlock._core.claims import AnyOf, Keys, Shared
+from quorlock._core.owner import mark_of
 from quorlock._core.releases_in_doubt import counted_from
 from quorlock._core.request import AcquireRequest
 from quorlock._core.results import (
@@ -23,6 +25,7 @@ from quorlock._core.results import (
 from quorlock._core.time import NS_PER_MS
 from quorlock.errors import QuorumUnreachable
 from quorlock_sim.client_renewal import facts_of
+from quorlock_sim.plan import ANY
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -184,15 +187,19 @@ class SimWorker:
 
     def _acquire(self, job: Job) -> Generator[int | CallRequest, Any, LeaseRecord | None]:
         process, policy = self.process, self.process.policy
-        resource = self.world.resources[job.resource]
+        # Of several, their names joined: the history and the calls name them so.
+        resource = "+".join(self.world.resources[n] for n in sorted({job.resource, *job.also}))
         request = self._request(resource, job.ttl_ms, 0 if job.once else job.timeout)
         request = request._replace(fencing=job.fencing)
         rounds = acquiring.max_rounds(request) * policy.node_timeout + _SLACK
+        if job.any_of:
+            resource = ANY
+            request = request._replace(resource=resource)
+        if job.shared:
+            request = request.on(Shared(request.key))
         won = yield CallRequest(
             "try_acquire" if job.once else "acquire",
-            acquiring.try_acquire(request, policy, process.entropy)
-            if job.once
-            else acquiring.acquire(request, policy, process.entropy, process.waiting.lines),
+            self._acquires(request, job),
             resource,
             allowed=rounds if job.once else job.timeout + rounds,
             cancel_after=job.cancel_after,
@@ -204,7 +211,18 @@ class SimWorker:
             return None
         assert self.turn is not None
         self.world.check_granted(self.turn, won)
-        return self.world.lease(process, won, resource)
+        held = won.claim.key.decode() if job.any_of else resource
+        return self.world.lease(process, won, held)
+
+    def _acquires(self, request: AcquireRequest, job: Job) -> Flow[Acquired | None]:
+        process, policy = self.process, self.process.policy
+        if job.any_of:
+            any_request = request.on(AnyOf(tuple([r.encode() for r in self.world.resources])))
+            flow = any_of.try_acquire if job.once else any_of.acquire
+            return flow(any_request, policy, process.entropy)
+        if job.once:
+            return acquiring.try_acquire(request, policy, process.entropy)
+        return acquiring.acquire(request, policy, process.entropy, process.waiting.lines)
 
     def _hold(self, lease: LeaseRecord, job: Job) -> Generator[int | CallRequest, Any, None]:
         left = job.hold
@@ -246,7 +264,7 @@ class SimWorker:
         """End a lease that is observed to be lost; release it when its last promise is over."""
         self.world.end(lease, "lost")
         if self.process.now() >= lease.promises[-1][1]:
-            flow = redlock.release_without_waiting(lease.key, lease.token, lease.target)
+            flow = redlock.release_without_waiting(lease.claim, lease.token, lease.target)
             yield CallRequest("give_back", flow, lease.resource, lease.token, _SLACK)
         elif self.renewal is None:
             self.renewal = self.process.renewer.add(lease, lease.ttl_ms, None)
@@ -260,6 +278,8 @@ class SimWorker:
             yield from self._by_token(lease)
         elif job.ending == "hand_over" and lease.ended is None:
             yield from self._hand_over(lease, job)
+        elif job.ending == "keep" and lease.ended is None:
+            yield from self._keep_done(lease)
         elif lease.ended is None or self._may_release(lease):
             yield from self._release(lease)
         self.lease = self.renewal = None
@@ -280,7 +300,7 @@ class SimWorker:
     def _releases(self, lease: LeaseRecord) -> tuple[Flow[ReleaseResult], int]:
         """Return what releases a lease, or hands the lock on, and its longest duration."""
         process, lines = self.process, self.process.waiting.lines
-        what = (lease.key, lease.token, lease.target, process.policy)
+        what = (lease.claim, lease.token, lease.target, process.policy)
         flow = handing_on.release(*what, process.entropy, lines, process.now())
         # Handing on may take an acquire's rounds in vain, and then the lock is released.
         rounds = 1 if lines is None else 3
@@ -324,6 +344,23 @@ class SimWorker:
         yield from self._stop_renewal()
         self._pass_on(lease, job, job.hops)
 
+    def _keep_done(self, lease: LeaseRecord) -> Generator[int | CallRequest, Any, None]:
+        """End the lease, and keep it as done for max_ttl."""
+        process, policy = self.process, self.process.policy
+        facts, asked_at = facts_of(lease), process.now()
+        if asked_at >= facts.valid_until:
+            yield from self._release(lease)
+            return
+        self.world.end(lease, "kept")
+        yield from self._stop_renewal()
+        flow = keeping.keep(
+            facts, mark_of(lease.token), policy.max_ttl_ms, asked_at, policy, process.entropy
+        )
+        allowed = max(0, facts.valid_until - process.now()) + _SLACK
+        outcome = yield CallRequest("keep", flow, lease.resource, lease.token, allowed)
+        if isinstance(outcome, keeping.KeepResult) and outcome.loss is None:
+            self.world.kept(lease, process, policy.valid_until(asked_at, policy.max_ttl_ms))
+
     def _pass_on(self, lease: LeaseRecord, job: Job, hops: int) -> None:
         """Send the contents of a ticket to the next client."""
         process = self.process
@@ -337,7 +374,7 @@ class SimWorker:
     def adopt(self, way: _Heritage) -> None:
         """Adopt a lease that another process handed over, in parallel to the own jobs."""
         process, policy, lease = self.process, self.process.policy, way.lease
-        request = self._request(lease.resource, lease.ttl_ms, 0)
+        request = self._request(lease.resource, lease.ttl_ms, 0)._replace(claim=lease.claim)
         in_doubt = counted_from(request.asked_at, way.in_doubt, policy)
         flow = redlock.adopt(request, lease.token, policy, process.entropy, in_doubt)
 
@@ -390,7 +427,9 @@ class SimWorker:
     # --- helpers -----------------------------------------------------------------------------
 
     def _request(self, resource: str, ttl_ms: int, timeout: int) -> AcquireRequest:
-        return AcquireRequest(resource, resource.encode(), ttl_ms, self.process.now(), timeout)
+        key, *also = [name.encode() for name in resource.split("+")]
+        claim = Keys(key, tuple(also))
+        return AcquireRequest(resource, claim, ttl_ms, self.process.now(), timeout)
 
 
 def _nothing(outcome: Any) -> None:

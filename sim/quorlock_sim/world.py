@@ -12,7 +12,17 @@ from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import ACQUIRES, Acquire, Extend, IssueFence, Release, ScriptedAcquire
+from quorlock._core.commands import (
+    ACQUIRES,
+    Acquire,
+    Extend,
+    IssueFence,
+    Keep,
+    Release,
+    ScriptedAcquire,
+    Share,
+)
+from quorlock._core.keeping import KeepResult
 from quorlock._core.places import is_reservation
 from quorlock._core.renewal_schedule import PAUSE_MIN
 from quorlock._core.results import Acquired, Extended, ExtendFailed, ReleaseResult
@@ -26,11 +36,12 @@ from quorlock_sim.aims import Aimed
 from quorlock_sim.client import Process, SimFlow
 from quorlock_sim.clock import PPM, Clock
 from quorlock_sim.history import CallRecord, History, LeaseRecord, Violation
+from quorlock_sim.idle import IdleWatch
 from quorlock_sim.network import Link
 from quorlock_sim.oracle import GUARDED
 from quorlock_sim.oracle_fences import Issue, losses
 from quorlock_sim.queues import Queues
-from quorlock_sim.server import SimServer, ended_by, token_to_end
+from quorlock_sim.server import SimServer, ended_by, is_mark, token_to_end, tokens_at
 from quorlock_sim.workload import SimWorker
 
 if TYPE_CHECKING:
@@ -54,7 +65,9 @@ EVENTS_MAX = 200_000
 ROUNDS_MAX = 12
 _CONTENDERS = 3
 # Ends of a lease by its holder, who relies on no earlier promise after that.
-GIVEN_UP = ("released", "released by token", "handed over")
+GIVEN_UP = ("released", "released by token", "handed over", "kept")
+# The state of a record that is no lease, but the mark of work that is done; it outlives its client.
+MARK = "mark"
 # The back-off of connecting is at most a second; then pending releases are sent.
 _SETTLE = 1_500 * NS_PER_MS
 
@@ -103,6 +116,7 @@ class World:
             for caller, jobs in enumerate(plan.workloads)
         ]
         self.aimed = None if plan.aim is None else Aimed(self)
+        self.idle_watch = IdleWatch(self)
 
     def _server(self, index: int) -> SimServer:
         plan = self.plan
@@ -137,13 +151,16 @@ class World:
 
     def _go_on(self) -> None:
         heap, events, aimed = self._heap, 0, self.aimed
+        watch = self.idle_watch
         while heap and events < EVENTS_MAX:
             self.now, _, act, what = heappop(heap)
+            watch.look()
             if aimed is not None:
                 aimed.before(act, what)
             act(what)
             events += 1
         self.history.events = events
+        watch.end()
         if heap:
             text = f"{events} events without an end"
             self.violated("endless", text)
@@ -209,7 +226,7 @@ class World:
         """Kill a client with all its callers; its leases end."""
         process = self.processes[client]
         for lease in self.history.leases:
-            if lease.client == client:
+            if lease.client == client and lease.why != MARK:
                 self.end(lease, "crashed")
         for turn in process.turns:
             self.returned(turn.call, process, "crashed")
@@ -228,14 +245,15 @@ class World:
             if is_side_key(key) or (entry.until is not None and entry.until < at):
                 continue
             after = server.node.alive(key, at)
-            if after is None or after.value != entry.value or _shorter(after, entry):
+            if after is None or _has_lost(after, entry):
                 self.history.forgotten.append((self.now, server.index, how))
         for key, entry in server.node.keys.items():
             old = before.get(key)
             if is_side_key(key):
                 continue
-            if entry.value is not None and (old is None or old.value != entry.value):
-                self.unowed.add((entry.value, server.index))  # deleted, and restored from disk
+            known = {} if old is None else tokens_at(old)
+            for token in tokens_at(entry).keys() - known.keys():
+                self.unowed.add((token, server.index))  # deleted, and restored from disk
 
     # --- reports of the components -----------------------------------------------------------
 
@@ -274,8 +292,9 @@ class World:
             self.extended_at[command.token, server.index] = self.now
         if isinstance(command, (ScriptedAcquire, IssueFence)) and has_granted(reply):
             assert isinstance(reply, list)
-            issue = Issue(self.now, server.index, command.key, command.token, reply[2])  # type: ignore[arg-type] # its fence
-            self.history.issues.append(issue)
+            for key in (command.key, *command.also):
+                issue = Issue(self.now, server.index, key, command.token, reply[2])  # type: ignore[arg-type] # its fence
+                self.history.issues.append(issue)
         self.queues.executed(server, message)
         if self.trace is not None:
             self.trace.executed(server, message)
@@ -318,8 +337,10 @@ class World:
     def round_ended(self, turn: SimFlow[Any]) -> None:
         """Check that a flow which begins another round had not won this one."""
         command, sent_round = turn.command, turn.sent_round
-        if type(command) is not Acquire or turn.cancelled or sent_round is None:
+        if not isinstance(command, (Acquire, Share)) or turn.cancelled or sent_round is None:
             return
+        if isinstance(command, Share) and command.place:
+            return  # after a grant, its place leaves the queues
         process = turn.process
         if not self._won(turn.votes):
             return
@@ -387,7 +408,7 @@ class World:
         """Check that keys on a majority of the nodes last as long as the promise."""
         end = self.processes[lease.client].clock.when(promise) or 0
         lasting = sum(
-            server.holds_until(lease.key, lease.token) >= end
+            server.holds_until(lease.claim, lease.token) >= end
             or self._keeps_out_until(server, lease.token) >= end
             for server in self.servers
         )
@@ -406,7 +427,7 @@ class World:
         lasting = [
             s
             for s in self.servers
-            if s.holds_until(lease.key, lease.token) >= end
+            if s.holds_until(lease.claim, lease.token) >= end
             or self._kept_out_since(s, lease.since) >= end
         ]
         needed = server in lasting and len(lasting) == quorum(self.policy.n)
@@ -417,6 +438,11 @@ class World:
         text = f"a release deleted a key on n{server.index} that {lease.token.decode()} needs"
         facts = {"client": lease.client, "token": lease.token, "node": server.index}
         self.history.uncovered.append(Violation("deletion", text, self.now, facts))
+
+    def overwritten(self, server: SimServer, token: bytes) -> None:
+        """Record that a mark has replaced another client's key, or an absent one."""
+        text = f"a mark has replaced {token.decode() or 'nothing'} of another on n{server.index}"
+        self.violated("deletion", text, node=server.index, token=token)
 
     def _keeps_out_until(self, server: SimServer, token: bytes) -> int:
         """Return the end of the quarantine of a node that forgot the key after its extension."""
@@ -494,7 +520,7 @@ class World:
     def lease(self, process: Process, granted: Acquired, resource: str) -> LeaseRecord:
         """Record the lease of a lock that a client has won."""
         promise = (self.now, granted.valid_until)
-        who, what = process.index, (granted.token, resource, granted.key, granted.ttl_ms)
+        who, what = process.index, (granted.token, resource, granted.claim, granted.ttl_ms)
         sent_round = granted.sent_round
         lease = LeaseRecord(who, *what, self.now, sent_round.target, [promise])
         lease.started_at = sent_round.started_at
@@ -503,13 +529,19 @@ class World:
 
     def lease_again(self, old: LeaseRecord, process: Process, valid_until: int) -> LeaseRecord:
         """Record the lease of a token that was adopted, or extended by token."""
-        what = (old.token, old.resource, old.key, old.ttl_ms)
+        what = (old.token, old.resource, old.claim, old.ttl_ms)
         return self._keep(
             LeaseRecord(process.index, *what, self.now, None, [(self.now, valid_until)])
         )
 
+    def kept(self, old: LeaseRecord, process: Process, valid_until: int) -> None:
+        """Record the mark of work that is done: nothing is granted before it ends."""
+        mark = self.lease_again(old, process, valid_until)
+        mark.why, mark.ttl_ms = MARK, self.policy.max_ttl_ms
+
     def _keep(self, lease: LeaseRecord) -> LeaseRecord:
         self.history.leases.append(lease)
+        self.idle_watch.on_granted(lease.resource)
         self.leases[lease.token] = lease
         return lease
 
@@ -532,8 +564,9 @@ class World:
             at = server.at_ms()
             for key in list(server.node.keys):
                 entry = server.node.alive(key, at)
-                if entry is not None and entry.value is not None and is_held(key, entry.value):
-                    too_soon |= self._is_too_soon(server, entry.value)
+                for token, end in tokens_at(entry).items() if entry is not None else ():
+                    if is_held(key, token) and (end is None or end >= at):
+                        too_soon |= self._is_too_soon(server, token)
         if not too_soon:
             self.queues.look_for_orphans()
         else:
@@ -569,7 +602,7 @@ class World:
         lease = self.leases.get(token)
         if process.dead or token in self.handed_over or (token, server.index) in self.unowed:
             return True
-        if lease is not None and lease.why in ("", "abandoned"):
+        if lease is not None and lease.why in ("", "abandoned", MARK):
             return True
         if any(_is_at(turn.command, token) for turn in process.turns):
             return True
@@ -606,6 +639,14 @@ class World:
             worker.contend(ROUNDS_MAX)
 
 
+def _has_lost(after: Entry, before: Entry) -> bool:
+    """Return whether a token is gone or ends sooner; readers may have ended themselves."""
+    if before.value is not None or after.value is not None:
+        return after.value != before.value or _shorter(after, before)
+    left = tokens_at(after)
+    return any((left.get(token) or 0) < (end or 0) for token, end in tokens_at(before).items())
+
+
 def _shorter(after: Entry, before: Entry) -> bool:
     if after.until is None or before.until is None:
         return after.until is not None
@@ -613,12 +654,12 @@ def _shorter(after: Entry, before: Entry) -> bool:
 
 
 def _is_at(command: object, token: bytes) -> bool:
-    return isinstance(command, (*ACQUIRES, Extend, Release)) and command.token == token
+    return isinstance(command, (*ACQUIRES, Extend, Keep, Release)) and command.token == token
 
 
 def is_held(key: bytes, value: bytes) -> bool:
-    """Return whether this is a lock's key with a token, neither metadata nor reserved."""
-    return not is_side_key(key) and not is_reservation(value)
+    """Return whether this is a lock's key with a token: no metadata, no reservation, no mark."""
+    return not (is_side_key(key) or is_reservation(value) or is_mark(value))
 
 
 def has_granted(reply: Reply) -> bool:
@@ -634,10 +675,10 @@ def _pays_later(pending_releases: PendingReleases, token: bytes, now: int) -> bo
 
 
 def _word(outcome: object) -> str:
-    if isinstance(outcome, Acquired):
-        return "granted"
-    if isinstance(outcome, Extended):
-        return "extended"
+    if isinstance(outcome, KeepResult):
+        return "kept" if outcome.loss is None else f"not kept: {outcome.loss.value}"
+    if isinstance(outcome, (Acquired, Extended)):
+        return "granted" if isinstance(outcome, Acquired) else "extended"
     if isinstance(outcome, ExtendFailed):
         return "lost"
     if isinstance(outcome, ReleaseResult):

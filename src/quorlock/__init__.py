@@ -23,15 +23,20 @@ the sdist.
 # (docs/contributing/decisions/0011-named-tuples-for-facts.md).
 from quorlock import errors as errors
 from quorlock._api.clock import now
+from quorlock._api.election import Leader
 from quorlock._api.health import Health
-from quorlock._api.inspection import Inspection, NodeView
+from quorlock._api.inspection import Inspection, NodeView, Reader
 from quorlock._api.ticket import Ticket
 from quorlock._core.results import NodeStatus
 from quorlock._nodes.node import Node
 from quorlock._nodes.tls import Tls
+from quorlock._sync.election import Election
 from quorlock._sync.lease import Lease
 from quorlock._sync.lock import Lock, LockDecorator
+from quorlock._sync.once import Once
 from quorlock._sync.redlock import Redlock
+from quorlock._sync.rlock import RLock
+from quorlock._sync.semaphore import Semaphore
 from quorlock.errors import (
     AcquireError,
     AcquireStopped,
@@ -55,9 +60,11 @@ __all__ = [
     "AcquireStopped",
     "AcquireTimeout",
     "ConfigError",
+    "Election",
     "Health",
     "HoldLimitReached",
     "Inspection",
+    "Leader",
     "Lease",
     "LeaseLost",
     "Lock",
@@ -68,9 +75,13 @@ __all__ = [
     "NodeStatus",
     "NodeView",
     "NodeVote",
+    "Once",
     "QuorlockError",
     "QuorumUnreachable",
+    "RLock",
+    "Reader",
     "Redlock",
+    "Semaphore",
     "StaleFence",
     "Ticket",
     "Tls",

@@ -223,6 +223,11 @@ class AcquireTimeout(AcquireError, TimeoutError):
         holder: who holds it, by the `owner` of its `Redlock` (host:pid by default); None if no
             quorum of nodes names the same, or if the client that holds it has none.  It is what
             another client has written: show it, and decide nothing by it.
+        in_the_way: the name of the resource that is held; of several, that of one of them.
+        permits: of a semaphore, how many permits it has, and all are held; of `any_of`, how many
+            resources.  Then `holder_ttl` is about the first that is free.  None for a lock.
+        shared_by: how many share the lock (`shared=True`); then `holder` names a few of them.  None
+            if one client holds it alone.
     """
 
     def __init__(
@@ -233,14 +238,30 @@ class AcquireTimeout(AcquireError, TimeoutError):
         elapsed: float,
         holder_ttl: float | None = None,
         holder: str | None = None,
+        in_the_way: str | None = None,
+        permits: int | None = None,
+        shared_by: int | None = None,
     ) -> None:
         super().__init__(resource, votes, attempts, elapsed)
         self.holder_ttl = holder_ttl
         self.holder = holder
-        self.args: tuple[Any, ...] = (*self.args, holder_ttl, holder)
+        self.in_the_way: str = resource if in_the_way is None else in_the_way
+        self.permits = permits
+        self.shared_by = shared_by
+        more = [in_the_way, permits, shared_by]
+        while more and more[-1] is None:
+            more.pop()
+        self.args: tuple[Any, ...] = (*self.args, holder_ttl, holder, *more)
 
     def __str__(self) -> str:
-        return f"{self.resource!r} {self._why()} {self._effort()}{self._hint()}"
+        if self.permits is not None:
+            return f"{self.resource!r}: {self._why_no_permit()} {self._effort()}{self._hint()}"
+        why = self._why()
+        if self.in_the_way != self.resource and why.startswith("is held"):
+            why = f": {self.in_the_way!r} {why}"
+        else:
+            why = f" {why}"
+        return f"{self.resource!r}{why} {self._effort()}{self._hint()}"
 
     def _why(self) -> str:
         n = len(self.votes)
@@ -251,11 +272,34 @@ class AcquireTimeout(AcquireError, TimeoutError):
             return "was granted by a quorum of nodes, but they did not agree on a fence"
         refused = [vote.node for vote in self.votes if vote.vote == "refused"]
         which = f" ({', '.join(refused)})" if len(refused) < n else ""
-        return f"is held by {self.holder or 'another'}: {len(refused)} of {n} nodes refused{which}"
+        return f"is held by {self._holders()}: {len(refused)} of {n} nodes refused{which}"
+
+    def _holders(self) -> str:
+        if self.shared_by is None:
+            return self.holder or "another"
+        named = f" ({self.holder})" if self.holder else ""
+        return f"{self.shared_by} who share it{named}" if self.shared_by > 1 else f"a reader{named}"
+
+    def _why_no_permit(self) -> str:
+        n = len(self.votes)
+        granted = sum(vote.vote == "granted" for vote in self.votes)
+        if granted > n // 2:
+            return f"a permit was granted by {granted} of {n} nodes, but too late to be valid"
+        several = getattr(self.resource, "names", None)  # of `any_of`
+        many = f"all {self.permits} {'' if several else 'permits '}are"
+        many = "the only permit is" if self.permits == 1 and not several else many
+        refused = [vote.node for vote in self.votes if vote.vote == "refused"]
+        which = f": {', '.join(refused)}" if len(refused) < n else ""
+        return f"{many} held ({len(refused)} of {n} nodes refused{which})"
 
     def _hint(self) -> str:
+        if self.permits is not None:
+            left = self.holder_ttl
+            first = "; the first is free in at most"
+            return "" if left is None else f"{first} {_seconds(left)}"
         if self.holder_ttl is not None:
-            return f"; the holder's lease ends in at most {_seconds(self.holder_ttl)}"
+            whose = "the holder's lease ends" if self.shared_by is None else "the last lease ends"
+            return f"; {whose} in at most {_seconds(self.holder_ttl)}"
         if any(vote.code is VoteCode.HELD_WITHOUT_TTL for vote in self.votes):
             why = "the key there has no ttl, so it is no lock of quorlock"
             return f"; {why}: delete it if no program needs it"
@@ -338,7 +382,15 @@ class NodeError(_Voted):
 
 
 LossWord: TypeAlias = Literal[
-    "expired", "taken", "unreachable", "evicted", "gone", "released", "handed_over", "forked"
+    "expired",
+    "taken",
+    "unreachable",
+    "evicted",
+    "gone",
+    "released",
+    "handed_over",
+    "kept",
+    "forked",
 ]
 
 
@@ -346,7 +398,7 @@ class LeaseLost(QuorlockError):
     """The lease is over: another client may hold the lock by now.
 
     `reason` says whether it was lost ("expired", "taken", "unreachable", "evicted", "gone"), or was
-    ended by its own process ("released", "handed_over", "forked").
+    ended by its own process ("released", "handed_over", "kept", "forked").
 
     Attributes:
         lease: the lease, or None if the error crossed to another process.
@@ -354,7 +406,8 @@ class LeaseLost(QuorlockError):
             (no quorum confirmed it while it was valid), "evicted" (its keys are gone before their
             time: eviction, FLUSHALL, a restart without persistence, a DEL), "gone" (its keys are
             gone, early or not: the process that adopts a lease does not know), "released" or
-            "handed_over" (this process ended it), "forked" (the parent process has it).
+            "handed_over" (this process ended it), "kept" (its work is done), "forked" (the parent
+            process has it).
         resource: the name of the resource.
         votes: the votes of the round that found it, if one did.
     """
@@ -370,6 +423,7 @@ class LeaseLost(QuorlockError):
     _ENDED: ClassVar[dict[LossWord, str]] = {
         "released": "was released by this process; acquire the lock again",
         "handed_over": "was handed over by this process; use the lease that `adopt` returns",
+        "kept": "was kept as done by this process; it can be acquired when the mark has expired",
         "forked": "belongs to the parent of this forked process; acquire the lock here",
     }
 

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from quorlock import QuorlockError
+from quorlock import AcquireTimeout, QuorlockError
+from quorlock._core.owner import is_done, owner_in
 from quorlock._drivers.aio.admission import Admission
 from quorlock.asyncio import Lease, Redlock
 from tests.harness.support.impostors import Proxy
@@ -125,12 +126,20 @@ class Scene:
             await (await self.redlock.lock("warm", timeout=2.0).acquire()).release()
 
     def values(self) -> list[bytes | None]:
-        return [server.execute("GET", RESOURCE) for server in self.live]
+        """Return the key on every node; a mark of work that is done may stay."""
+        values = [server.execute("GET", RESOURCE) for server in self.live]
+        return [None if is_done(owner_in(value or b"")) else value for value in values]
 
     async def clean(self) -> bool:
         """Check that no live node has a key, within a bounded time."""
         allowed = b"another" if self.held_by_another else None
-        return await until_async(lambda: set(self.values()) <= {allowed}, CLEAN_WITHIN)
+        return await until_async(
+            lambda: set(self.values()) <= {allowed} and not self.others(), CLEAN_WITHIN
+        )
+
+    def others(self) -> list[bytes]:
+        """Return the keys of permits, and of other resources of a call."""
+        return [key for node in self.live for key in node.execute("KEYS", RESOURCE + "?*")]
 
     async def without_leases(self) -> bool:
         """No lease is noted any more, within a bounded time: a loop drops callbacks later."""
@@ -147,6 +156,8 @@ class Scene:
                 server.execute("SET", RESOURCE, "another")
             else:
                 server.execute("DEL", RESOURCE)
+            for key in server.execute("KEYS", RESOURCE + "?*"):
+                server.execute("DEL", key)
 
     async def check(self, k: int, outcome: str, *, reached: bool, usable: bool) -> None:
         found = []
@@ -155,7 +166,7 @@ class Scene:
         if self.redlock._session.live:
             gc.collect()  # a lease in a cycle with the exception that reports it
         if not await self.clean():
-            found.append(f"keys left: {self.values()}")
+            found.append(f"keys left: {self.values()} {self.others()}")
             self.scrub()
         if not await self.without_leases():
             found.append("an account of a lease is left")
@@ -185,6 +196,86 @@ async def try_acquire(scene: Scene) -> None:
 
 async def block(scene: Scene) -> None:
     async with scene.redlock.lock(RESOURCE, timeout=0.12):
+        await asyncio.sleep(0)
+
+
+async def nested(scene: Scene) -> None:
+    """A re-entrant lock, in blocks and by calls, extended inside; no level is left."""
+    lock = scene.redlock.rlock(RESOURCE, timeout=0.12)
+    longer = scene.redlock.rlock(RESOURCE, ttl=30.0)
+    try:
+        async with lock, lock:
+            await asyncio.sleep(0)
+            async with longer:
+                pass
+    finally:
+        assert not lock._count()
+
+
+async def nested_inside(scene: Scene) -> None:
+    """The inner block is cancelled: the outer one still holds the lock, once."""
+    lock = scene.redlock.rlock(RESOURCE, timeout=0.12)
+    async with lock as lease:
+        try:
+            async with scene.redlock.rlock(RESOURCE, ttl=30.0):
+                await asyncio.sleep(0)
+        finally:
+            assert lock._count() == 1
+            assert lease.held
+
+
+async def keep(scene: Scene) -> None:
+    """A node has the mark or nothing, however far it came."""
+    for server in scene.live:
+        server.execute("DEL", RESOURCE)  # the mark of the time before
+    lease = await scene.redlock.lock(RESOURCE, timeout=0.12).acquire()
+    await lease.keep(60.0)
+
+
+async def permit(scene: Scene) -> None:
+    async with scene.redlock.semaphore(RESOURCE, 3, timeout=0.12):
+        await asyncio.sleep(0)
+
+
+async def last_permit(scene: Scene) -> None:
+    """All others are held, so it asks again, and for every permit."""
+    semaphore = scene.redlock.semaphore(RESOURCE, 2, timeout=0.12)
+    first = await semaphore.acquire()
+    async with first:
+        await (await semaphore.acquire()).release()
+        with contextlib.suppress(AcquireTimeout):
+            async with semaphore:
+                await semaphore.acquire(timeout=0.03)
+
+
+async def several(scene: Scene) -> None:
+    async with scene.redlock.lock(RESOURCE, RESOURCE + "2", RESOURCE + "3", timeout=0.12):
+        await asyncio.sleep(0)
+
+
+async def once(scene: Scene) -> None:
+    """Done or not: a node has the mark or nothing."""
+    scene.scrub()  # the mark of the time before
+
+    async def work(_: Lease) -> None:
+        await asyncio.sleep(0)
+
+    await scene.redlock.once(RESOURCE, every=60.0).run(work)
+
+
+async def failing_once(scene: Scene) -> None:
+    scene.scrub()
+
+    async def work(_: Lease) -> None:
+        raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError):
+        await scene.redlock.once(RESOURCE, every=60.0).run(work)
+
+
+async def campaign(scene: Scene) -> None:
+    """Elected, and out of office."""
+    async with scene.redlock.election(RESOURCE).campaign(timeout=0.5):
         await asyncio.sleep(0)
 
 
@@ -274,7 +365,12 @@ def maker(urls: Iterable[str], **settings: Any) -> Callable[[], Redlock]:
 
 
 @pytest.mark.parametrize(
-    "act", [acquire, try_acquire, block, acquire_and_release, flagged_block, expiring_block]
+    "act",
+    [
+        *(acquire, try_acquire, block, acquire_and_release, flagged_block, expiring_block),
+        *(nested, nested_inside, keep),
+        *(permit, last_permit, several, once, failing_once, campaign),
+    ],
 )
 def test_warm(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     # Well below its ttl.

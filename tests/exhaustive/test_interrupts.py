@@ -33,6 +33,7 @@ import pytest
 
 import quorlock
 from quorlock import ConfigError, Lease, LeaseLost, QuorlockError, Redlock
+from quorlock._core.owner import is_done, mark_of, owner_in
 from quorlock._core.places import QUEUE, channel_of
 from quorlock._core.results import LossReason
 from tests.harness.support.wait import until
@@ -228,7 +229,11 @@ class Scene:
     def clean(self) -> bool:
         """Check that no live node has a key, within a bounded time."""
         allowed = b"another" if self.held_by_another else None
-        return until(lambda: set(self.values()) <= {allowed}, CLEAN_WITHIN)
+        return until(lambda: set(self.values()) <= {allowed} and not self.others(), CLEAN_WITHIN)
+
+    def others(self) -> list[bytes]:
+        """Return the keys of permits, and of other resources of a call."""
+        return [key for node in self.live for key in node.execute("KEYS", RESOURCE + "?*")]
 
     def live_places(self) -> list[bytes]:
         """Return the places in the queues that nodes can call.
@@ -248,6 +253,8 @@ class Scene:
                 server.execute("SET", RESOURCE, "another")
             else:
                 server.execute("DEL", RESOURCE)
+            for key in server.execute("KEYS", RESOURCE + "?*"):
+                server.execute("DEL", key)
 
     def check(self, interrupter: Interrupter, outcome: str) -> None:
         """Nothing is left, and the Redlock is as good as new."""
@@ -257,7 +264,7 @@ class Scene:
         if self.redlock._session.live:
             gc.collect()  # a lease in a cycle with the exception that reports it
         if not self.clean():
-            found.append(f"keys left: {self.values()}")
+            found.append(f"keys left: {self.values()} {self.others()}")
             self.scrub()
         found += self.unusable()
         if not until(lambda: not self.live_places(), CLEAN_WITHIN):
@@ -305,6 +312,100 @@ def try_acquire(scene: Scene, interrupter: Interrupter) -> None:
 def block(scene: Scene, interrupter: Interrupter) -> None:
     lock = scene.redlock.lock(RESOURCE, timeout=0.04)
     with interrupter, lock:
+        pass
+
+
+def nested(scene: Scene, interrupter: Interrupter) -> None:
+    """A re-entrant lock, in blocks and by calls; afterwards this thread holds nothing."""
+    lock = scene.redlock.rlock(RESOURCE, timeout=0.04)
+    try:
+        with interrupter, lock, lock:
+            lock.acquire()
+            lock.release()
+            lock.try_acquire()
+            lock.release()
+    finally:
+        assert not lock._count(), f"{lock._count()} levels are left: {interrupter.where}"
+        assert not scene.redlock._holds.by_key
+
+
+def nested_inside(scene: Scene, interrupter: Interrupter) -> None:
+    """The inner blocks are interrupted: the outer one still holds the lock, once."""
+    lock = scene.redlock.rlock(RESOURCE, timeout=2.0)
+    with lock as lease:
+        try:
+            with interrupter, lock:
+                pass
+        finally:
+            assert lock._count() == 1, f"{lock._count()} levels: {interrupter.where}"
+            assert lease.held
+
+
+def keep(scene: Scene, interrupter: Interrupter) -> None:
+    """The lease is over, and each node has the mark or nothing; the token never stays."""
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    mark = mark_of(lease.token.encode())
+    try:
+        with interrupter:
+            lease.keep(60.0)
+    finally:
+        if lease.held:  # interrupted before it began
+            lease.release()
+        assert until(lambda: set(scene.values()) <= {mark, None}, CLEAN_WITHIN), scene.values()
+        if not interrupter.where:
+            assert scene.values().count(mark) >= len(scene.live) // 2 + 1
+        scene.scrub()
+
+
+def permit(scene: Scene, interrupter: Interrupter) -> None:
+    semaphore = scene.redlock.semaphore(RESOURCE, 3, timeout=0.04)
+    with interrupter, semaphore:
+        pass
+
+
+def last_permit(scene: Scene, interrupter: Interrupter) -> None:
+    """All others are held: it gets the last one, and then none."""
+    semaphore = scene.redlock.semaphore(RESOURCE, 2, timeout=0.04)
+    first = semaphore.acquire(timeout=2.0)
+    try:
+        with interrupter:
+            second = semaphore.acquire(timeout=2.0)
+            assert semaphore.try_acquire() is None
+            second.release()
+    finally:
+        assert first.release(), f"the permit of another call is gone: {interrupter.where}"
+
+
+def several(scene: Scene, interrupter: Interrupter) -> None:
+    lock = scene.redlock.lock(RESOURCE, RESOURCE + "2", RESOURCE + "3", timeout=0.04)
+    with interrupter, lock:
+        pass
+
+
+def once(scene: Scene, interrupter: Interrupter) -> None:
+    """The work is done, or may be done again: no token stays."""
+    scene.scrub()
+    interrupted = False
+    try:
+        with interrupter:
+            scene.redlock.once(RESOURCE, every=60.0).run(lambda _: None)
+    except KeyboardInterrupt:
+        interrupted = True
+
+    # Not inside of `except`: the traceback would keep alive what has to go.
+    def no_token() -> bool:
+        return all(is_done(owner_in(value)) for value in scene.values() if value)
+
+    assert until(no_token, CLEAN_WITHIN), f"{interrupter.where}: {scene.values()}"
+    scene.scrub()
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def campaign(scene: Scene, interrupter: Interrupter) -> None:
+    """Elected, and out of office."""
+    election = scene.redlock.election(RESOURCE)
+    with interrupter, election.campaign(timeout=0.5):
         pass
 
 
@@ -507,6 +608,24 @@ def test_warm(nodes: Servers, act: Callable[[Scene, Interrupter], None], granula
     every_point(act, Scene(nodes, list(nodes), maker(nodes)), granularity, stride=11)
 
 
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_keeping(nodes: Servers, granularity: str) -> None:
+    """Neither the token nor a lease is left, whatever was interrupted."""
+    every_point(keep, Scene(nodes, list(nodes), maker(nodes)), granularity, stride=7)
+
+
+@pytest.mark.parametrize("act", [nested, nested_inside])
+def test_reentrant(nodes: Servers, act: Callable[[Scene, Interrupter], None]) -> None:
+    """Every level is left, except where a signal comes at the first instruction of `__exit__`."""
+    every_point(act, Scene(nodes, list(nodes), maker(nodes)), "line", stride=7)
+
+
+@pytest.mark.parametrize("act", [permit, last_permit, several, once, campaign])
+def test_the_family(nodes: Servers, act: Callable[[Scene, Interrupter], None]) -> None:
+    """No permit, key, token or lease is left, whatever was interrupted."""
+    every_point(act, Scene(nodes, list(nodes), maker(nodes)), "line", stride=17)
+
+
 STARTS = [
     "LockBase._lease",
     "RenewalThread.add",
@@ -604,6 +723,51 @@ def test_waiting(nodes: Servers, waits_in: str, granularity: str) -> None:
 
     with other:
         every_point(wait_for_release, scene, granularity, stride=73, before=hold, after=join)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_handing_on(nodes: Servers, granularity: str) -> None:
+    """The interrupted release gives the lock to a thread that waits: what that has, it keeps."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    held: list[Lease] = []
+    thread: threading.Thread
+    is_over = threading.Event()
+
+    def wait_for_it() -> None:
+        try:
+            lease = scene.redlock.lock(RESOURCE, timeout=5.0).acquire()
+            is_over.wait(10)
+            if not lease.release():
+                scene.faults.append("what the waiter held was released")
+        except QuorlockError as error:
+            scene.faults.append(f"the waiter: {error}")
+
+    def hold() -> None:
+        nonlocal thread
+        is_over.clear()
+        held.append(scene.redlock.lock(RESOURCE, timeout=5.0).acquire())
+        thread = threading.Thread(target=wait_for_it, daemon=True)
+        thread.start()
+        lines = scene.redlock._session.driver.lines
+        assert lines is not None
+        assert until(
+            lambda: (line := lines.get(RESOURCE.encode())) and (line._first or line._members)
+        )
+
+    def hand_on(scene: Scene, interrupter: Interrupter) -> None:
+        del scene
+        # Interrupted before the release begins, the lease goes when this frame does.
+        lease = held.pop()
+        with interrupter:
+            lease.release()
+
+    def join() -> None:
+        is_over.set()
+        thread.join(10)
+        if thread.is_alive():
+            scene.faults.append("the waiter is stuck")
+
+    every_point(hand_on, scene, granularity, stride=29, before=hold, after=join)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)

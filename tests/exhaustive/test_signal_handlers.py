@@ -151,6 +151,57 @@ def test_a_handler_calls_the_library(
     assert called or stride > 1
 
 
+class HandlerIn(Handler):
+    """Calls a function at the k-th line of one function of the library."""
+
+    def __init__(self, k: int, call: Callable[[], object], name: str) -> None:
+        super().__init__(k, call)
+        self._name = name
+
+    def _point(self, frame: FrameType) -> None:
+        if frame.f_code.co_qualname == self._name:
+            super()._point(frame)
+
+
+def test_a_handler_closes_while_connections_are_returned(nodes: Servers) -> None:
+    """The release of a lease that is not given any more waits for the replies of a slow node.
+
+    It is on the connection set that the thread returns. The thread or `close` sends it.
+    """
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    for k in itertools.count(1):
+        scene.begin(warm=True)
+        nodes[4].stop()
+        handler = HandlerIn(k, scene.redlock.close, "ConnectionPool.give_back")
+        with watchdog(), contextlib.suppress(QuorlockError):
+            acquires(scene.redlock, handler)
+        nodes[4].cont()
+        assert scene.clean(), f"{k}: {handler.where}: keys left: {scene.values()}"
+        if not handler.where:
+            break
+    scene.redlock.close()
+    assert k > 5
+
+
+def test_a_handler_closes_while_replies_are_read(nodes: Servers) -> None:
+    """`Redlock.nodes` reads those of a slow node; it closes what `close` finds in use."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    for k in itertools.count(1):
+        scene.begin(warm=True)
+        nodes[4].stop()
+        scene.redlock.lock(RESOURCE).acquire().release()
+        handler = HandlerIn(k, scene.redlock.close, "ConnectionPool._visit")
+        with watchdog(), handler:
+            assert len(scene.redlock.nodes) == 5
+        nodes[4].cont()
+        assert scene.clean(), f"{k}: {handler.where}: keys left: {scene.values()}"
+        if not handler.where:
+            break
+        assert scene.redlock._session.driver._pool.all() == [], handler.where
+    scene.redlock.close()
+    assert k > 3
+
+
 def test_handlers_in_handlers_find_places(nodes: Servers) -> None:
     """Each handler acquires while the one below it has a place that it cannot return."""
     scene = Scene(nodes, list(nodes), maker(nodes))

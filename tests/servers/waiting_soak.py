@@ -28,6 +28,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import quorlock
 from quorlock import Redlock
 from tests.harness.faults import Fault, Site, clients, sites
 from tests.harness.faults.commands import ClientPause, PausedWrites, ScriptFlush
@@ -51,7 +52,8 @@ STRUCK = (
 # Queues are first come, first served.  A holder that is killed or stopped costs a ttl each time.
 LONGEST_WAIT = 30.0
 _CELLS_EACH = 16
-_CLOCK_STEP = 0.1  # seconds
+# Seconds. A lease of half a second ends 7 ms before its keys, by the clock of the nodes.
+_CLOCK_STEP = 0.002
 _MIN_AGE = 2 * MAX_TTL  # of a process that is killed: what its predecessor held is over
 _RESTARTS = ("kill", "restart-empty")
 
@@ -90,6 +92,7 @@ class WaitingSoak:
         self._programs: list[Program] = []
         self._begun_at: list[float] = []
         self._faults: Counter[str] = Counter()
+        self._said_by_killed: list[str] = []
         self._stack = ExitStack()
         path = str(folder / "cells")
         kinds = STEADY + STRUCK
@@ -109,11 +112,11 @@ class WaitingSoak:
                 self._programs.append(self._start(crowd))
                 self._begun_at.append(time.monotonic())
             self._disturb(seconds, say)
-            result = Result(self._cells.all(), Counter(), self._faults, [])
+            result = Result(self._cells.counts(), Counter(), self._faults, [])
             for program in self._programs:
                 self._end(program, result)
-        result = replace(result, cells=self._cells.all())
-        result.wrongs += [*self._broken(result), *left_on(self._nodes)]
+        result = replace(result, cells=self._cells.counts())
+        result.wrongs += [*self._said_by_killed, *self._broken(result), *left_on(self._nodes)]
         return result
 
     def _start(self, crowd: Crowd) -> Program:
@@ -143,8 +146,8 @@ class WaitingSoak:
                 offset = _clock_offset()
             if now >= told_at + 10.0:
                 told_at = now
-                grants = sum(cell.grants for cell in self._cells.all())
-                overlaps = sum(cell.overlaps for cell in self._cells.all())
+                grants = sum(cell.grants for cell in self._cells.counts())
+                overlaps = sum(cell.overlaps for cell in self._cells.counts())
                 say(f"{now - began:6.0f} s: {grants:.0f} grants, {overlaps:.0f} overlaps")
             for number, course in enumerate(courses):
                 if now >= due[number]:
@@ -200,7 +203,11 @@ class WaitingSoak:
 
     def _replace(self, number: int) -> None:
         self._faults["process killed"] += 1
-        clients.kill(self._programs[number].process)
+        process = self._programs[number].process
+        clients.kill(process)
+        assert process.stderr is not None
+        if noise := process.stderr.read():
+            self._said_by_killed.append(f"a process said before it was killed: {noise[-3000:]}")
         crowd = self._crowds[number]
         offset = _CELLS_EACH * len(self._crowds)
         first = crowd.first + offset if crowd.first < offset else crowd.first - offset
@@ -224,8 +231,15 @@ class WaitingSoak:
 
 
 def _clock_offset() -> float:
-    """Return how far the wall clock, by which nodes let keys expire, is ahead of the other one."""
-    return time.time() - time.monotonic()
+    """Return how far the wall clock, by which nodes let keys expire, is ahead of the other one.
+
+    This process may be suspended between reading the two: the fastest of several readings counts.
+    """
+    readings: list[tuple[float, float]] = []
+    for _ in range(10):
+        before, wall, after = quorlock.now(), time.time(), quorlock.now()
+        readings.append((after - before, wall - before))
+    return min(readings)[1]
 
 
 @contextmanager

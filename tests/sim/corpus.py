@@ -9,19 +9,30 @@ Our own defects are kept as plans, which mean the same for as long as worlds wor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from quorlock._core.commands import Release
+from quorlock._core.line import Line
 from quorlock._core.pending_releases import PendingReleases
+from quorlock._core.places import RESERVED
+from quorlock._protocol.peer import Peer
+from quorlock.testing.fake_node import FakeNode
 from tests.sim.small import MS, fault, job, plan
 
 if TYPE_CHECKING:
+    from quorlock._core.member import Member
     from quorlock._core.releases_in_doubt import ReleaseCopy
+    from quorlock._core.votes import Answer
+    from quorlock.testing.fake_node import Reply
     from quorlock_sim.plan import Plan
 
 # By the name of the break: the first seed, searched from 0 on, in whose world it is seen. So that
 # many worlds and one more it took to find it.
 SEEDS = {
+    "permits are counted": 64,
+    "permits that others gave are not released": 64,
+    "a pending release of several keys is narrowed": 1_768,
     "replies not tied to rounds": 15,
     "token reused between attempts": 5,
     "quorum of N/2": 3,
@@ -75,7 +86,9 @@ SEEDS = {
     "blind write-back": 929,
     "fence counter from 0": 2,
     "old fence counter goes on": 1_239,
-    "no looks": 7,
+    "no looks": 17,
+    "only the first looks": 58,
+    "a line never stalls": 1,
     "lost round does not queue again": 37,
     "stray call not answered": 1,
     "exchange before the end of the lease": 3,
@@ -86,6 +99,20 @@ SEEDS = {
     "place not removed": 41,
     "reservation without expiry": 59,
     "dead place not skipped": 53,
+    "kept without comparing": 1,
+    "kept without a quorum": 1_180,
+    "mark expires early": 1,
+    "several keys: a grant sets the first only": 0,
+    "several keys: a node grants in part": 0,
+    "several keys: released at the first only": 5,
+    "several keys: pending release narrowed": 19,
+    "several keys: fence above one counter": 231,
+    "shared: readers are counted": 2,
+    "shared: a release deletes all readers": 8,
+    "shared: readers beside a holder": 1,
+    "shared: the set ends with the first": 18,
+    "shared: extension makes a reader": 1_123,
+    "shared: restored as a holder": 131,
 }
 
 
@@ -118,11 +145,52 @@ def due_as_it_was(self: PendingReleases, now: int, run_id: str) -> list[ReleaseC
     return [self.take_due(pending_release.release, run_id, now) for pending_release in pending_list]
 
 
-def never_tried_again(
-    self: PendingReleases, key: bytes, token: bytes, run_id: str, now: int
-) -> None:
+def never_tried_again(self: PendingReleases, release: Release, run_id: str, now: int) -> None:
     """A release that a node answers with an error is done with."""
 
+
+def never_queued_again(self: Line, member: Member) -> None:
+    """A waiter whose place an exchange has removed finds out when it looks."""
+    if self._first.setdefault(None, member) is not member:
+        self._members.appendleft(member)
+    elif not member.is_asking:
+        member.promote()
+
+
+def alive_when_read(self: Peer, answer: Answer, at: int, *, blame: bool = True) -> None:
+    """A server counts as alive when something from it is read."""
+    self.alive_at = self.replied_at - (self.node_state.latency or 0)
+    _register_loss(self, answer, at, blame=blame)
+
+
+_register_loss = Peer.register_loss
+
+
+def gives_its_turn_away(
+    self: FakeNode,
+    key: bytes,
+    token: bytes | None,
+    at: int,
+    place: bytes = b"",
+    action: int = 0,
+    also: tuple[bytes, ...] = (),
+) -> Reply:
+    """A look at a place that has just been called passes the lock on."""
+    entry = self.alive(key, at)
+    is_called = bool(place) and entry is not None and entry.value == RESERVED + place
+    passed = entry.value if entry and is_called and action > 0 and not token else token
+    return _release(self, key, passed, at, place, action, also)
+
+
+_release = FakeNode.release
+
+_SECOND_CALLER = job(after=200 * MS, timeout=5_000 * MS)
+_WAITERS = plan(
+    [job(hold=1_500 * MS)],
+    [job(after=100 * MS, timeout=5_000 * MS, hold=520 * MS, extensions=((400 * MS, 1_000),))],
+    *[[job(after=1_502 * MS, timeout=5_000 * MS)]] * 3,
+    lasts=5_000 * MS,
+)
 
 DEFECTS = (
     # The SET of c0.1 is in flight to n2 when the connection breaks. c0 sends its pending release
@@ -152,6 +220,48 @@ DEFECTS = (
             max_ttl_ms=10_000,
         ),
         ((PendingReleases, "add_refused", never_tried_again),),
+    ),
+    # c0 holds the lock for longer than its ttl, and a second caller of it waits. c1 has the lock
+    # when c0 releases: the exchange for that caller does not win, and has removed its place. The
+    # next callers come then, and c1 releases at 1,520 ms.
+    Kept(
+        "an exchange that did not win left its waiter out of the queues",
+        "passes",
+        replace(_WAITERS, workloads=(*_WAITERS.workloads, (_SECOND_CALLER,)), hosts=(0,)),
+        ((Line, "put_back", never_queued_again),),
+    ),
+    # c1 is queued with the number 2, and looks at 202.4 ms. The look crosses its call, and c3 has
+    # just joined the empty queue with the number 1; c4 does so while c1 loses its attempt.
+    Kept(
+        "a look that crossed its call gave the turn away",
+        "passes",
+        plan(
+            [job(hold=202 * MS + MS // 10)],
+            [job(after=2 * MS, timeout=5_000 * MS)],
+            [job(after=MS, timeout=5 * MS)],
+            [job(after=201 * MS + 95 * MS // 100, timeout=5_000 * MS)],
+            [job(after=202 * MS + MS // 5, timeout=5_000 * MS)],
+            n=1,
+            lasts=300 * MS,
+        ),
+        ((FakeNode, "release", gives_its_turn_away),),
+    ),
+    # c0 is paused when it is called, and n2 is restarted then. At 3 s c0 reads the call of the
+    # former process. n1 is down, so n2 has to vote, and c0 took it for another server until 4 s.
+    Kept(
+        "a call that was read after a pause showed that its server was alive",
+        "patience",
+        plan(
+            [job(after=5 * MS, timeout=5_000 * MS)],
+            [job(hold=20 * MS)],
+            faults=[
+                fault("pause", 10 * MS, client=0, lasts=3_000 * MS),
+                fault("crash_lost", 50 * MS, node=2, lasts=100 * MS),
+                fault("crash_kept", 2_000 * MS, node=1, lasts=2_500 * MS),
+            ],
+            lasts=5_000 * MS,
+        ),
+        ((Peer, "register_loss", alive_when_read),),
     ),
 )
 

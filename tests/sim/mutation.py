@@ -1,6 +1,6 @@
 """A break of the lock, planted while a world runs, and the search for a world that shows it.
 
-`mutations` and `mutations_waiting` have the breaks.
+`mutations`, `mutations_waiting` and `mutations_several` have the breaks.
 """
 
 from __future__ import annotations

@@ -17,11 +17,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from quorlock._core import acquiring, redlock, renewal, routing
+from quorlock._core import acquiring, any_of, redlock, renewal, routing
 from quorlock._core import config as policy
 from quorlock._core import fence as fencing
 from quorlock._core import restart_guard as guard
 from quorlock._core import tally as quorum
+from quorlock._core.claims import Claim
 from quorlock._core.commands import ACQUIRES, Acquire, Extend, IssueFence, Release
 from quorlock._core.config import Policy
 from quorlock._core.effects import Commit, Flow, Receive, Send, Timeout
@@ -36,6 +37,7 @@ from quorlock._core.routing import Unsent
 from quorlock._core.tally import Tally, Verdict
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST, notice
 from quorlock._core.votes import GRANTED, TIMED_OUT, Answer, Vote
+from quorlock._protocol import pipeline
 from quorlock._protocol.encoding import COUNTER
 from quorlock._protocol.peer import Peer
 from quorlock.testing.fake_node import Entry, FakeNode, Reply
@@ -44,7 +46,12 @@ from quorlock_sim.client import Process, SeededEntropy
 from quorlock_sim.client_renewal import Renewer, SimRenewedLease
 from quorlock_sim.history import LeaseRecord
 from quorlock_sim.workload import CallRequest, SimWorker
-from tests.sim import mutations_waiting
+from tests.sim import (
+    mutations_keeping,
+    mutations_several,
+    mutations_shared,
+    mutations_waiting,
+)
 from tests.sim.mutation import Mutation, applied, search
 
 # --- variants of the core ----------------------------------------------------------------------
@@ -83,11 +90,11 @@ def _attempt(
         valid_until = policy.valid_until(began(sent_round, decided_at), request.ttl_ms)
         if tally.verdict is Verdict.WON and decided_at < valid_until:
             answers = tally.final_answers()
-            won = Acquired(request.key, token, request.ttl_ms, valid_until, answers, sent_round)
+            won = Acquired(request.claim, token, request.ttl_ms, valid_until, answers, sent_round)
             yield Commit(won)
             return won
         return (
-            yield from redlock._release_failed_attempt(
+            yield from redlock.release_failed_attempt(
                 request, Release(request.key, token), tally, sent_round, policy, None
             )
         )
@@ -133,13 +140,13 @@ def give_back_to_granters(
     )
 
 
-_give_back = redlock._release_failed_attempt
+_give_back = redlock.release_failed_attempt
 
 
 def _extension(
     facts: LeaseFacts, ttl_ms: int, policy: Policy, *, bounded: bool, from_reply: bool
 ) -> Flow[tuple[Extended | ExtendFailed, int]]:
-    sent_round = yield Send(Extend(facts.key, facts.token, ttl_ms), facts.target)
+    sent_round = yield Send(Extend(facts.claim.key, facts.token, ttl_ms), facts.target)
     tally = Tally(policy.n, sent_round.round)
     until = sent_round.sent_at + policy.node_timeout
     decided_at = yield from redlock.collect_until_decided(tally, until)
@@ -197,12 +204,17 @@ def quorum_th_largest(tally: Tally, *_: Any) -> Flow[int]:
 
 
 def one_above_all(
-    tally: Tally, key: bytes, token: bytes, sent_round: SentRound, valid_until: int, policy: Policy
+    tally: Tally,
+    claim: Claim,
+    token: bytes,
+    sent_round: SentRound,
+    valid_until: int,
+    policy: Policy,
 ) -> Flow[int]:
     """One more than the largest, written to the others whatever they hold."""
     fence = _issued(tally)[0] + 1
     raised = yield Send(
-        IssueFence(key, token, fence, fencing.ahead_ms(policy)), behind=sent_round.target
+        claim.issue_fence(token, fence, fencing.ahead_ms(policy)), behind=sent_round.target
     )
     raises = Tally(policy.n, raised.round)
     decided_at = yield from redlock.collect_until_decided(
@@ -371,7 +383,7 @@ def suppresses_for_max_ttl(self: PendingReleases, token: bytes, carried: Any) ->
     return False
 
 
-def keeps_nothing(self: PendingReleases, key: bytes, token: bytes, run_id: str, now: int) -> None:
+def keeps_nothing(self: PendingReleases, release: Release, run_id: str, now: int) -> None:
     """Register no pending release for a lost connection."""
 
 
@@ -411,11 +423,17 @@ _release = FakeNode.release
 
 
 def plain_del(
-    self: FakeNode, key: bytes, token: bytes, at: int, place: bytes = b"", action: int = 0
+    self: FakeNode,
+    key: bytes,
+    token: bytes,
+    at: int,
+    place: bytes = b"",
+    action: int = 0,
+    also: tuple[bytes, ...] = (),
 ) -> Reply:
     """Deletes whatever is there."""
     if place or not token:
-        return _release(self, key, token, at, place, action)
+        return _release(self, key, token, at, place, action, also)
     if self.alive(key, at) is None:
         return -2
     del self.keys[key]
@@ -425,15 +443,31 @@ def plain_del(
 _extend = FakeNode.extend
 
 
-def creates_again(self: FakeNode, key: bytes, token: bytes, ttl_ms: int, at: int) -> Reply:
+def creates_again(
+    self: FakeNode,
+    key: bytes,
+    token: bytes,
+    ttl_ms: int,
+    at: int,
+    also: tuple[bytes, ...] = (),
+    shared: bool = False,
+) -> Reply:
     """Sets a key that is gone."""
     if self.alive(key, at) is None:
         self.keys[key] = Entry(token, at + ttl_ms)
         return 1
-    return _extend(self, key, token, ttl_ms, at)
+    return _extend(self, key, token, ttl_ms, at, also, shared)
 
 
-def may_shorten(self: FakeNode, key: bytes, token: bytes, ttl_ms: int, at: int) -> Reply:
+def may_shorten(
+    self: FakeNode,
+    key: bytes,
+    token: bytes,
+    ttl_ms: int,
+    at: int,
+    also: tuple[bytes, ...] = (),
+    shared: bool = False,
+) -> Reply:
     """A plain PEXPIRE."""
     entry = self.alive(key, at)
     if entry is not None and entry.value == token:
@@ -454,21 +488,23 @@ def raises_blindly(self: FakeNode, command: IssueFence, at: int) -> Reply:
     return [1, at * 1_000, command.fence]
 
 
-def begins_at_zero(self: FakeNode, key: bytes, grid_ms: int, at: int) -> Reply:
+def begins_at_zero(self: FakeNode, keys: tuple[bytes, ...], grid_ms: int, at: int) -> Reply:
     """An absent counter is none."""
-    entry = self.alive(COUNTER + key, at)
+    entry = self.alive(COUNTER + keys[0], at)
     return 1 if entry is None or entry.value is None else int(entry.value) + 1
 
 
 _next_fence = FakeNode._next_fence
 
 
-def continues_from_an_old_one(self: FakeNode, key: bytes, grid_ms: int, at: int) -> Reply:
+def continues_from_an_old_one(
+    self: FakeNode, keys: tuple[bytes, ...], grid_ms: int, at: int
+) -> Reply:
     """Issue the clock if the counter is absent, and otherwise one more: also after an old
     snapshot.
     """
-    absent = self.alive(COUNTER + key, at) is None
-    return (_next_fence if absent else begins_at_zero)(self, key, grid_ms, at)
+    absent = self.alive(COUNTER + keys[0], at) is None
+    return (_next_fence if absent else begins_at_zero)(self, keys, grid_ms, at)
 
 
 # --- variants of the guard ---------------------------------------------------------------------
@@ -521,11 +557,47 @@ def released_when_seen(self: SimRenewedLease) -> int:
 def slips_at_once(self: SimWorker, lease: LeaseRecord) -> Any:
     """A loss that an extension by hand has shown releases the keys at once."""
     self.world.end(lease, "lost")
-    flow = redlock.release_without_waiting(lease.key, lease.token, lease.target)
+    flow = redlock.release_without_waiting(lease.claim, lease.token, lease.target)
     yield CallRequest("give_back", flow, lease.resource, lease.token)
 
 
+# --- variants of a claim on any of several -----------------------------------------------------
+
+
+class CountsGrants(any_of.PlaceTally):
+    """Counts a grant of any lock: a quorum of nodes has given one, not the same one."""
+
+    def count(self, reply: NodeReply) -> Verdict:
+        verdict = Tally.count(self, reply)
+        if reply.round == self.round and reply.answer.vote is Vote.GRANTED:
+            self.place = reply.answer.before
+        return verdict
+
+
+def releases_no_strays(*_: object) -> Any:
+    """Keep what other nodes have given, until its ttl ends."""
+    yield from ()
+
+
+def narrowed(command: Any) -> Release:
+    """Release the first key only."""
+    return Release(command.key, command.token)
+
+
 MUTATIONS = (
+    Mutation("permits are counted", "permits", ((any_of, "PlaceTally", CountsGrants),), "permits"),
+    Mutation(
+        "permits that others gave are not released",
+        "leftover",
+        ((any_of, "_release_strays", releases_no_strays),),
+        "permits",
+    ),
+    Mutation(
+        "a pending release of several keys is narrowed",
+        "leftover",
+        ((pipeline, "release_of", narrowed), (client, "release_of", narrowed)),
+        "permits",
+    ),
     Mutation("replies not tied to rounds", "overlap", ((redlock, "Tally", AnyRound),)),
     Mutation("token reused between attempts", "overlap", ((SeededEntropy, "token", one_token),)),
     Mutation(
@@ -551,7 +623,7 @@ MUTATIONS = (
     Mutation(
         "give-back only on nodes that said yes",
         "leftover",
-        ((redlock, "_release_failed_attempt", give_back_to_granters),),
+        ((redlock, "release_failed_attempt", give_back_to_granters),),
     ),
     Mutation("release overtaking acquire", "leftover", ((routing, "_carrier", on_its_own_path),)),
     Mutation(
@@ -657,7 +729,7 @@ MUTATIONS = (
     Mutation(
         "quarantine counted as an outage",
         "patience",
-        ((acquiring, "_NO_OUTAGE", acquiring._WORTH_RETRYING),),
+        ((acquiring, "_NO_OUTAGE", acquiring.WORTH_RETRYING),),
         "restarts",
     ),
     Mutation(
@@ -787,6 +859,9 @@ MUTATIONS = (
         "fences",
     ),
     *mutations_waiting.MUTATIONS,
+    *mutations_keeping.MUTATIONS,
+    *mutations_several.MUTATIONS,
+    *mutations_shared.MUTATIONS,
 )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorlock._core import handing_on, redlock
+from quorlock._core.claims import Claim, Keys
 from quorlock._core.commands import LEAVE, Release, ScriptedAcquire
+from quorlock._core.line import Line
 from quorlock._core.places import RESERVED
 from quorlock._core.time import FOR_EVER
 from quorlock._core.waiter import Waiter
+from quorlock.testing.fake_keys import with_place
 from quorlock.testing.fake_node import Entry, FakeNode, Reply
-from quorlock.testing.fake_queue import FakeQueue, with_place
+from quorlock.testing.fake_queue import FakeQueue
 from quorlock_sim.client_waiting import Waiting
 from quorlock_sim.server import SimServer
 from quorlock_sim.workload import SimWorker
@@ -19,7 +22,6 @@ from tests.sim.mutation import Mutation
 if TYPE_CHECKING:
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
-    from quorlock._core.line import Line
     from quorlock._core.results import ReleaseResult
     from quorlock._core.rounds import Target
     from quorlock._core.time import Instant
@@ -29,21 +31,35 @@ if TYPE_CHECKING:
 
 def never_looks(self: Waiter) -> int:
     """A waiter only waits for calls."""
-    return FOR_EVER if None not in self.answers else _look_at(self)
+    return FOR_EVER if None not in self.answers else _next_look(self)
 
 
-_look_at = Waiter._look_at
+def only_the_first_looks(self: Waiter) -> int:
+    """A waiter behind others only waits for calls."""
+    return FOR_EVER if self._ahead() else _next_look(self)
+
+
+_next_look = Waiter._next_look
+
+
+def never_stalls(self: Line, at: int) -> None:
+    """No waiter of a line asks the nodes while its process seems to hold the lock."""
+    if not self._is_held:
+        _advance(self, at)
+
+
+_advance = Line.advance
 
 
 def releases_without_place(
-    key: bytes, token: bytes, place: bytes = b"", ticket: int = 0
+    self: Keys, token: bytes, place: bytes = b"", ticket: int = 0
 ) -> Release:
     """A lost round gives the token back, and does not queue again."""
-    return Release(key, token)
+    return Release(self.key, token)
 
 
 def keeps_the_old_token(
-    key: bytes,
+    claim: Claim,
     token: bytes,
     target: Target | None,
     policy: Policy,
@@ -56,7 +72,7 @@ def keeps_the_old_token(
     try:
         member = None if target is None else line.take_next(at)
         if member is None or target is None:
-            return (yield from redlock.release(key, token, target, policy))
+            return (yield from redlock.release(claim, token, target, policy))
         is_won, tally, until, ended = yield from handing_on._hand_on(
             member, token, target, policy, entropy, line
         )
@@ -130,9 +146,11 @@ def corrects_by_adding(self: FakeQueue, place: bytes, action: int) -> int:
 _pass_on = FakeQueue.pass_on
 
 
-def reserves_for_ever(self: FakeQueue, own: bytes) -> tuple[bool, bool]:
+def reserves_for_ever(
+    self: FakeQueue, own: bytes, *, is_read: bool, to_readers: bool
+) -> tuple[bool, bool]:
     """A reservation does not expire."""
-    passed = _pass_on(self, own)
+    passed = _pass_on(self, own, is_read=is_read, to_readers=to_readers)
     if passed[0]:
         entry = self._node.keys[self._lock_key]
         self._node.keys[self._lock_key] = Entry(entry.value, None)
@@ -148,11 +166,18 @@ def calls_the_dead(self: SimServer, channel: bytes, text: bytes) -> int:
 
 
 MUTATIONS = (
-    Mutation("no looks", "idle", ((Waiter, "_look_at", never_looks),), "queues"),
+    Mutation("no looks", "idle", ((Waiter, "_next_look", never_looks),), "queues"),
+    Mutation(
+        "only the first looks",
+        "idle",
+        ((Waiter, "_next_look", only_the_first_looks),),
+        "queues",
+    ),
+    Mutation("a line never stalls", "idle", ((Line, "advance", never_stalls),), "queues"),
     Mutation(
         "lost round does not queue again",
         "passes",
-        ((redlock, "Release", releases_without_place),),
+        ((Keys, "release", releases_without_place),),
         "queues",
     ),
     Mutation(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorlock._core.claims import Keys
 from quorlock._core.commands import Acquire, Extend, Release
 from quorlock._core.effects import Commit, Receive, Send, Sleep, Timeout
 from quorlock._core.results import Acquired
@@ -164,7 +165,7 @@ def test_what_a_flow_raises_reaches_the_caller() -> None:
 def test_keep_ends_the_flow_with_the_lock() -> None:
     def flow() -> Any:
         sent_round = yield Send(ACQUIRE)
-        yield Commit(Acquired(b"r0", b"c0.1", 900, 5, (), sent_round))
+        yield Commit(Acquired(Keys(b"r0"), b"c0.1", 900, 5, (), sent_round))
         raise AssertionError("the flow is closed")
 
     (outcome,) = Scene().lead(flow()).outcomes

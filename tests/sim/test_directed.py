@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from quorlock._core.commands import Release
 from quorlock._core.pending_releases import PendingReleases
 from quorlock._core.votes import Answer
 from quorlock._core.waiter import Waiter
@@ -17,10 +18,10 @@ from tests.sim.mutation import Mutation
 from tests.sim.mutations import MUTATIONS
 
 
-def settled_at_once(self: PendingReleases, token: bytes, run_id: str, answer: Answer) -> None:
+def settled_at_once(self: PendingReleases, release: Release, run_id: str, answer: Answer) -> None:
     """Send a pending release only once, regardless of old bytes."""
     if answer.is_done:
-        self._by_token.pop(token, None)
+        self._by_token.pop(release.token, None)
 
 
 def drops_calls(self: Waiter) -> None:

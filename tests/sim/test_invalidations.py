@@ -54,7 +54,8 @@ class InvalidatedRenewer(Renewer):
         return renewal
 
     def _schedule_push(self, lease: LeaseRecord, dice: Random) -> None:
-        keys = dice.choice((None, [lease.key], [b"another's", lease.key], [b"another's"]))
+        key = lease.claim.key
+        keys = dice.choice((None, [key], [b"another's", key], [b"another's"]))
         pause = dice.randint(1, 2 * self.mean_pause)
         self.process.later(pause, self._push, (lease, dice, keys))
 

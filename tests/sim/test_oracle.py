@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from quorlock._core.claims import Keys
 from quorlock._core.commands import Acquire, Extend, Release
 from quorlock._core.effects import Commit, Receive, Send
 from quorlock._core.results import Acquired, Extended, ReleaseResult
@@ -55,7 +56,7 @@ def lease(
     token = b"c%d.%d" % (client, len(leases))
     promises = [(since, valid_until)]
     one = LeaseRecord(
-        client, token, resource, resource.encode(), 1000, since, None, promises, ended
+        client, token, resource, Keys(resource.encode()), 1000, since, None, promises, ended
     )
     leases.append(one)
     return one
@@ -500,7 +501,7 @@ def ask_all(world: World, command: Any, votes: int) -> Any:
 def grants_after(votes: int) -> Callable[[World], Flow[Any]]:
     def flow(world: World) -> Any:
         sent_round, answers = yield from ask_all(world, Acquire(b"r0", b"c0.1", 900), votes)
-        yield Commit(Acquired(b"r0", b"c0.1", 900, 100, answers, sent_round))
+        yield Commit(Acquired(Keys(b"r0"), b"c0.1", 900, 100, answers, sent_round))
 
     return flow
 
@@ -513,7 +514,7 @@ def test_verdict_a_lock_is_counted_without_a_majority() -> None:
 def test_verdict_a_lock_of_another_token_than_was_set() -> None:
     def flow(world: World) -> Any:
         sent_round, answers = yield from ask_all(world, Acquire(b"r0", b"c0.1", 900), 3)
-        yield Commit(Acquired(b"r0", b"c0.7", 900, 100, answers, sent_round))
+        yield Commit(Acquired(Keys(b"r0"), b"c0.7", 900, 100, answers, sent_round))
 
     assert "verdict" in said(flow, "granted")
 
@@ -763,8 +764,8 @@ def covered(guard: RestartGuard, *forgot: tuple[int, int, str], promise: int = 1
     one = lease(world, 0, 0, 1_000 * MS)
     for node in (0, 1):
         world.extended_at[one.token, node] = 10
-        world.servers[node].node.keys[one.key] = Entry(one.token, FAR)
-    del world.servers[1].node.keys[one.key]
+        world.servers[node].node.keys[one.claim.key] = Entry(one.token, FAR)
+    del world.servers[1].node.keys[one.claim.key]
     world.history.forgotten += forgot
     world.check_covered(one, promise)
     return world.history.uncovered == []
@@ -803,7 +804,7 @@ def fenced(*leases: tuple[int, int, int]) -> World:
     for client, (asked_at, since, fence) in enumerate(leases):
         one = lease(world, client, since, since + MS)
         one.fence, one.asked_at = fence, asked_at
-        world.history.issues += [Issue(since, n, one.key, one.token, fence) for n in (0, 1)]
+        world.history.issues += [Issue(since, n, one.claim.key, one.token, fence) for n in (0, 1)]
     return world
 
 
@@ -831,7 +832,7 @@ def test_attempts_that_overlap_may_get_theirs_either_way_round() -> None:
 
 def test_fences_of_two_resources_have_nothing_to_do_with_each_other() -> None:
     world = fenced((0, 10, 6), (20, 30, 5))
-    world.history.leases[1].resource = "r1"
+    world.history.leases[1].claim = Keys(b"r1")
     assert of_fences(world) == []
 
 

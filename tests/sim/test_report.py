@@ -9,6 +9,7 @@ import pytest
 
 from quorlock_sim.history import Violation
 from quorlock_sim.oracle import RULES, Judgement
+from quorlock_sim.queues import is_calm
 from quorlock_sim.report import FLOORS_FROM, PHASES, Report
 from quorlock_sim.runner import run, run_seeds
 from quorlock_sim.scenarios import ALL, SCENARIOS, Floors, floors_of, plan_of
@@ -32,6 +33,10 @@ def test_it_adds_up_what_each_world_came_to() -> None:
     assert report.excused == sum(judgement.excused > 0 for _, judgement in seen)
     assert report.leases == sum(len(world.history.leases) for world, _ in seen)
     assert report.messages == sum(world.messages for world, _ in seen)
+    assert report.waited == sum(
+        world.idle_watch.waited for world, _ in seen if not is_calm(world.plan)
+    )
+    assert 0 < report.judged < report.waited
     assert report.outcomes.total() == sum(len(world.history.calls) for world, _ in seen)
     assert report.sizes.total() == 40
     assert 0 < report.intact < 40
@@ -95,6 +100,22 @@ def test_broken_assumptions_make_a_run_worthless_too() -> None:
     assert report.too_kind(Floors(400, 200, 850)) == []
 
 
+def test_waiting_that_is_hardly_judged_makes_a_run_worthless() -> None:
+    report = Report(worlds=1000, waited=10_000, judged=3_999)
+    (miss,) = report.too_kind(Floors(0, 0, 0, judged=400))
+    assert miss == "only 40.0 % of the waiting with faults was judged, the floor is 40.0 %"
+    report.judged = 4_000
+    assert report.too_kind(Floors(0, 0, 0, judged=400)) == []
+    assert Report(worlds=1000).too_kind(Floors(0, 0, 0, judged=400)) == [], "none has waited"
+
+
+def test_what_a_broken_clock_excuses_is_not_judged() -> None:
+    report = Report()
+    ahead = [fault("client_step", 50 * MS, client=1, amount=-MS)]
+    report.add(*run(plan([job(hold=100 * MS)], [job(after=MS, timeout=500 * MS)], faults=ahead)))
+    assert report.waited > report.judged == 0
+
+
 def test_nothing_is_said_of_a_few_worlds() -> None:
     few = Report(worlds=FLOORS_FROM - 1)
     assert few.too_kind(Floors(1000, 1000, 1000)) == []
@@ -106,7 +127,8 @@ def test_nothing_is_said_of_a_few_worlds() -> None:
 def test_every_scenario_holds_its_own_floors(scenario: str) -> None:
     """The floors have some margin: 60 worlds stand for the thousands that run elsewhere."""
     report = run_seeds(scenario, 0, 60)
-    for share, floor in zip(report.shares().values(), floors_of(scenario), strict=True):
+    shares = [*report.shares().values(), report.judged_share]
+    for share, floor in zip(shares, floors_of(scenario), strict=True):
         assert share >= 0.8 * floor
     assert report.broken.total() == 0
 
@@ -139,6 +161,7 @@ def test_the_table_names_every_rule_and_the_rate() -> None:
     text = "\n".join(report.lines(seconds=2.0))
     assert re.search(r"worlds +3 +2 a second", text)
     assert re.search(r"overlap +3 ", text)
+    assert re.search(r"judged of waiting with faults +100\.0 %", text)
     for rule in RULES:
         assert f"  {rule} " in text
 

@@ -66,7 +66,8 @@ def within_bounds(plan: Plan) -> None:
     jobs = [job for workload in plan.workloads for job in workload]
     assert 0 < len(jobs) <= 4 * len(plan.workloads)
     for job in jobs:
-        assert 0 <= job.resource < len(plan.resources) <= 2
+        most = 3 if plan.scenario in ("several", "permits") else 2
+        assert all(0 <= one < len(plan.resources) <= most for one in (job.resource, *job.also))
         assert job.after >= 0 <= job.hold
         for ttl_ms in (job.ttl_ms, *(ttl_ms for _, ttl_ms in job.extensions)):
             assert 2 * plan.settings.node_timeout <= ttl_ms * NS_PER_MS
@@ -109,7 +110,7 @@ def test_every_size_and_every_fault_occurs() -> None:
     assert {plan.clients for plan in plans} == {2, 3, 4, 5}
     assert {fault.kind for plan in plans for fault in plan.faults} == set(faults.KINDS)
     endings = Counter(job.ending for p in plans for workload in p.workloads for job in workload)
-    assert set(endings) == {"release", "abandon", "by_token", "hand_over"}
+    assert set(endings) == {"release", "abandon", "by_token", "hand_over", "keep"}
     assert any(job.cancel_after is not None for p in plans for c in p.workloads for job in c)
     assert any(990_000 in plan.client_paces for plan in plans), "at the very bound of the drift"
     assert any(not plan.faults for plan in plans)

@@ -74,7 +74,9 @@ def test_the_keys_explain_every_reply_of_every_node(scenario: str) -> None:
             if event["command"] == "acquire" and event["reply"] is None:
                 assert keys, replay
             if event["command"] == "release" and event["reply"] == -3:
-                assert [key.token for key in keys] == [event["token"]], replay
+                tokens = [key.token for key in keys]
+                assert event["token"] in tokens, replay
+                assert len(tokens) == 1 or all(key.shared for key in keys), replay
             if event["command"] == "release" and event["reply"] == -2:
                 late = event["at"] + NS_PER_MS
                 assert not [key for key in keys if (key.until or 0) > late], replay

@@ -104,7 +104,10 @@ class DrawnCall:
 
 @dataclass(slots=True)
 class Holding:
-    """A key on a node, from its SET to its end, with the reason of its end."""
+    """A key on a node, from its SET to its end, with the reason of its end.
+
+    shared: it is the part of one reader, beside others.
+    """
 
     node: int
     key: str
@@ -114,6 +117,12 @@ class Holding:
     until: int | None = None
     why: str = "still there"
     event: int = 0
+    shared: bool = False
+
+    @property
+    def place(self) -> tuple[int, str, str]:
+        """The node, the key, and the token of a reader."""
+        return self.node, self.key, self.token if self.shared else ""
 
 
 @dataclass(slots=True)
@@ -204,7 +213,8 @@ class Story:
         self.intact: bool | None = None  # None: the trace does not say
         self.why: list[str] = []
         self._open_rounds: dict[tuple[int, int, str, str], Round] = {}
-        self._keys: dict[tuple[int, str], Holding] = {}
+        self._keys: dict[tuple[int, str, str], Holding] = {}
+        self._readers_tokens: set[str] = set()
         self._saved: dict[int, list[Holding]] = {}
         self._clocks: list[Clock] = []
         self._granted: dict[tuple[int, str], list[Event]] = {}
@@ -300,35 +310,57 @@ class Story:
     def _execute(self, event: Event) -> None:
         if message := self.messages.get(event["message"]):
             message.executions.append(event)
-        held = self._keys.get((event["node"], event["key"]))
         granted = event["vote"] == "granted"
-        if event["command"] == "release":
-            self._after_release(event, held)
-        elif granted and event["command"] == "acquire":
-            self._take(event, held)
-        elif granted and held is not None:
-            held.due = max(held.due, self._due(event))
+        several = (event["key"], *event.get("also", ()))
+        if event.get("shared"):
+            self._readers_tokens.add(event["token"])
+        reader = event["token"] if event["token"] in self._readers_tokens else ""
+        for key in (event["taken"],) if "taken" in event else several:
+            held = self._keys.get((event["node"], key, reader))
+            if event["command"] == "release":
+                self._after_release(event, held)
+            elif granted and event["command"] == "acquire":
+                self._take(event, key, held)
+            elif granted and event["command"] == "keep":
+                self._keep(event, key, held)
+            elif granted and held is not None:
+                held.due = max(held.due, self._due(event))
 
     def _due(self, event: Event) -> int:
         # A key exists up to the end of its last millisecond.
         reading = self._clock(event).read(event["at"])
         return reading + (int(event["ttl_ms"]) + 1) * NS_PER_MS
 
-    def _take(self, event: Event, held: Holding | None) -> None:
+    def _take(self, event: Event, key: str, held: Holding | None) -> None:
+        if held is not None and event.get("also") and held.token == event["token"]:
+            return  # of several keys, those that were missing are set
+        if held is not None and held.shared:
+            held.due = max(held.due, self._due(event))
+            return
         if held is not None:  # SET NX was granted, so the old key had expired
             is_exchange = event.get("instead") == held.token
             self._drop(held, event["at"], "released" if is_exchange else "expired")
-        node, key, at = event["node"], event["key"], event["at"]
-        self._hold(Holding(node, key, event["token"], at, self._due(event), event=event["index"]))
+        node, at = event["node"], event["at"]
+        taken = Holding(node, key, event["token"], at, self._due(event), event=event["index"])
+        taken.shared = bool(event.get("shared"))
+        self._hold(taken)
+
+    def _keep(self, event: Event, key: str, held: Holding | None) -> None:
+        mark, node, at = event["mark"], event["node"], event["at"]
+        if held is not None and held.token != mark:
+            self._drop(held, at, "kept")
+            self._hold(Holding(node, key, mark, at, self._due(event), event=event["index"]))
 
     def _hold(self, held: Holding) -> None:
-        self._keys[held.node, held.key] = held
+        self._keys[held.place] = held
         self.holdings.append(held)
 
     def _after_release(self, event: Event, held: Holding | None) -> None:
         if held is None:
             return
-        if event["vote"] == "granted" and held.token == event["token"]:
+        # Of several keys each that has the token is freed, though the vote is about all of them.
+        is_freed = event["vote"] == "granted" or isinstance(event.get("reply"), list)
+        if is_freed and held.token == event["token"]:
             self._drop(held, event["at"], "released")
         elif event.get("reply") == _ABSENT:
             self._drop(held, event["at"], "expired")
@@ -338,7 +370,7 @@ class Story:
         expired = first_reading(self._clocks[held.node], held.due, held.since)
         held.until = min(expired, at)
         held.why = "expired" if expired <= at else why
-        del self._keys[held.node, held.key]
+        del self._keys[held.place]
 
     def _reply(self, event: Event) -> None:
         if message := self.messages.get(event["message"]):
@@ -472,6 +504,7 @@ class Story:
             Overlap(first, second, second.since, min(first.until, second.until), judged)
             for first, second in pairs
             if first.resource == second.resource
+            if not {first.token, second.token} <= self._readers_tokens
             if second.since < min(first.until, second.until)
         ]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
+from quorlock._core.resources import Resource, as_resources
 from quorlock.errors import ConfigError
 
 K = TypeVar("K")
-ResourceFunction: TypeAlias = Callable[..., str | bytes]
+ResourceFunction: TypeAlias = Callable[..., Resource]
 
 _USE_IN_BODY = "use `{}` inside it: its body runs while it is iterated, after the call has returned"
 _FIXES = {
@@ -20,11 +21,13 @@ _FIXES = {
 }
 
 
-def check_decorated(function: object, wanted: str) -> None:
+def check_decorated(
+    function: object, wanted: str, argument: str = "function", verb: str = "decorate"
+) -> None:
     """Raise ConfigError unless the function is of the wanted kind: a call of it runs its body."""
     kind = _kind(function)
     if kind != wanted:
-        raise ConfigError("function", function, f"decorate a {wanted}; {_FIXES[kind]}")
+        raise ConfigError(argument, function, f"{verb} a {wanted}; {_FIXES[kind]}")
 
 
 def _kind(function: object) -> str:
@@ -48,20 +51,22 @@ class ResourceOfCall(Generic[K]):
 
     __slots__ = ("_make", "_name")
 
-    def __init__(self, make: Callable[[str | bytes], K], name: ResourceFunction) -> None:
+    def __init__(self, make: Callable[[tuple[object, ...]], K], name: ResourceFunction) -> None:
         if _kind(name) != "function":
             raise ConfigError("resource", name, "give a plain function of the call's arguments")
-        make("x")  # the other arguments are checked now
+        make(("x",))  # the other arguments are checked now
         self._make = make
         self._name = name
 
     def _lock_for(self, *args: Any, **kwargs: Any) -> K:
         """Return the lock for a call with these arguments. Raises ConfigError."""
         resource: object = self._name(*args, **kwargs)
-        if not isinstance(resource, (str, bytes)):
-            fix = f"it returned {resource!r}; return the resource's name as str or bytes"
+        names = as_resources(resource)
+        if not names or not all(isinstance(name, (str, bytes)) for name in names):
+            what = "return the resource's name as str or bytes, or a tuple of names"
+            fix = f"it returned {resource!r}; {what}"
             raise ConfigError("resource", self._name, fix)
-        return self._make(resource)
+        return self._make(names)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} by {self._name!r}>"

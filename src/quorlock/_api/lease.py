@@ -8,13 +8,19 @@ from quorlock._api.lease_state import LeaseState, Released
 from quorlock._api.misuse import HintedNames
 from quorlock._api.session import Session
 from quorlock._api.ticket import Ticket, ticket_of
-from quorlock._core.config import Seconds, non_negative
+from quorlock._core.claims import Shared
+from quorlock._core.config import Seconds, non_negative, positive
+from quorlock._core.effects import Flow
+from quorlock._core.keeping import KeepResult, keep
+from quorlock._core.owner import mark_of
+from quorlock._core.redlock import LeaseFacts
+from quorlock._core.resources import PermitName, names_of
 from quorlock._core.results import LossReason, ReleaseResult
 from quorlock._core.time import NS_PER_MS, to_seconds
 from quorlock._core.votes import Answer, node_votes
 from quorlock._drivers.abc import AnyDriver
 from quorlock._drivers.clock import now
-from quorlock.errors import HoldLimitReached, LeaseLost, NodeVote, QuorlockError
+from quorlock.errors import ConfigError, HoldLimitReached, LeaseLost, NodeVote, QuorlockError
 
 D = TypeVar("D", bound="AnyDriver")
 
@@ -22,7 +28,7 @@ D = TypeVar("D", bound="AnyDriver")
 class LeaseBase(HintedNames, Generic[D]):
     """The facts of a lease, for both APIs."""
 
-    __slots__ = ("__weakref__", "_in_block", "_session", "_state")
+    __slots__ = ("__weakref__", "_in_block", "_keep_for", "_session", "_state")
 
     _HINTS: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("valid", "locked", "owned", "is_held"), "see `held`"),
@@ -34,11 +40,28 @@ class LeaseBase(HintedNames, Generic[D]):
         self._session = session
         self._state = lease_state
         self._in_block = False  # of a `with` statement, which releases the lease
+        self._keep_for: Seconds | None = None  # what its block does at a clean end instead
 
     @property
     def resource(self) -> str:
-        """The name of the protected resource."""
+        """The name of the protected resource; of several, their names joined by " + "."""
         return self._state.resource
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of all protected resources, sorted."""
+        return names_of(self._state.resource)
+
+    @property
+    def shared(self) -> bool:
+        """True if other leases may share the lock (`lock(..., shared=True)`)."""
+        return type(self._state.claim) is Shared
+
+    @property
+    def permit(self) -> int | None:
+        """The number of the permit, from 0, which no other lease has; None if it is no permit."""
+        resource = self._state.resource
+        return resource.permit if isinstance(resource, PermitName) else None
 
     @property
     def token(self) -> str:
@@ -108,12 +131,39 @@ class LeaseBase(HintedNames, Generic[D]):
             self._raise_lost()
         lease_state.stop_renewal()
         at = now()
-        self._session.driver.on_lease_over(lease_state.key)
+        self._session.driver.on_lease_over(lease_state.claim)
         return ticket_of(
             lease_state,
             self._session.driver.node_states.suppress_releases(lease_state.token, at),
             at,
         )
+
+    def _keepable(self, seconds: Seconds) -> tuple[LeaseFacts, int]:
+        """Return what is kept, and the time in ms. Raises LeaseLost, ConfigError."""
+        kept_ms = positive("seconds", seconds) // NS_PER_MS
+        if not kept_ms:
+            raise ConfigError("seconds", seconds, "give at least 0.001 (1 ms)")
+        if len(self._state.claim.keys) > 1:
+            fix = "keep a lease on one resource: each of several would need a mark of its own"
+            raise ConfigError("resources", self.resource, fix)
+        if self.shared:
+            fix = "keep a lease that is not shared: others may have the same work under way"
+            raise ConfigError("shared", True, fix)
+        self.ensure()
+        return self._state.facts(), kept_ms
+
+    def _keeping(self, facts: LeaseFacts, kept_ms: int) -> Flow[KeepResult]:
+        """Return the flow that keeps the lease, whose renewal has been stopped."""
+        # Renewal may have restored keys since: the mark must not overtake them (rule 3).
+        facts = facts._replace(target=self._state.target)
+        policy, entropy = self._session.policy, self._session.entropy
+        return keep(facts, mark_of(facts.token), kept_ms, now(), policy, entropy)
+
+    def _check_kept(self, result: KeepResult) -> None:
+        """Raise LeaseLost unless the lease was kept."""
+        if result.loss is not None:
+            votes = node_votes(self._session.policy.addresses, result.answers)
+            raise LeaseLost(self.resource, result.loss.value, votes, self)
 
     def _check_entry(self) -> None:
         """Raise LeaseLost or QuorlockError if no `with` block may begin."""
@@ -154,6 +204,11 @@ class LeaseBase(HintedNames, Generic[D]):
     def __reduce__(self) -> NoReturn:
         message = "a lease cannot be copied or pickled: move it with hand_over() and adopt()"
         raise TypeError(message)
+
+
+def keep_at_end(lease: LeaseBase[D], seconds: Seconds) -> None:
+    """Let the block of the lease keep it at a clean end, for the Once."""
+    lease._keep_for = seconds  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def state_of(lease: LeaseBase[D]) -> LeaseState:

@@ -14,6 +14,7 @@ from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
+    from quorlock._core.claims import Claim
     from quorlock._core.effects import Flow
     from quorlock._core.releases_in_doubt import InDoubt
     from quorlock._core.request import AcquireRequest
@@ -44,6 +45,7 @@ class Released(Enum):
 
     RELEASED = "released"
     HANDED_OVER = "handed_over"
+    KEPT = "kept"
 
 
 class LeaseState:
@@ -57,9 +59,9 @@ class LeaseState:
         "_generation",
         "_valid_until",
         "answers",
+        "claim",
         "fence",
         "hold_until",
-        "key",
         "last_failure",
         "loss_listener",
         "max_hold",
@@ -73,7 +75,7 @@ class LeaseState:
     def __init__(
         self,
         resource: str,
-        key: bytes,
+        claim: Claim,
         token: bytes,
         ttl_ms: int,
         valid_until: Instant,
@@ -83,7 +85,7 @@ class LeaseState:
         max_hold: Duration = FOR_EVER,
     ) -> None:
         self.resource: str = resource
-        self.key: bytes = key
+        self.claim: Claim = claim
         self.token: bytes = token
         self.ttl_ms: int = ttl_ms
         self.answers: tuple[Answer, ...] = answers
@@ -199,11 +201,11 @@ class LeaseState:
     def facts(self) -> Facts:
         """Return the facts that the flows of the core need."""
         valid_until, target = self.valid_until, self.target
-        return Facts(self.resource, self.key, self.token, valid_until, target, self.in_doubt)
+        return Facts(self.resource, self.claim, self.token, valid_until, target, self.in_doubt)
 
     def release_flow(self) -> Flow[None]:
         """Return the flow that releases the lease, which is over, and waits for no reply."""
-        return release_without_waiting(self.key, self.token, self.target)
+        return release_without_waiting(self.claim, self.token, self.target)
 
 
 class AdoptedLeaseState(LeaseState):
@@ -221,9 +223,9 @@ class AdoptedLeaseState(LeaseState):
         in_doubt: InDoubt,
     ) -> None:
         valid_until, answers = extended
-        key, ttl_ms = request.key, request.ttl_ms
+        claim, ttl_ms = request.claim, request.ttl_ms
         super().__init__(
-            request.resource, key, token, ttl_ms, valid_until, answers, None, fence, max_hold
+            request.resource, claim, token, ttl_ms, valid_until, answers, None, fence, max_hold
         )
         # From zero: clocks of two machines do not compare.
         self.hold_until = request.asked_at + max_hold

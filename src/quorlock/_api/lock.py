@@ -24,9 +24,11 @@ from quorlock._api.lease import LeaseBase
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.misuse import HintedNames
 from quorlock._api.renewal_options import RenewalOptions
-from quorlock._api.session import Session, name_of
+from quorlock._api.session import Session
+from quorlock._core.claims import Shared
 from quorlock._core.config import Seconds, timeout_of
-from quorlock._core.request import AcquireRequest, StopEvent
+from quorlock._core.request import AcquireRequest, StopEvent, requested
+from quorlock._core.resources import claim_on, claim_shared, names_of
 from quorlock._core.results import Acquired
 from quorlock._drivers.abc import AnyDriver
 from quorlock._drivers.clock import now
@@ -58,9 +60,9 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
     """A resource and how to acquire it; immutable, to be shared by threads and tasks."""
 
     __slots__ = (
+        "_claim",
         "_entered",
         "_fencing",
-        "_key",
         "_options",
         "_resource",
         "_session",
@@ -79,18 +81,22 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
     def __init__(
         self,
         session: Session[D],
-        resource: str | bytes,
+        resources: tuple[object, ...],
         ttl: Seconds | None,
         timeout: Seconds | None,
         fencing: bool,  # noqa: FBT001 (not public: `Redlock.lock` takes it by name)
         terms: RenewalOptions,
         stop: StopEvent | None,
+        shared: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         self._fencing = session.policy.checked_fencing(fencing)
         self._wait = timeout_of(timeout)
         self._session = session
-        self._key = session.policy.key(resource)
-        self._resource = name_of(resource)
+        self._resource, self._claim = (
+            claim_on(resources, session.policy)
+            if shared is False
+            else claim_shared(resources, session.policy, shared=shared, fencing=fencing)
+        )
         self._ttl_ms = session.policy.checked_ttl_ms(ttl)
         self._options = terms.checked(self._ttl_ms)
         self._timeout = timeout
@@ -99,8 +105,18 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
 
     @property
     def resource(self) -> str:
-        """The name of the protected resource."""
+        """The name of the protected resource; of several, their names joined by " + "."""
         return self._resource
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of all protected resources, sorted."""
+        return names_of(self._resource)
+
+    @property
+    def shared(self) -> bool:
+        """True if its leases share the lock with others that do so too."""
+        return type(self._claim) is Shared
 
     @property
     def ttl(self) -> float:
@@ -119,8 +135,8 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
 
     def _request(self, timeout: Timeout, stop: StopEvent | None = None) -> AcquireRequest:
         wait = self._wait if timeout is OWN_TIMEOUT else timeout_of(timeout)
-        return AcquireRequest(
-            self._resource, self._key, self._ttl_ms, now(), wait, self._fencing, stop
+        return requested(
+            (self._resource, self._claim, self._ttl_ms, now(), wait, self._fencing, stop)
         )
 
     def _lease(self, granted: Acquired) -> L:

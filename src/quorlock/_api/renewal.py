@@ -85,7 +85,7 @@ class RenewalManager(ABC, Generic[D]):
             lease_state = renewal.entry
             if ended(self._lease_states, lease_state, lease_state.likely_loss):
                 flows_back.append(lease_state.release_flow())
-                self.driver.on_lease_over(lease_state.key)
+                self.driver.on_lease_over(lease_state.claim)
         return flows_back
 
     def warn(self, warned: Sequence[RenewalEntry]) -> None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from quorlock._api.inspection import Inspection, inspection
 from quorlock._api.lease_state import AdoptedLeaseState
 from quorlock._api.ticket import Ticket, in_doubt_of
+from quorlock._core.claims import Shared
 from quorlock._core.redlock import is_faulty, raise_no_quorum, time_until_free_ms
-from quorlock._core.request import AcquireRequest
+from quorlock._core.request import AcquireRequest, BaseRequest
+from quorlock._core.resources import PermitName, as_resources, claim_on
 from quorlock._core.results import ExtendFailed, LossReason
 from quorlock._core.time import to_seconds
 from quorlock._core.votes import node_votes
@@ -91,12 +93,13 @@ class Session(Generic[D]):
         lease_state.stop_renewal()
         yield from lease_state.release_flow()
         self.end(lease_state, lease_state.loss)
-        self.driver.on_lease_over(lease_state.key)
+        self.driver.on_lease_over(lease_state.claim)
 
-    def request_for(self, resource: str | bytes, ttl: Seconds | None = None) -> AcquireRequest:
-        """Return a request about a resource that makes no lease."""
+    def request_for(self, resource: object, ttl: Seconds | None = None) -> AcquireRequest:
+        """Return a request, about one resource or a tuple of them, that makes no lease."""
         ttl_ms = self.policy.checked_ttl_ms(ttl)
-        return AcquireRequest(name_of(resource), self.policy.key(resource), ttl_ms, now(), 0)
+        name, claim = claim_on(as_resources(resource), self.policy)
+        return AcquireRequest(name, claim, ttl_ms, now(), 0)
 
     @contextlib.contextmanager
     def adopting(self, ticket: Ticket) -> Generator[tuple[AcquireRequest, bytes, InDoubt]]:
@@ -106,7 +109,14 @@ class Session(Generic[D]):
         """
         if not isinstance(ticket, Ticket):
             raise ConfigError("ticket", type(ticket).__name__, "give what hand_over() returned")
-        request, token = self.request_for(ticket.resource, ticket.ttl), token_bytes(ticket.token)
+        request, token = (
+            self.request_for(ticket.resources or ticket.resource, ticket.ttl),
+            token_bytes(ticket.token),
+        )
+        if ticket.permit is not None:
+            request = request._replace(resource=PermitName(request.resource, ticket.permit))
+        if ticket.shared:
+            request = request._replace(claim=Shared(request.key))
         in_doubt = in_doubt_of(ticket, request.asked_at, self.policy)
         mark = object()
         try:
@@ -155,26 +165,32 @@ class Session(Generic[D]):
             raise NodeError(lease_state.resource, votes, 1, elapsed)
         return released
 
-    def inspection(self, request: AcquireRequest, answers: tuple[Answer, ...]) -> Inspection:
+    def inspection(self, request: BaseRequest, answers: tuple[Answer, ...]) -> Inspection:
         """Return the report of a round of Inspect."""
         left = time_until_free_ms(answers, self.policy.quorum)
         return inspection(request.resource, self.policy.addresses, answers, left)
 
-    def locked(self, request: AcquireRequest, answers: tuple[Answer, ...]) -> bool:
+    def locked(self, request: BaseRequest, answers: tuple[Answer, ...]) -> bool:
         """Return whether the lock is held. Raises QuorumUnreachable, NodeError."""
         report = self.inspection(request, answers)
         if report.verdict == "unreachable":
             raise_no_quorum(answers, now(), request, self.policy)
         return report.verdict == "held"
 
-    def end_by_token(self, key: bytes, token: bytes) -> Target | None:
-        """End this session's lease with this token; return the round that set its keys."""
+    def end_by_token(
+        self, request: AcquireRequest, token: bytes
+    ) -> tuple[AcquireRequest, Target | None]:
+        """End this session's lease with this token; return the round that set its keys.
+
+        And the request with the lease's whole claim: a lease on several resources that is released
+        at one of them is over.
+        """
         lease_state = self.live.get(token)
-        if lease_state is None or lease_state.key != key:
-            return None
+        if lease_state is None or {*lease_state.claim.keys}.isdisjoint(request.claim.keys):
+            return request, None
         self.end(lease_state)
         lease_state.stop_renewal()
-        return lease_state.target
+        return request._replace(claim=lease_state.claim), lease_state.target
 
     def reset_after_fork(self) -> None:
         """Drop all leases, in a forked child: they belong to the parent."""
@@ -194,11 +210,6 @@ def ended(
         return False
     lease_state.end(loss)
     return True
-
-
-def name_of(resource: str | bytes) -> str:
-    """Return a resource's name as text; bytes that are not UTF-8 survive (as in os.fsdecode)."""
-    return resource.decode(errors="surrogateescape") if isinstance(resource, bytes) else resource
 
 
 def token_bytes(token: object) -> bytes:

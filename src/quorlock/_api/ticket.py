@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from quorlock._core.claims import Shared
 from quorlock._core.releases_in_doubt import counted_from, merged, remaining
+from quorlock._core.resources import names_of
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ class Ticket:
         in_doubt: servers (by the run_id in their INFO) on which a release by the earlier process
             may still delete the lease's key, each with the seconds for which it may; None: as long
             as the lease lasts.  The adopting process does not count these servers.
+        resources: the names of all protected resources, of a lease on several; else empty.
+        permit: the number of the permit; None if it is no permit.
+        shared: whether other leases may share the lock.
     """
 
     resource: str
@@ -39,6 +44,9 @@ class Ticket:
     ttl: float
     fence: int | None = None
     in_doubt: tuple[tuple[str, float | None], ...] = ()
+    resources: tuple[str, ...] = ()
+    permit: int | None = None
+    shared: bool = False
 
     def __setstate__(self, state: dict[str, Any] | tuple[Any, ...]) -> None:
         # A tuple comes from an earlier version, and without `in_doubt` from one before it existed.
@@ -69,8 +77,12 @@ def _parsed(text: str) -> Ticket | None:
         resource, token, ttl = str(facts["resource"]), str(facts["token"]), float(facts["ttl"])
         fence = facts.get("fence")  # absent in texts from before fences existed
         in_doubt = tuple([(run_id, left) for run_id, left in facts.get("in_doubt", ())])
-        whole = (fence is None or type(fence) is int) and _is_sound(in_doubt)
-        return Ticket(resource, token, ttl, fence, in_doubt) if whole else None
+        resources = tuple(map(str, facts.get("resources", ())))
+        permit, shared = facts.get("permit"), facts.get("shared", False)
+        whole = all(number is None or type(number) is int for number in (fence, permit))
+        if not whole or not _is_sound(in_doubt) or not isinstance(shared, bool):
+            return None
+        return Ticket(resource, token, ttl, fence, in_doubt, resources, permit, shared)
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -92,7 +104,11 @@ def ticket_of(lease_state: LeaseState, in_doubt: InDoubt, at: Instant) -> Ticket
         lease_state.ttl_ms / 1000,
         lease_state.fence or None,
     )
-    return Ticket(lease_state.resource, token, ttl, fence, tuple(left.items()))
+    resource, names = str(lease_state.resource), names_of(lease_state.resource)
+    several = names if names[1:] else ()
+    permit = getattr(lease_state.resource, "permit", None)
+    shared = type(lease_state.claim) is Shared
+    return Ticket(resource, token, ttl, fence, tuple(left.items()), several, permit, shared)
 
 
 def in_doubt_of(ticket: Ticket, at: Instant, policy: Policy) -> InDoubt:

@@ -14,6 +14,7 @@ EXAMPLES: dict[str, Sequence[str]] = {
         "quorlock run nightly -- ./backup --all",
         "quorlock run nightly --on-busy skip -- ./backup",
         "quorlock run deploy:web --wait 5m -c './build && ./deploy'",
+        "quorlock run render --permits 3 -- ./render",
     ),
     "acquire": (
         "token=$(quorlock acquire deploy:web --ttl 20s --wait 10s)",
@@ -25,6 +26,7 @@ EXAMPLES: dict[str, Sequence[str]] = {
         "quorlock status",
         "quorlock status deploy:web --exit-code",
         "quorlock status --match 'deploy:*' --watch",
+        "quorlock status render --permits 3",
     ),
     "break": ("quorlock break deploy:web", "quorlock break deploy:web --yes"),
     "top": ("quorlock top", "quorlock top --match 'deploy:*' --once"),

@@ -30,7 +30,7 @@ Set by `run` for its command:
   QUORLOCK_VALID_FOR    how long the lease was valid at the start of the command, in seconds
   QUORLOCK_VALID_UNTIL  the end of that time, an instant of quorlock.now()
   QUORLOCK_FENCE        the fence, with --fencing
-
+  QUORLOCK_PERMIT       the number of the permit, with --permits
 Also: NO_COLOR, TERM (colours), XDG_CONFIG_HOME (TOML file), XDG_STATE_HOME (local nodes)
 """
 

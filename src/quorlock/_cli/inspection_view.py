@@ -28,9 +28,13 @@ def verdict(inspection: Inspection) -> str:
 
 def holders(inspection: Inspection) -> list[tuple[str, int]]:
     """Return the tokens' digests and their number of nodes, the most common first."""
-    return Counter(
-        view.holder for view in inspection.nodes if view.holder is not None
-    ).most_common()
+    alone = [view.holder for view in inspection.nodes if view.holder is not None]
+    return Counter([*alone, *_readers(inspection)]).most_common()
+
+
+def _readers(inspection: Inspection) -> list[str]:
+    """Return the digest of every reader on every node."""
+    return [reader.holder for view in inspection.nodes for reader in view.readers]
 
 
 def digests(inspection: Inspection) -> list[str]:
@@ -40,8 +44,10 @@ def digests(inspection: Inspection) -> list[str]:
 
 def named(inspection: Inspection, holder: str) -> str | None:
     """Return the owner of the holder with this digest; None if its token has none."""
-    owners = (view.owner for view in inspection.nodes if view.holder == holder)
-    return next(owners, None)
+    views = inspection.nodes
+    owners = [view.owner for view in views if view.holder == holder]
+    owners += [one.owner for view in views for one in view.readers if one.holder == holder]
+    return next(iter(owners), None)
 
 
 def as_facts(inspection: Inspection) -> dict[str, Any]:
@@ -52,8 +58,15 @@ def as_facts(inspection: Inspection) -> dict[str, Any]:
         "owner": inspection.owner,
         "ttl_left": inspection.ttl_left,
         "waiters": inspection.waiters,
-        "nodes": [view._asdict() | {"error": view.error or None} for view in inspection.nodes],
+        "done": inspection.done,
+        "readers": [reader._asdict() for reader in inspection.readers],
+        "nodes": [_node_facts(view) for view in inspection.nodes],
     }
+
+
+def _node_facts(view: NodeView) -> dict[str, Any]:
+    readers = [reader._asdict() for reader in view.readers]
+    return view._asdict() | {"error": view.error or None, "readers": readers}
 
 
 def as_text(inspection: Inspection, paint: Callable[[str], str] = str) -> str:
@@ -85,7 +98,7 @@ def _sentence(inspection: Inspection) -> str:
     if found == FREE:
         return "free"
     if found == HELD:
-        return f"held by {there}{waiting(inspection)}{_end(inspection)}"
+        return f"{_held(inspection)} {there}{waiting(inspection)}{_end(inspection)}"
     if found == PASSING:
         reserved = sum(view.reserved for view in inspection.nodes)
         left = f", and there is a key of {there}" * bool(there)
@@ -98,6 +111,13 @@ def _sentence(inspection: Inspection) -> str:
         return f"split: no holder has a quorum, nor is one free; {contenders}"
     silent = sum(bool(view.error) for view in inspection.nodes)
     return f"unreachable: {silent} of {n} nodes did not reply{'; ' * bool(there)}{there}"
+
+
+def _held(inspection: Inspection) -> str:
+    if inspection.shared:
+        many = len(inspection.readers)
+        return f"held, shared by {many}:" if many > 1 else "held, shared by"
+    return "held: the work was done by" if inspection.done else "held by"
 
 
 def shown_holder(inspection: Inspection, holder: str) -> str:
@@ -115,13 +135,19 @@ def waiting(inspection: Inspection) -> str:
 def _end(inspection: Inspection) -> str:
     if inspection.ttl_left is None:
         return ""
+    if inspection.done:
+        return f"; it counts as done for {inspection.ttl_left:.1f} s more"
     return f"; a quorum is free in {inspection.ttl_left:.1f} s{_UNLESS}"
 
 
 def _state(view: NodeView) -> str:
     if view.error:
         return view.error
-    if view.holder is None and not view.reserved:
+    if view.holder is None and not (view.reserved or view.readers):
         return "free"
     left = "without end" if view.ttl_left is None else f"{view.ttl_left:.1f} s left"
-    return f"{view.holder or 'kept for the waiter that it has called'}, {left}"
+    if view.readers:
+        many = len(view.readers)
+        return f"{many} {'readers' if many > 1 else 'reader'}, {left}"
+    done = "done, " * view.done
+    return f"{done}{view.holder or 'kept for the waiter that it has called'}, {left}"

@@ -22,7 +22,7 @@ from quorlock.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock import Redlock
+    from quorlock import Lock, Redlock
     from quorlock._cli.config import FileSettings
     from quorlock._cli.exit_status import Failed
 
@@ -58,6 +58,24 @@ with_owner = click.option(
 )
 
 
+with_others = click.option(
+    "--and",
+    "others",
+    metavar="RESOURCE",
+    multiple=True,
+    help="One more resource: all are locked or none. May be given several times.",
+)
+with_permits = click.option(
+    "--permits",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="So many may hold RESOURCE at once, each with one permit.  [default: a lock]",
+)
+with_shared = click.option(
+    "--shared",
+    is_flag=True,
+    help="Share the lock with others that do so too; none then holds it alone.",
+)
 with_wait = click.option(
     "-w",
     "--wait",
@@ -66,6 +84,29 @@ with_wait = click.option(
     type=duration,
     help="Maximum time to wait for the lock.  [default: no limit]",
 )
+
+
+def lock_of(
+    redlock: Redlock,
+    resource: str,
+    others: tuple[str, ...],
+    permits: int | None,
+    *,
+    shared: bool = False,
+    **options: Any,
+) -> Lock:
+    """Return the lock of --and, the semaphore of --permits, or a plain lock. Raise UsageError."""
+    if shared and (others or permits is not None):
+        raise click.UsageError("--shared excludes --and and --permits")
+    if shared and options.get("fencing"):
+        raise click.UsageError("--shared and --fencing exclude each other: none of them writes")
+    if permits is None:
+        return redlock.lock(resource, *others, shared=shared, **options)
+    if others:
+        raise click.UsageError("--permits and --and exclude each other")
+    if options.get("fencing"):
+        raise click.UsageError("--permits and --fencing exclude each other: permits have no fences")
+    return redlock.semaphore(resource, permits, **options)
 
 
 def ttl_option(meaning: str) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -20,6 +20,7 @@ from quorlock._cli.config import FileSettings
 from quorlock._cli.exit_status import Interrupted
 from quorlock._cli.full_screen import FullScreen
 from quorlock.asyncio import Redlock
+from quorlock.errors import VoteCode
 
 T = TypeVar("T")
 Show: TypeAlias = "Callable[[], None]"
@@ -28,20 +29,35 @@ Show: TypeAlias = "Callable[[], None]"
 _AT_ONCE = 100
 
 
-async def inspect_all(redlock: Redlock, names: Sequence[str]) -> list[Inspection]:
-    """Inspect the resources."""
+async def inspect_all(
+    redlock: Redlock, names: Sequence[str], *, are_listed: bool = False
+) -> list[Inspection]:
+    """Inspect the resources.
+
+    are_listed: the nodes have listed the names; sorted sets of other programs are left out.
+    """
     inspections: list[Inspection] = []
     for first in range(0, len(names), _AT_ONCE):
         inspections += await asyncio.gather(*map(redlock.inspect, names[first : first + _AT_ONCE]))
-    return inspections
+    return [one for one in inspections if not (are_listed and _is_other_data(one))]
 
 
-def inspect_once(settings: FileSettings, names: Sequence[str]) -> list[Inspection]:
+def _is_other_data(inspection: Inspection) -> bool:
+    """Return whether no node that replied has a lock there, and one has data of another type."""
+    views = [view for view in inspection.nodes if view.code is not None]
+    return inspection.verdict == "unreachable" and any(
+        view.code is VoteCode.WRONG_TYPE for view in views
+    )
+
+
+def inspect_once(
+    settings: FileSettings, names: Sequence[str], *, are_listed: bool = False
+) -> list[Inspection]:
     """Inspect the resources once. Raise Failed."""
 
     async def ask() -> list[Inspection]:
         async with settings.made(Redlock) as redlock:
-            return await inspect_all(redlock, names)
+            return await inspect_all(redlock, names, are_listed=are_listed)
 
     return _Run().run(ask())
 

@@ -1,7 +1,8 @@
 """List the resources by SCAN on all nodes.
 
-Any string key with the prefix may be a lock: nodes do not know a lock's key from the keys of other
-programs. Inspections find the holders; `node_pollers` owns the connections.
+Any string key with the prefix may be a lock, and any sorted set one that is shared: nodes do not
+know a lock's key from the keys of other programs. Inspections find the holders; `node_pollers`
+owns the connections.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class Scan:
         self._prefix = prefix
         match = escaped(prefix) + pattern.encode(errors="surrogateescape")
         self._words = [b"MATCH", match, b"COUNT", _COUNT]
-        self._typed = [b"TYPE", b"string"]  # from Redis 6.0 on
+        self._types = [b"string", b"zset"]  # of a lock that is held alone, and that is shared
+        self._has_types = True  # from Redis 6.0 on
         self._last = Names()
         self._next_at = 0.0
 
@@ -106,24 +108,27 @@ class Scan:
 
     def _list(self) -> Names:
         found, cursor, began = set[str](), b"0", time.monotonic()
-        self._next_at = began
+        self._next_at, kinds = began, self._types.copy()
         while True:
-            answer = self._ask(cursor)
+            answer = self._ask(cursor, kinds[0])
             if isinstance(answer, ErrorReply):
                 return Names(refused=answer, is_forbidden=answer.code is VoteCode.ACCESS_DENIED)
             self._next_at += _REST
             cursor, keys = cast("tuple[bytes, list[bytes]]", answer)
             found.update(self._resources(keys))
             if cursor == b"0":
-                return Names(frozenset(found))
+                kinds.pop(0)
+                if not (kinds and self._has_types):
+                    return Names(frozenset(found))
             if len(found) >= _NAMES_MAX or time.monotonic() > began + SECONDS:
                 return Names(frozenset(found), whole=False)
 
-    def _ask(self, cursor: bytes) -> Any:
-        answer = self._connection.ask(b"SCAN", cursor, *self._words, *self._typed)
-        if self._typed and isinstance(answer, ErrorReply) and answer.startswith("ERR syntax"):
-            self._typed = []
-            return self._ask(cursor)
+    def _ask(self, cursor: bytes, kind: bytes) -> Any:
+        typed = [b"TYPE", kind] if self._has_types else []
+        answer = self._connection.ask(b"SCAN", cursor, *self._words, *typed)
+        if typed and isinstance(answer, ErrorReply) and answer.startswith("ERR syntax"):
+            self._has_types = False
+            return self._ask(cursor, kind)
         return answer
 
     def _resources(self, keys: Iterable[bytes]) -> Iterable[str]:

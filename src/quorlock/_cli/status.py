@@ -8,7 +8,7 @@ import click
 
 from quorlock._cli.durations import duration
 from quorlock._cli.exit_status import EX_NOPERM, EX_TEMPFAIL, EX_UNAVAILABLE
-from quorlock._cli.nodes import Source, with_nodes
+from quorlock._cli.nodes import Source, with_nodes, with_permits
 from quorlock._cli.stdio import say
 from quorlock.errors import VoteCode
 
@@ -39,6 +39,7 @@ _COLOURS = {"free": "green", "held": "yellow", "leftover": "yellow"}
     metavar="N",
     help=f"Show at most N locks.  [default: {_LIMIT}]",
 )
+@with_permits
 @click.option(
     "--exit-code", is_flag=True, help=f"Exit with {EX_TEMPFAIL} if a lock is held or split, else 0."
 )
@@ -56,6 +57,7 @@ def command(
     resources: tuple[str, ...],
     match: str | None,
     limit: int | None,
+    permits: int | None,
     exit_code: bool,
     watched: bool,
     interval: float | None,
@@ -71,10 +73,16 @@ def command(
     Without RESOURCE, every held lock is found if a quorum of nodes lists its keys. Keys of other
     programs with the same prefix are listed too.
 
+    With --permits N, the permits of the semaphore RESOURCE, each as a lock; with --exit-code, the
+    status is 75 if none of them is free.
+
     Tokens are secrets: a holder is shown by a digest. Exit status: 69 if a resource is unreachable,
     77 if authentication or permission failed.
     """
     _check(resources, match, limit, watched=watched, interval=interval)
+    semaphore = resources
+    if permits is not None:
+        resources = _permits(resources, permits)
     if watched and exit_code:
         raise click.UsageError("--exit-code excludes --watch")
     settings, most = source.settings(), limit or _LIMIT
@@ -84,15 +92,26 @@ def command(
 
         every = interval or _INTERVAL
         return watch(settings, WatchOptions(resources, pattern, most), every, as_json=as_json)
-    from quorlock._cli.inspection_view import FREE, verdict
+    from quorlock._cli.inspection_view import FREE, HELD, verdict
     from quorlock._cli.poll_loop import inspect_once
 
     names, left = (resources, 0) if pattern is None else _listed(settings, pattern, most)
-    inspections = inspect_once(settings, names) if names else []
+    are_listed = pattern is not None
+    inspections = inspect_once(settings, names, are_listed=are_listed) if names else []
     if not resources and match is None:
         inspections = [one for one in inspections if verdict(one) != FREE]  # others were released
+    if permits is not None and not as_json:
+        held = sum(verdict(one) == HELD for one in inspections)
+        click.echo(f"{semaphore[0]!r}: {held} of {len(inspections)} permits held")
     _answer(inspections, left, as_json=as_json)
-    return _status(inspections, exit_code=exit_code)
+    return _status(inspections, exit_code=exit_code, of_all=permits is not None)
+
+
+def _permits(resources: tuple[str, ...], permits: int) -> tuple[str, ...]:
+    """Return the names of the permits of one semaphore."""
+    if len(resources) != 1:
+        raise click.UsageError("--permits needs one RESOURCE, the name of the semaphore.")
+    return tuple([f"{resources[0]}#{permit}" for permit in range(permits)])
 
 
 def _check(
@@ -155,7 +174,7 @@ def _painted(verdict: str) -> str:
     return click.style(verdict, fg=_COLOURS.get(verdict, "red"))
 
 
-def _status(inspections: Sequence[Inspection], *, exit_code: bool) -> int:
+def _status(inspections: Sequence[Inspection], *, exit_code: bool, of_all: bool) -> int:
     from quorlock._cli.inspection_view import FREE, UNREACHABLE
 
     silent = [one for one in inspections if one.verdict == UNREACHABLE]
@@ -164,4 +183,6 @@ def _status(inspections: Sequence[Inspection], *, exit_code: bool) -> int:
     if silent:
         return EX_UNAVAILABLE
     # A leftover is free for the library: the lock can be acquired.
-    return EX_TEMPFAIL if exit_code and any(one.verdict != FREE for one in inspections) else 0
+    busy = [one.verdict != FREE for one in inspections]
+    is_busy = all(busy) if of_all else any(busy)
+    return EX_TEMPFAIL if exit_code and is_busy else 0

@@ -35,7 +35,7 @@ def _why(error: click.UsageError) -> str:
 
 def _hint(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption) and error.possibilities:
-        return f"did you mean {' or '.join(error.possibilities)}?"
+        return f"did you mean {error.possibilities[0]}?"  # the closest
     if isinstance(error, click.MissingParameter) and error.param is not None:
         variable = error.param.envvar
         return f"give {_name(error)}, or set {variable}" if variable else ""

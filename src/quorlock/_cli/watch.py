@@ -69,7 +69,7 @@ class LockWatcher:
         wanted, notes = self._wanted, list[str]()
         if self._pollers is not None:
             notes = self._list(merged(self._pollers.reports))
-        inspections = await inspect_all(redlock, wanted.names)
+        inspections = await inspect_all(redlock, wanted.names, are_listed=self._pollers is not None)
         if self._pollers is not None:
             wanted.keep(one.resource for one in inspections if verdict(one) != FREE)
         return partial(self._view.show, inspections, notes)

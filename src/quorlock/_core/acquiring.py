@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from quorlock._core.claims import waits_apart
 from quorlock._core.effects import Sleep
 from quorlock._core.owner import readable
-from quorlock._core.redlock import attempt, common_owner, time_until_free_ms
+from quorlock._core.redlock import attempt, common_owner, common_readers, time_until_free_ms
 from quorlock._core.results import Acquired, FailureReason
 from quorlock._core.time import to_seconds
 from quorlock._core.votes import node_votes
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
     from quorlock._core.line import Lines
-    from quorlock._core.request import AcquireRequest
+    from quorlock._core.request import AcquireRequest, BaseRequest
     from quorlock._core.results import AttemptFailed
     from quorlock._core.time import Instant
     from quorlock._core.votes import Answer
 
 # Enough nodes replied about the lock: a later attempt may get it.
-_WORTH_RETRYING = (FailureReason.HELD, FailureReason.LATE, FailureReason.UNFENCED)
+WORTH_RETRYING = (FailureReason.HELD, FailureReason.LATE, FailureReason.UNFENCED)
 # The nodes are there; a quarantine ends at a known time, or when an operator says that a node is
 # new.
-_NO_OUTAGE = (*_WORTH_RETRYING, FailureReason.QUARANTINED)
+_NO_OUTAGE = (*WORTH_RETRYING, FailureReason.QUARANTINED)
 _ERRORS = (FailureReason.FAULTY, FailureReason.FORBIDDEN)
 
 
@@ -59,34 +60,46 @@ def acquire(
             quarantine until the timeout.
         NodeError: too many nodes reply with errors.
     """
-    failures, stop = _Failures(request), request.stop
+    failures, stop = Failures(request), request.stop
     if lines is not None and (request.timeout == 0 or request.asked_at < lines.polls_until):
         lines = None
-    line = None if lines is None else lines.get(request.key)
+    line = None if lines is None else lines.get(request.claim.key)
     joins = line is not None and line.is_in_use(request.asked_at)
     while stop is None or not stop.is_set():
         outcome: Acquired | AttemptFailed | None = None
         if joins and lines is not None:
-            if failures.votes:  # of an attempt that found the lock held
-                lines.line(request.key, failures.at).note(failures.votes, failures.at)
+            request = _behind_holder(request, failures, lines)
             outcome = yield from wait_in_line(request, policy, entropy, lines, failures.at)
             lines = lines if outcome else None  # else too few nodes can queue it
-        joins = lines is not None and not joins
+        # In turn: after an attempt that found it held, the line; after a failed wait, an attempt.
+        # A waiter for several locks then waits in the queue of the next key that is in its way.
+        joins = lines is not None and (not joins or bool(request.claim.keys[1:]))
         if outcome is None:
             outcome = yield from attempt(request, policy, entropy)
         if isinstance(outcome, Acquired):
             return outcome
         outcome = failures.add(outcome, lines)
-        wake = _next_attempt_at(outcome, request, policy, entropy, failures.outage_since)
+        wake = next_attempt_at(outcome, request, policy, entropy, failures.outage_since)
         joins = joins and outcome.reason is FailureReason.HELD
         if wake is None and (stop is None or not stop.is_set()):
-            _raise_failure(outcome, request, policy, failures.count)
+            raise_failure(outcome, request, policy, failures.count)
         if wake is not None and not joins:
             yield Sleep(wake, stop)
     raise failures.stopped(policy)
 
 
-class _Failures:
+def _behind_holder(request: AcquireRequest, failures: Failures, lines: Lines) -> AcquireRequest:
+    """Return the request as a waiter makes it, in the queue of the key that was in its way."""
+    if request.claim.keys[1:]:
+        key = failures.key or request.key
+        return request._replace(claim=request.claim.led_by(key))
+    # Of an attempt that found the lock held.
+    if failures.votes and not waits_apart(request.claim):
+        lines.line(request.key, failures.at).note(failures.votes, failures.at)
+    return request
+
+
+class Failures:
     """The failed attempts of one call.
 
     Attributes:
@@ -100,7 +113,7 @@ class _Failures:
     outage_since: Instant | None = None
     _last: AttemptFailed | None = None
 
-    def __init__(self, request: AcquireRequest) -> None:
+    def __init__(self, request: BaseRequest) -> None:
         self.at = request.asked_at
         self._request = request
 
@@ -117,7 +130,8 @@ class _Failures:
             if line and (votes := line.votes(self.at)):
                 failed = failed._replace(reason=FailureReason.HELD, answers=votes)
             elif self._last is not None and self._last.reason is FailureReason.HELD:
-                failed = failed._replace(reason=FailureReason.HELD, answers=self._last.answers)
+                _, answers, _, _, key, _ = self._last
+                failed = failed._replace(reason=FailureReason.HELD, answers=answers, key=key)
         if failed.attempts or failed.reason is not FailureReason.HELD:
             self._last = failed
         if failed.reason in _NO_OUTAGE:
@@ -132,6 +146,11 @@ class _Failures:
         """The votes of the latest attempt; () before the first."""
         return self._last.answers if self._last else ()
 
+    @property
+    def key(self) -> bytes:
+        """The key that was in the way of the latest attempt; b"" before the first."""
+        return self._last.key if self._last else b""
+
     def stopped(self, policy: Policy) -> AcquireStopped:
         """Return the error of a call that `stop` has ended."""
         votes = node_votes(policy.addresses, self.votes) if self.votes else ()
@@ -144,19 +163,19 @@ def try_acquire(request: AcquireRequest, policy: Policy, entropy: Entropy) -> Fl
     outcome = yield from attempt(request, policy, entropy)
     if isinstance(outcome, Acquired):
         return outcome
-    if outcome.reason in _WORTH_RETRYING:
+    if outcome.reason in WORTH_RETRYING:
         return None
-    _raise_failure(outcome, request, policy, attempts=1)
+    raise_failure(outcome, request, policy, attempts=1)
 
 
-def max_rounds(request: AcquireRequest) -> int:
+def max_rounds(request: BaseRequest) -> int:
     """Return the rounds that an attempt may take: acquire, release, and raising a fence between."""
     return 3 if request.fencing else 2
 
 
-def _next_attempt_at(
+def next_attempt_at(
     last: AttemptFailed,
-    request: AcquireRequest,
+    request: BaseRequest,
     policy: Policy,
     entropy: Entropy,
     outage_since: Instant | None,
@@ -183,15 +202,20 @@ def _next_attempt_at(
     return None if last_chance <= last.ended else min(wake, last_chance)
 
 
-def _raise_failure(
-    last: AttemptFailed, request: AcquireRequest, policy: Policy, attempts: int
+def raise_failure(
+    last: AttemptFailed, request: BaseRequest, policy: Policy, attempts: int
 ) -> NoReturn:
+    """Raise the error of a call whose last attempt has failed."""
     votes = node_votes(policy.addresses, last.answers)
     elapsed = to_seconds(last.ended - request.asked_at)
-    if last.reason in _WORTH_RETRYING:
+    if last.reason in WORTH_RETRYING:
         left = time_until_free_ms(last.answers, policy.quorum)
         holder_ttl = None if left is None else left / 1000
-        holder = readable(common_owner(last.answers, policy.quorum))
-        raise AcquireTimeout(request.resource, votes, attempts, elapsed, holder_ttl, holder)
+        shared_by, owners = common_readers(last.answers, policy.quorum)
+        owners = owners or [common_owner(last.answers, policy.quorum)]
+        holder = ", ".join([name for owner in owners if (name := readable(owner))]) or None
+        way = policy.resource_of(last.key) if request.claim.keys[1:] else None
+        facts = (holder_ttl, holder, way, None, shared_by or None)
+        raise AcquireTimeout(request.resource, votes, attempts, elapsed, *facts)
     error = NodeError if last.reason in _ERRORS else QuorumUnreachable
     raise error(request.resource, votes, attempts, elapsed)

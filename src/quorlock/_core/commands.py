@@ -1,7 +1,9 @@
 """The commands that can be sent to a node: data only, encoded in `_protocol`.
 
-Every command names one lock key, and all but `Inspect` carry a token: a command never changes a key
-that holds another token.
+Every command names a lock key, and all but `Inspect` carry a token: a command never changes a key
+that holds another token.  Readers, which share a lock, have their tokens at its key together.
+`also` has further lock keys, if a claim has several: all of them are set or extended by the
+command, or none is.  An `AcquireAny` sets one of them.
 """
 
 from typing import NamedTuple
@@ -29,11 +31,16 @@ class Acquire(NamedTuple):
 
 
 class Extend(NamedTuple):
-    """A request to extend the key to ttl_ms from now if it holds the token; never shortens it."""
+    """A request to extend the key to ttl_ms from now if it holds the token; never shortens it.
+
+    shared: the token is that of a reader.
+    """
 
     key: bytes
     token: bytes
     ttl_ms: int
+    also: tuple[bytes, ...] = ()
+    shared: bool = False
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Extend and tuple(self) == tuple(other)
@@ -43,6 +50,24 @@ class Extend(NamedTuple):
 
     def __hash__(self) -> int:
         return hash((Extend, *self))
+
+
+class Keep(NamedTuple):
+    """A request to set the key to a mark for kept_ms, if it holds the token (or that mark)."""
+
+    key: bytes
+    token: bytes
+    mark: bytes
+    kept_ms: int
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Keep and tuple(self) == tuple(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((Keep, *self))
 
 
 # Tickets that are no numbers; see `Release`.
@@ -60,12 +85,19 @@ class Release(NamedTuple):
     ticket: what becomes of the place.  JOIN: it is queued behind all others.  LEAVE: it is removed.
     A positive number: it is queued with that number.  Below LEAVE: its number is corrected to
     -ticket if it is queued, and nothing else is done.
+    also: each of these keys is freed too, if it holds the token.
     """
 
     key: bytes
     token: bytes
     place: bytes = b""
     ticket: int = JOIN
+    also: tuple[bytes, ...] = ()
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """All keys that it frees."""
+        return (self.key, *self.also)
 
 
 class Look(Release):
@@ -94,6 +126,37 @@ class ScriptedAcquire(NamedTuple):
     marker_ms: int = 0
     place: bytes = b""
     instead: bytes = b""
+    also: tuple[bytes, ...] = ()
+
+
+class AcquireAny(NamedTuple):
+    """An acquire of any one of several keys, by script: of the first that is free, in this order.
+
+    The answer's `before` says which.  A key that has the token already is granted again.
+    marker_ms: the least age of the node's marker; 0: no marker needed.
+    """
+
+    key: bytes
+    token: bytes
+    ttl_ms: int
+    marker_ms: int = 0
+    also: tuple[bytes, ...] = ()
+
+
+class Share(NamedTuple):
+    """An acquire of a lock that others may share, by script: the token joins those of its readers.
+
+    It is granted unless the key is held alone, or the first waiter in its queue wants it so.  A
+    token that is there already is granted again.
+    marker_ms: the least age of the node's marker; 0: no marker needed.
+    place: the sender's place in the queue; b"": it has none there.
+    """
+
+    key: bytes
+    token: bytes
+    ttl_ms: int
+    marker_ms: int = 0
+    place: bytes = b""
 
 
 def replaced_token(command: "Command") -> bytes:
@@ -116,6 +179,7 @@ class IssueFence(NamedTuple):
     token: bytes
     fence: int
     ahead_ms: int
+    also: tuple[bytes, ...] = ()
 
 
 class Inspect(NamedTuple):
@@ -152,10 +216,16 @@ class Publish(Inspect):
     __slots__ = ()
 
 
-Command = Acquire | ScriptedAcquire | IssueFence | Extend | Release | Inspect
+AnyAcquire = Acquire | ScriptedAcquire | AcquireAny | Share
+Command = AnyAcquire | IssueFence | Extend | Keep | Release | Inspect
 # The commands that set keys, so that a release must follow, or become a pending release.
-ACQUIRES = (Acquire, ScriptedAcquire)
+ACQUIRES = (Acquire, ScriptedAcquire, AcquireAny, Share)
 # Not sent to a node with too many outstanding replies: they can be retried, and nothing depends on
 # their being sent.
 SPARED = (*ACQUIRES, Inspect, Look)
-AnyAcquire = Acquire | ScriptedAcquire
+
+
+def release_of(command: AnyAcquire | Release) -> Release:
+    """Return the release of all that the command's token may have; it concerns no place."""
+    also = () if isinstance(command, (Acquire, Share)) else command.also
+    return Release(command.key, command.token, also=also)

@@ -41,6 +41,7 @@ EXTENSION_WAIT_MAX: Duration = 500 * NS_PER_MS
 KEY_BYTES_MAX = 512
 # The prefix of quorlock's side keys: a lock may not use such a key.
 SIDE_KEYS = b"quorlock:"
+_GRID_MS_MAX = 1_000
 # Ten years: a longer duration is a mistake of units, and floats lose their nanoseconds.
 LONGEST = 10 * 365 * 86_400.0
 
@@ -66,6 +67,15 @@ class Policy(NamedTuple):
     def max_ttl(self) -> Duration:
         """Return the longest life that a key of these nodes can have."""
         return self.max_ttl_ms * NS_PER_MS
+
+    @property
+    def fence_grid_ms(self) -> int:
+        """Return what fences are rounded up to on a node's clock; it is below `fence.ahead_ms`.
+
+        A node issues at least the next multiple of it.  So nodes whose clocks agree issue the same
+        number, also after a counter was lost, and one round trip is nearly always enough.
+        """
+        return max(1, min(_GRID_MS_MAX, self.max_ttl_ms // 4))
 
     def valid_until(self, started: Instant, ttl_ms: int) -> Instant:
         """Return the instant up to which a lease may be trusted, given the start of its round.
@@ -95,6 +105,10 @@ class Policy(NamedTuple):
         if key.startswith(SIDE_KEYS):
             raise ConfigError("resource", resource, "keys that begin with 'quorlock:' are reserved")
         return key
+
+    def resource_of(self, key: bytes) -> str:
+        """Return the name of the resource with this key."""
+        return name_of(key.removeprefix(self.prefix))
 
     def checked_ttl_ms(self, ttl: Seconds | None) -> int:
         """Return the ttl of one call in milliseconds; None takes the default."""
@@ -166,17 +180,22 @@ def positive(argument: str, value: object) -> Duration:
 
 def non_negative(argument: str, value: object) -> Duration:
     """Return a finite duration of zero or more, in ns."""
-    if not isinstance(value, (int, float)):
-        from datetime import timedelta  # a caller with a timedelta has it loaded already
+    seconds = value if type(value) is float or type(value) is int else _number(argument, value)
+    if not 0 <= seconds <= LONGEST:  # NaN is neither
+        if LONGEST < seconds < math.inf:
+            raise ConfigError(argument, seconds, "give seconds: this is more than ten years")
+        raise ConfigError(argument, seconds, "give a finite number of seconds, 0 or more")
+    return from_seconds(seconds)
 
-        value = value.total_seconds() if isinstance(value, timedelta) else value
+
+def _number(argument: str, value: object) -> float:
+    from datetime import timedelta  # a caller with a timedelta has it loaded already
+
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(argument, value, "give seconds as a number or a timedelta")
-    if not value >= 0 or value == math.inf:  # NaN is not >= 0 either
-        raise ConfigError(argument, value, "give a finite number of seconds, 0 or more")
-    if value > LONGEST:
-        raise ConfigError(argument, value, "give seconds: this is more than ten years")
-    return from_seconds(value)
+    return value
 
 
 def timeout_of(value: Seconds | None) -> Duration | None:
@@ -259,6 +278,11 @@ def _prefix(value: object) -> bytes:
         fix = f"give less than {KEY_BYTES_MAX} bytes that do not begin with 'quorlock:'"
         raise ConfigError("prefix", value, fix)
     return prefix
+
+
+def name_of(resource: str | bytes) -> str:
+    """Return a resource's name as text; bytes that are not UTF-8 survive (as in os.fsdecode)."""
+    return resource.decode(errors="surrogateescape") if isinstance(resource, bytes) else resource
 
 
 def _resource_bytes(resource: object) -> bytes:

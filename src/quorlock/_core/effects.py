@@ -6,13 +6,14 @@ A *flow* is a generator: it yields one of the effects below and is sent the resu
     event = yield Receive(until=instant)   # a NodeReply or a Timeout
     now = yield Sleep(until=instant)       # the instant at which it continued
     place = yield Enlist()                 # a place in the nodes' queues, for waiters
-    event = yield Wait(until, stop, member)  # news, a NodeReply (also a call) or a Timeout
+    event = yield Wait(until, stop, member)  # news, NodeReplies (also calls) or a Timeout
     yield Commit(granted)                  # won; nothing comes back
 
 `_drivers/abc.py` states the duties of a driver.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from quorlock._core.commands import Command
@@ -50,6 +51,12 @@ class Send(NamedTuple):
     stop: StopEvent | None = None
 
 
+# As `Send(...)`, without the Python call of a named tuple; see `replied` in rounds.py.
+to_send: Callable[
+    [tuple[Command, Target | None, Instant, Instant, InDoubt | None, StopEvent | None]], Send
+] = partial(getattr(tuple, "__new__"), Send)  # noqa: B009
+
+
 class SendBatch(NamedTuple):
     """Send several commands in one packet to each node; each is a separate round.
 
@@ -78,6 +85,13 @@ class Receive(NamedTuple):
     tally: VoteCounter | None = None
 
 
+# As `Receive(...)`; see `to_send`.
+to_receive: Callable[[tuple[Instant, VoteCounter | None]], Receive] = partial(
+    getattr(tuple, "__new__"),  # noqa: B009
+    Receive,
+)
+
+
 class Sleep(NamedTuple):
     """Wait until the instant, or until soon after `stop` is set.
 
@@ -103,16 +117,27 @@ class Enlist(NamedTuple):
     key: bytes = b""
 
 
-class Wait(NamedTuple):
-    """Wait for news of the member, for a reply to any round or a call, or until the instant.
+class ReplyObserver(Protocol):
+    """The state of a flow that waits, as far as replies change it."""
 
-    The result is the news, a NodeReply, or a Timeout; a Timeout also soon after `stop` is set.  It
-    may last for minutes.  The driver installs `member.wake` before it looks for news.
+    def on_reply(self, reply: NodeReply, /) -> bool:
+        """Record one reply; return whether the flow has something to do, or an earlier deadline."""
+        ...
+
+
+class Wait(NamedTuple):
+    """Wait for news of the member, for a reply that the flow acts on, or until the instant.
+
+    The result is the news, that reply, or a Timeout; a Timeout also soon after `stop` is set.  The
+    driver passes each reply and each call to the observer, once, which says whether the flow acts
+    on it; without an observer it drops them.  A wait may last for minutes.  The driver installs
+    `member.wake` before it looks for news.
     """
 
     until: Instant
     stop: StopEvent | None
     member: Member
+    observer: ReplyObserver | None = None
 
 
 # The rounds of a call, and of a change of a tracked key: no request has these numbers.

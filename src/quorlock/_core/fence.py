@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock._core.commands import Acquire, IssueFence, ScriptedAcquire
 from quorlock._core.effects import Receive, Send, Timeout
 from quorlock._core.tally import Tally
 from quorlock._core.votes import TIMED_OUT, Answer, Vote
@@ -19,20 +18,11 @@ from quorlock.errors import VoteCode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from quorlock._core.commands import AnyAcquire
+    from quorlock._core.claims import Claim
     from quorlock._core.config import Policy
     from quorlock._core.effects import Flow
     from quorlock._core.rounds import NodeReply, SentRound
     from quorlock._core.time import Instant
-
-# A node issues at least the next multiple of this on its clock.  So nodes whose clocks agree issue
-# the same number, also after a counter was lost, and one round trip is nearly always enough.
-_GRID_MS_MAX = 1_000
-
-
-def grid_ms(policy: Policy) -> int:
-    """Return what fences are rounded up to on a node's clock; it is below `ahead_ms`."""
-    return max(1, min(_GRID_MS_MAX, policy.max_ttl_ms // 4))
 
 
 def ahead_ms(policy: Policy) -> int:
@@ -44,28 +34,9 @@ def ahead_ms(policy: Policy) -> int:
     return policy.max_ttl_ms // 2
 
 
-def acquire_command(
-    key: bytes,
-    token: bytes,
-    ttl_ms: int,
-    policy: Policy,
-    *,
-    fenced: bool = False,
-    place: bytes = b"",
-    instead: bytes = b"",
-) -> AnyAcquire:
-    """Return the command of an acquire: a plain SET if possible, the cheapest and compatible."""
-    has_marker = policy.restart_guard == "marker"
-    if not (fenced or has_marker or place or instead):
-        return Acquire(key, token, ttl_ms)
-    grid = grid_ms(policy) if fenced else 0
-    marker_ms = policy.max_ttl_ms if has_marker else 0
-    return ScriptedAcquire(key, token, ttl_ms, grid, marker_ms, place, instead)
-
-
 def agree_on_fence(
     tally: Tally,
-    key: bytes,
+    claim: Claim,
     token: bytes,
     sent_round: SentRound,
     valid_until: Instant,
@@ -86,7 +57,7 @@ def agree_on_fence(
         # By compare-and-set, and only while the key is ours.  A blind write, or a number above all
         # others (max + 1), gives the same fence to two attempts (found by a model checker).
         sought = fence
-        raised = yield Send(IssueFence(key, token, fence, ahead_ms(policy)), sent_round.target)
+        raised = yield Send(claim.issue_fence(token, fence, ahead_ms(policy)), sent_round.target)
         raises.round = raised.round
         until = min(raised.sent_at + policy.node_timeout, valid_until)
         fence, at = yield from _collect_issues(tally, raises, fence, until)

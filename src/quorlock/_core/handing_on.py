@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock._core import fence as fencing
 from quorlock._core import redlock
-from quorlock._core.commands import Release
+from quorlock._core.claims import waits_apart
 from quorlock._core.effects import Send
 from quorlock._core.results import LossReason, ReleaseResult
 from quorlock._core.rounds import Target
@@ -19,6 +18,7 @@ from quorlock._core.tally import Tally
 from quorlock._core.votes import Vote
 
 if TYPE_CHECKING:
+    from quorlock._core.claims import Claim
     from quorlock._core.commands import AnyAcquire
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def release(
-    key: bytes,
+    claim: Claim,
     token: bytes,
     target: Target | None,
     policy: Policy,
@@ -41,7 +41,7 @@ def release(
     """Release a lease that is over here, or hand the lock on to a waiter of this process.
 
     Args:
-        key: The lock.
+        claim: What the lease has.
         token: The token of the lease.
         target: The nodes that have its key; None if another process acquired it.
         policy: The settings.
@@ -49,14 +49,15 @@ def release(
         lines: The lines of this process; None if its callers do not wait in line.
         at: The current time.
     """
-    line = None if lines is None else lines.get(key)
-    if line is None:
-        return redlock.release(key, token, target, policy)
-    return _release_in_line(key, token, target, policy, entropy, line, at)
+    line = None if lines is None else lines.get(claim.key)
+    # An exchange would replace one of several tokens.
+    if line is None or waits_apart(claim):
+        return redlock.release(claim, token, target, policy)
+    return _release_in_line(claim, token, target, policy, entropy, line, at)
 
 
 def _release_in_line(
-    key: bytes,
+    claim: Claim,
     token: bytes,
     target: Target | None,
     policy: Policy,
@@ -68,13 +69,13 @@ def _release_in_line(
     try:
         member = None if target is None else line.take_next(at)
         if member is None or target is None:
-            return (yield from redlock.release(key, token, target, policy))
+            return (yield from redlock.release(claim, token, target, policy))
         is_won, tally, until, ended = yield from _hand_on(
             member, token, target, policy, entropy, line
         )
         if is_won:
             return (yield from _result(tally, until, ended))
-        released = yield from redlock.release(key, token, target, policy)
+        released = yield from redlock.release(claim, token, target, policy)
         return _after_exchange(released, tally)
     finally:
         if not is_won:
@@ -90,7 +91,7 @@ def _hand_on(
         Whether the round has won, else the old token is still to be released; its tally, the end
         of the nodes' time to reply, and the instant of the verdict.
     """
-    key, new = member.request.key, entropy.token()
+    claim, new = member.request.claim, entropy.token()
     sent: SentRound | None = None
     try:
         command = _exchange_command(member, new, token, policy)
@@ -102,18 +103,19 @@ def _hand_on(
         lease = yield from redlock.lease_won(member.request, new, tally, sent_round, at, policy)
         unsent = target.nodes & ~sent_round.nodes
         if lease is None:
-            yield Send(Release(key, new), sent_round.target)
+            yield Send(claim.release(new), sent_round.target)
         elif unsent:
-            yield Send(Release(key, token), Target(unsent, target.path))
+            yield Send(claim.release(token), Target(unsent, target.path))
         if lease is not None:
             yield from _give(lease, member, line, tally, at)
         return lease is not None, tally, until, at
     except GeneratorExit:
         raise
     except BaseException:
-        # Interrupted, perhaps while it was being sent.
-        yield Send(Release(key, new), sent.target if sent else None)
-        yield Send(Release(key, token), target)
+        # Interrupted, perhaps while it was being sent, or after the waiter got its lease.
+        if not member.notify_again(new):
+            yield Send(claim.release(new), sent.target if sent else None)
+        yield Send(claim.release(token), target)
         raise
     finally:
         if member.is_open:
@@ -122,8 +124,7 @@ def _hand_on(
 
 def _exchange_command(member: Member, new: bytes, old: bytes, policy: Policy) -> AnyAcquire:
     request = member.request
-    return fencing.acquire_command(
-        request.key,
+    return request.claim.acquire(
         new,
         request.ttl_ms,
         policy,
@@ -139,7 +140,7 @@ def _give(lease: Acquired, member: Member, line: Line, tally: Tally, at: Instant
     line.on_exchanged(at, others_wait=others_wait)
     line.note(lease.answers, at)
     if not member.give(lease):
-        yield Send(Release(lease.key, lease.token), lease.sent_round.target)
+        yield Send(lease.release, lease.sent_round.target)
         line.on_released(at)
 
 

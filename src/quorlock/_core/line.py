@@ -18,6 +18,7 @@ from quorlock._core.votes import HELD
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
+    from quorlock._core.claims import Claim
     from quorlock._core.member import Member
     from quorlock._core.time import Duration, Instant
     from quorlock._core.votes import Answer
@@ -65,13 +66,14 @@ class Line:
         self._votes_at: Instant = PAST
 
     def note(self, votes: tuple[Answer, ...], at: Instant) -> None:
-        """Record votes by which the lock is held: of the latest attempt, look or exchange."""
-        self._votes = tuple([HELD if vote.code is VoteCode.GRANTED else vote for vote in votes])
-        self._votes_at = at
+        """Record the votes of the latest attempt, look or exchange, all by which it is held."""
+        self._votes, self._votes_at = votes, at
 
     def votes(self, at: Instant) -> tuple[Answer, ...]:
-        """Return the latest votes; () if they are old."""
-        return self._votes if at < self._votes_at + _VOTES_LAST else ()
+        """Return the latest votes, by which the lock is held; () if they are old."""
+        if at >= self._votes_at + _VOTES_LAST:
+            return ()
+        return tuple([HELD if vote.code is VoteCode.GRANTED else vote for vote in self._votes])
 
     def is_in_use(self, at: Instant) -> bool:
         """Return whether an acquire has to join: others are before it, or were a moment ago."""
@@ -122,9 +124,12 @@ class Line:
 
     def put_back(self, member: Member) -> None:
         """Make a waiter that was taken out the first again; it asks the nodes."""
-        if self._first.setdefault(None, member) is not member:
+        is_first = self._first.setdefault(None, member) is member
+        if not is_first:
             self._members.appendleft(member)
-        elif not member.is_asking:
+        if member.is_asking:
+            member.ask_again()
+        elif is_first:
             member.promote()
 
     def take_next(self, at: Instant) -> Member | None:
@@ -195,11 +200,12 @@ class Lines:
         self.polls_until: Instant = PAST
         self.get = self._by_key.get  # called in every acquire and release
 
-    def on_released(self, key: bytes, at: Instant) -> None:
-        """Record that a lease of this process is over; the next in line asks the nodes."""
-        line = self.get(key)
-        if line is not None:
-            line.on_released(at)
+    def on_released(self, claim: Claim, at: Instant) -> None:
+        """Record that a lease of this process is over; the next in each line asks the nodes."""
+        for key in claim.keys:
+            line = self.get(key)
+            if line is not None:
+                line.on_released(at)
 
     def line(self, key: bytes, at: Instant) -> Line:
         """Return the line of this lock, made if there is none."""

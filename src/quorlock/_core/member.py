@@ -19,8 +19,13 @@ class Promoted:
     """News: the waiter is the first of its line, and is to ask the nodes."""
 
 
+class Removed:
+    """News: an exchange that has not won may have removed its place from the nodes' queues."""
+
+
 PROMOTED = Promoted()
-News: TypeAlias = "Acquired | Promoted"
+REMOVED = Removed()
+News: TypeAlias = "Acquired | Promoted | Removed"
 
 
 class Member:
@@ -52,16 +57,30 @@ class Member:
 
     def give(self, lease: Acquired) -> bool:
         """Give it a lease that was won for it; return false if it takes none any more."""
-        if self._lease.setdefault(None, lease) is not lease:
+        return self._lease.setdefault(None, lease) is lease and self.notify_again(lease.token)
+
+    def notify_again(self, token: bytes) -> bool:
+        """Return whether it has the lease with this token; if so, notify it.
+
+        It may have been notified before. An interrupt may have prevented that.
+        """
+        lease = self._lease.get(None)
+        if lease is None or lease.token != token:
             return False
-        self.news.append(lease)
-        self.wake()
+        self._notify(lease)
         return True
 
     def promote(self) -> None:
         """Have it ask the nodes."""
         self.is_asking = True
-        self.news.append(PROMOTED)
+        self._notify(PROMOTED)
+
+    def ask_again(self) -> None:
+        """Have it queue again: its place may have been removed."""
+        self._notify(REMOVED)
+
+    def _notify(self, news: News) -> None:
+        self.news.append(news)
         self.wake()
 
     def close(self) -> Acquired | None:

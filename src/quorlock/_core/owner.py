@@ -21,6 +21,8 @@ _PID_MAX: Final = 4_194_304
 _HEX: Final = frozenset(b"0123456789ABCDEFabcdef")
 _SEPARATOR: Final = b"@"
 _DIGITS: Final = 32
+# Before the owner in the mark of work that is done. No owner begins with it: it is encoded there.
+_DONE: Final = b"~"
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._:/+,=")
 
 
@@ -54,6 +56,16 @@ def owner_in(token: bytes) -> bytes:
     return owner if is_ours and len(owner) <= OWNER_BYTES_MAX else b""
 
 
+def mark_of(token: bytes) -> bytes:
+    """Return the mark that replaces a token when its work is done; it names the same owner."""
+    return secret_of(token) + _SEPARATOR + (_DONE + owner_in(token))[:OWNER_BYTES_MAX]
+
+
+def is_done(owner: bytes) -> bool:
+    """Return whether this is the owner of a mark, not of a token."""
+    return owner.startswith(_DONE)
+
+
 def secret_of(token: bytes) -> bytes:
     """Return the part of a token that must not be shown: all but its owner."""
     return token[:_DIGITS] if owner_in(token) else token
@@ -64,11 +76,23 @@ def readable(owner: bytes) -> str | None:
 
     It was written by another client, so it may be anything.
     """
+    owner = owner.removeprefix(_DONE)
     if not owner:
         return None
     first, *rest = owner[:OWNER_BYTES_MAX].split(b"%")
     text = (first + b"".join(map(_decoded, rest))).decode(errors="replace")
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def readers_in(owner: bytes) -> tuple[int, tuple[bytes, ...]]:
+    """Return how many share a lock, and the encoded owners of a few; 0 for any other owner.
+
+    A node reports readers as the owner `*4 a b c d` (scripts/release.lua).
+    """
+    number, *owners = owner.split(b" ")
+    if not number.startswith(b"*") or not number[1:].isdigit():
+        return 0, ()
+    return int(number[1:]), tuple([name for name in owners if name])
 
 
 def _encoded(owner: str, host: str, pid: int) -> bytes:

@@ -31,16 +31,23 @@ REFUSED_MAX = 1_000
 
 
 class _PendingRelease:
-    __slots__ = ("due", "last", "pause", "release", "run_id", "sent", "until")
+    __slots__ = ("due", "keys", "last", "pause", "run_id", "sent", "token", "until")
 
     def __init__(self, release: Release, until: Instant, run_id: str, due: Instant) -> None:
-        self.release = release
+        self.token = release.token
+        self.keys = dict.fromkeys(release.keys)  # in order; another thread may add keys
         self.until = until
         self.run_id = run_id  # of the process that got, or may get, the acquire
         self.due = due
         self.pause: Duration = FIRST_PAUSE
         self.sent = False  # carried out once, but old bytes may still arrive
         self.last = False  # sent for the last time
+
+    @property
+    def release(self) -> Release:
+        """The command, for all of the keys."""
+        key, *also = self.keys.copy()
+        return Release(key, self.token, also=tuple(also))
 
 
 class PendingReleases:
@@ -55,13 +62,13 @@ class PendingReleases:
     def __len__(self) -> int:
         return len(self._by_token)
 
-    def add(self, key: bytes, token: bytes, run_id: str, now: Instant) -> None:
+    def add(self, release: Release, run_id: str, now: Instant) -> None:
         """Add a release that must reach the node; old bytes may arrive until max_ttl."""
-        self._note(_PendingRelease(Release(key, token), now + self._max_ttl, run_id, due=now))
-        if run_id and token not in self._suppressed:
-            self._doubts.note(token, run_id, now)
+        self._note(_PendingRelease(release, now + self._max_ttl, run_id, due=now))
+        if run_id and release.token not in self._suppressed:
+            self._doubts.note(release.token, run_id, now)
 
-    def add_refused(self, key: bytes, token: bytes, run_id: str, now: Instant) -> None:
+    def add_refused(self, release: Release, run_id: str, now: Instant) -> None:
         """Add a release that the node answered with an error which may pass: retry it.
 
         `close` does not wait for these: the node has been asked.  Bounded, since a node that always
@@ -69,15 +76,19 @@ class PendingReleases:
         """
         if len(self._by_token) < REFUSED_MAX:
             pending_release = _PendingRelease(
-                Release(key, token), now + self._max_ttl, run_id, now + FIRST_PAUSE
+                release, now + self._max_ttl, run_id, now + FIRST_PAUSE
             )
             pending_release.sent = True
             self._note(pending_release)
 
     def _note(self, pending_release: _PendingRelease) -> None:
-        """Keep an existing entry for the token, including its back-off and expiry."""
-        if pending_release.release.token not in self._suppressed:
-            self._by_token.setdefault(pending_release.release.token, pending_release)
+        """Keep an existing entry for the token, with its back-off and expiry; add its keys.
+
+        A token may be released at some of its keys only, and then at all of them.
+        """
+        token = pending_release.token
+        if token not in self._suppressed:
+            self._by_token.setdefault(token, pending_release).keys.update(pending_release.keys)
 
     def suppress(
         self, token: bytes, now: Instant, carried: Callable[[bytes], bool]
@@ -160,11 +171,11 @@ class PendingReleases:
             if (
                 pending_release.last
             ):  # kept until now, so that it counted as pending while in flight
-                self._by_token.pop(pending_release.release.token, None)
+                self._by_token.pop(pending_release.token, None)
                 continue
             _schedule(pending_release, now)
             copy = self.take_due(pending_release.release, run_id, now)
-            if pending_release.release.token in self._by_token:
+            if pending_release.token in self._by_token:
                 copies.append(copy)
             else:  # handed over at this moment
                 self._doubts.on_connection_lost(copy, now)
@@ -193,11 +204,14 @@ class PendingReleases:
             default=None,
         )
 
-    def on_reply(self, token: bytes, run_id: str, answer: Answer) -> None:
+    def on_reply(self, release: Release, run_id: str, answer: Answer) -> None:
         """Note the reply to a release, and remove the release if that settles it."""
+        token = release.token
         pending_release = self._by_token.get(token)
         if pending_release is None or not answer.is_done:
             return
+        if not pending_release.keys.keys() <= {*release.keys}:
+            return  # keys were added since it was sent
         pending_release.sent = True
         # Bytes meant for the old process never reach a new one, so once is enough there.
         if answer.vote is Vote.GRANTED or pending_release.run_id != run_id:

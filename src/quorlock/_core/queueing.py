@@ -10,21 +10,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from quorlock._core.claims import place_of_claim
 from quorlock._core.commands import LEAVE, Look, Release
 from quorlock._core.effects import Commit, Enlist, Send, Timeout, Wait
+from quorlock._core.member import Removed
 from quorlock._core.redlock import attempt, failure_reason
 from quorlock._core.results import Acquired, AttemptFailed, FailureReason
 from quorlock._core.rounds import NodeReply, Target
 from quorlock._core.tally import Tally
 from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._core.votes import NO_REPLY, TIMED_OUT
-from quorlock._core.waiter import Step, Waiter
+from quorlock._core.waiter import ATTEMPT, CORRECT, GIVE_UP, LOOK, WAIT, Waiter
 
 if TYPE_CHECKING:
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
     from quorlock._core.line import Line, Lines
-    from quorlock._core.member import Member, Promoted
+    from quorlock._core.member import Member, News
     from quorlock._core.request import AcquireRequest
     from quorlock._core.rounds import SentRound
     from quorlock._core.time import Duration, Instant
@@ -53,7 +55,7 @@ def queue_up(
     place: bytes = yield Enlist(by, request.stop, request.key)
     if not place:
         return None, at
-    member.place = place
+    member.place = place = place_of_claim(request.claim, place)
     waiter = Waiter(place, member, line, policy, entropy)
     queueing = _Queueing(member, waiter, line, policy, entropy, at)
     try:
@@ -104,16 +106,16 @@ class _Queueing:
         yield from self._ask()
         is_late = False  # no reply that has come is unread
         while True:
-            step = self._waiter.step(self.at) if self._member.is_open else Step.WAIT
-            if step is Step.GIVE_UP and (is_late or self._waiter.is_answered):
+            step = self._waiter.step(self.at) if self._member.is_open else WAIT
+            if step is GIVE_UP and (is_late or self._waiter.is_answered):
                 yield self.leave
                 return self._not_queued()
             outcome: _Outcome = None
-            if step is Step.ATTEMPT:
+            if step is ATTEMPT:
                 outcome = yield from self._attempt()
-            elif step is Step.CORRECT:
+            elif step is CORRECT:
                 yield from self._correct()
-            elif step is Step.LOOK:
+            elif step is LOOK:
                 yield from self._ask()
             else:
                 outcome, is_late = yield from self._wait()
@@ -145,6 +147,8 @@ class _Queueing:
         self._attempts += 1
         self._lost = outcome = outcome._replace(attempts=self._attempts)
         waiter.on_attempt_lost()
+        if waiter.ticket == LEAVE:  # its release has left the queues
+            return outcome
         if outcome.reason is FailureReason.HELD:
             self._line.note(outcome.answers, self.at)
         is_over = self.at >= end_of(self._request) or is_stopped(self._request)
@@ -154,11 +158,11 @@ class _Queueing:
         return outcome
 
     def _wait(self) -> Flow[tuple[_Outcome, bool]]:
-        """Wait for one event; return the outcome, and whether no event came."""
+        """Wait for an event; return the outcome, and whether none came."""
         request, waiter = self._request, self._waiter
         until = min(waiter.wake_at(), end_of(request))
-        event: Acquired | Promoted | NodeReply | Timeout
-        event = yield Wait(until, request.stop, self._member)
+        event: News | NodeReply | Timeout
+        event = yield Wait(until, request.stop, self._member, waiter)
         if isinstance(event, Acquired):
             yield self.leave  # a lost attempt may have queued the place again since
             yield Commit(event)
@@ -168,9 +172,8 @@ class _Queueing:
             return (yield from self._on_timeout()), True
         if isinstance(event, NodeReply):
             self.at = event.at
-            waiter.on_reply(event)
-            if waiter.is_queued:
-                self._line.note(waiter.final_answers(), self.at)
+        elif isinstance(event, Removed):
+            waiter.on_removed()
         # Or it was promoted when its time was up, and has not read that before.
         return None, False
 
@@ -198,12 +201,14 @@ class _Queueing:
         if self.has_votes:
             return None
         reason = failure_reason(answers, Tally(policy.n, 0))
-        return AttemptFailed(reason, answers, waiter.asked_at, self.at, self._attempts)
+        key = self._request.key
+        return AttemptFailed(reason, answers, waiter.asked_at, self.at, key, self._attempts)
 
 
 def not_called(request: AcquireRequest, policy: Policy, at: Instant) -> AttemptFailed:
     """Return the failure of a waiter that has asked no node for the lock."""
-    return AttemptFailed(FailureReason.HELD, (NO_REPLY,) * policy.n, request.asked_at, at, 0)
+    answers, key = (NO_REPLY,) * policy.n, request.key
+    return AttemptFailed(FailureReason.HELD, answers, request.asked_at, at, key, attempts=0)
 
 
 def is_stopped(request: AcquireRequest) -> bool:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 from quorlock._core import fence as fencing
-from quorlock._core.commands import JOIN, LEAVE, Extend, Inspect, Release
-from quorlock._core.effects import Commit, Receive, Send, Sleep, Timeout
+from quorlock._core.commands import JOIN, LEAVE, Inspect, Release
+from quorlock._core.effects import Commit, Receive, Send, Sleep, Timeout, to_receive, to_send
+from quorlock._core.owner import readers_in
 from quorlock._core.results import (
     Acquired,
     AttemptFailed,
@@ -35,12 +36,13 @@ from quorlock.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from quorlock._core.claims import BaseClaim, Claim
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
     from quorlock._core.releases_in_doubt import InDoubt
-    from quorlock._core.request import AcquireRequest
+    from quorlock._core.request import AcquireRequest, BaseRequest
     from quorlock._core.rounds import NodeReply, SentRound
     from quorlock._core.time import Instant
 
@@ -63,7 +65,7 @@ class Turn(Protocol):
         """Record that a release has queued the place again."""
         ...
 
-    def on_reply(self, reply: NodeReply) -> None:
+    def on_reply(self, reply: NodeReply) -> bool:
         """Record a reply."""
         ...
 
@@ -88,10 +90,10 @@ def attempt(
         by = FOR_EVER if wait is None else request.asked_at + max(wait, policy.connect_timeout)
         # Steps 1 and 2: read the time, then ask all nodes at once; each has little time to reply.
         place = turn.place if turn else b""
-        acquire = fencing.acquire_command(
-            request.key, token, request.ttl_ms, policy, fenced=request.fencing, place=place
+        acquire = request.claim.acquire(
+            token, request.ttl_ms, policy, fenced=request.fencing, place=place
         )
-        sent_round: SentRound = yield Send(acquire, None, by, FOR_EVER, None, request.stop)
+        sent_round: SentRound = yield to_send((acquire, None, by, FOR_EVER, None, request.stop))
         sent = sent_round
         tally = (turn.tally if turn else Tally)(policy.n, sent_round.round)
         until = sent_round.sent_at + policy.node_timeout
@@ -99,17 +101,19 @@ def attempt(
         won = yield from lease_won(request, token, tally, sent_round, decided_at, policy)
         if won:
             if turn:
-                yield from _end_turn(turn, request.key, tally, sent_round, decided_at)
+                yield from _end_turn(turn, request.claim, tally, sent_round, decided_at)
             yield Commit(won)
             return won
+        if turn and key_in_the_way(request.claim, tally.answers) != request.key:
+            turn.ticket = LEAVE  # it waits in the queue of that key, and in one queue at a time
         # Step 5: unlock all nodes, also those that refused or did not reply (rule 5).
-        back = Release(request.key, token, place, turn.ticket if turn else JOIN)
-        return (yield from _release_failed_attempt(request, back, tally, sent_round, policy, turn))
+        back = request.claim.release(token, place, turn.ticket if turn else JOIN)
+        return (yield from release_failed_attempt(request, back, tally, sent_round, policy, turn))
     except GeneratorExit:
         raise
     except BaseException:
         # Cancelled or interrupted anywhere above: release, wait for nothing, end.
-        yield Send(Release(request.key, token), sent.target if sent else None)
+        yield Send(request.claim.release(token), sent.target if sent else None)
         raise
 
 
@@ -126,25 +130,27 @@ def lease_won(
     valid_until = policy.valid_until(sent_round.started_at, request.ttl_ms)
     if tally.verdict is not WON or decided_at >= valid_until:
         return None
-    key, fence = request.key, 0
+    claim, fence = request.claim, 0
     if request.fencing:
         fence = yield from fencing.agree_on_fence(
-            tally, key, token, sent_round, valid_until, policy
+            tally, claim, token, sent_round, valid_until, policy
         )
         if not fence:
             return None
     answers = tally.final_answers()
-    return Acquired(key, token, request.ttl_ms, valid_until, answers, sent_round, fence)
+    return Acquired(claim, token, request.ttl_ms, valid_until, answers, sent_round, fence)
 
 
 def _end_turn(
-    turn: Turn, key: bytes, tally: Tally, sent_round: SentRound, at: Instant
+    turn: Turn, claim: Claim, tally: Tally, sent_round: SentRound, at: Instant
 ) -> Flow[None]:
     """Free what is left of a wait that an attempt has won."""
     surplus = turn.on_won(tally, at)
     if surplus:
-        yield Send(Release(surplus.key, surplus.token), surplus.sent_round.target)
-    yield from _leave_unasked(turn.place, key, tally.n, sent_round)
+        yield Send(surplus.release, surplus.sent_round.target)
+    # A node that refused another of several keys may still reserve the first one for the place.
+    left = tally.granted_mask if claim.keys[1:] else sent_round.nodes
+    yield from _leave_unasked(turn.place, claim.key, tally.n, sent_round._replace(nodes=left))
 
 
 def _leave_unasked(place: bytes, key: bytes, n: int, sent_round: SentRound) -> Flow[None]:
@@ -157,13 +163,13 @@ def _leave_unasked(place: bytes, key: bytes, n: int, sent_round: SentRound) -> F
         yield Send(Release(key, b"", place, LEAVE), Target(unasked, sent_round.path))
 
 
-def release_without_waiting(key: bytes, token: bytes, target: Target | None) -> Flow[None]:
+def release_without_waiting(claim: Claim, token: bytes, target: Target | None) -> Flow[None]:
     """Release on all nodes without waiting: for a lost lock, or one whose caller is gone."""
-    yield Send(Release(key, token), target, connect_until=PAST)
+    yield Send(claim.release(token), target, connect_until=PAST)
 
 
-def _release_failed_attempt(
-    request: AcquireRequest,
+def release_failed_attempt(
+    request: BaseRequest,
     release: Release,
     tally: Tally,
     sent_round: SentRound,
@@ -193,7 +199,8 @@ def _release_failed_attempt(
             turn.on_reply(event)
     answers = tuple(map(_merge_answers, tally.final_answers(), backs.final_answers()))
     kind = failure_reason(answers, tally)
-    return AttemptFailed(kind, answers, sent_round.started_at, ended)
+    key = key_in_the_way(request.claim, answers)
+    return AttemptFailed(kind, answers, sent_round.started_at, ended, key)
 
 
 def _needs_more_answers(tally: Tally, backs: Tally) -> bool:
@@ -212,6 +219,12 @@ def _merge_answers(first: Answer, back: Answer) -> Answer:
     if first.is_held and (back.is_held or back.code is VoteCode.WRONG_TYPE):
         return back
     return first
+
+
+def key_in_the_way(claim: BaseClaim, answers: Sequence[Answer | None]) -> bytes:
+    """Return the key that most nodes found held; the first if none did."""
+    found = sorted([answer.before for answer in answers if answer is not None and answer.is_held])
+    return claim.keys[max(found, key=found.count, default=0)]
 
 
 def failure_reason(answers: tuple[Answer, ...], tally: Tally) -> FailureReason:
@@ -238,7 +251,7 @@ def is_faulty(answers: tuple[Answer, ...], policy: Policy) -> bool:
 
 
 def raise_no_quorum(
-    answers: tuple[Answer, ...], ended: Instant, request: AcquireRequest, policy: Policy
+    answers: tuple[Answer, ...], ended: Instant, request: BaseRequest, policy: Policy
 ) -> NoReturn:
     """Raise the error of a round in which no quorum replied about the lock."""
     votes = node_votes(policy.addresses, answers)
@@ -264,6 +277,18 @@ def common_owner(answers: tuple[Answer, ...], needed: int) -> bytes:
     return next((owner for owner in owners if owners.count(owner) >= needed), b"")
 
 
+def common_readers(answers: tuple[Answer, ...], needed: int) -> tuple[int, list[bytes]]:
+    """Return how many share the lock, by the nodes of a quorum, and owners that it names.
+
+    0 if no quorum says that it is shared.
+    """
+    reports = [readers_in(answer.owner) for answer in answers]
+    counts = sorted([count for count, _ in reports], reverse=True)
+    owners = [owner for _, named in reports for owner in dict.fromkeys(named)]
+    named = [owner for owner in dict.fromkeys(owners) if owners.count(owner) >= needed]
+    return counts[needed - 1], named
+
+
 def _ttl_left_ms(answer: Answer) -> int | None:
     """Return the milliseconds until the node's key expires; None: never, or not in the reply."""
     if not answer.is_held:
@@ -279,7 +304,7 @@ class LeaseFacts(NamedTuple):
     """The facts of a lease that is to be extended."""
 
     resource: str
-    key: bytes
+    claim: Claim
     token: bytes
     valid_until: Instant
     target: Target | None  # of the round that set the keys; None if another process sent it
@@ -307,7 +332,7 @@ def extend(
         if isinstance(outcome, Extended) or outcome.reason is not LossReason.UNREACHABLE:
             return outcome
         answers, loss = outcome.answers, outcome.reason
-        _raise_if_permanent(answers, facts.resource, to_seconds(now - began), policy)
+        raise_if_permanent(answers, facts.resource, to_seconds(now - began), policy)
         now = yield Sleep(min(now + entropy.between(*policy.retry_delay), facts.valid_until))
     return ExtendFailed(loss, answers)
 
@@ -320,7 +345,7 @@ def extend_by_token(request: AcquireRequest, token: bytes, policy: Policy) -> Fl
     arrived late may have restored the token on a node (found by simulation, see
     docs/contributing/track-record.md). Raises QuorumUnreachable, NodeError.
     """
-    facts = LeaseFacts(request.resource, request.key, token, FOR_EVER, None)
+    facts = LeaseFacts(request.resource, request.claim, token, FOR_EVER, None)
     outcome, now = yield from _extension(facts, request.ttl_ms, policy)
     if isinstance(outcome, Extended):
         return True
@@ -339,16 +364,16 @@ def adopt(
     """Take over a lease from another process: it is held once an extension has won."""
     # The keys live max_ttl at most: after that there is nothing left to adopt.
     give_up = request.asked_at + policy.max_ttl
-    facts = LeaseFacts(request.resource, request.key, token, FOR_EVER, None, in_doubt)
+    facts = LeaseFacts(request.resource, request.claim, token, FOR_EVER, None, in_doubt)
     while True:
         outcome, now = yield from _extension(facts, request.ttl_ms, policy)
         wake = now + entropy.between(*policy.retry_delay)
         if isinstance(outcome, Extended):
             return outcome
         if outcome.reason is not LossReason.UNREACHABLE:
-            yield from release_without_waiting(request.key, token, None)
+            yield from release_without_waiting(request.claim, token, None)
             return outcome
-        _raise_if_permanent(
+        raise_if_permanent(
             outcome.answers, request.resource, to_seconds(now - request.asked_at), policy
         )
         if wake >= give_up:
@@ -360,7 +385,7 @@ def _extension(
     facts: LeaseFacts, ttl_ms: int, policy: Policy
 ) -> Flow[tuple[Extended | ExtendFailed, Instant]]:
     """Run one extension round: a full re-vote that must end within the old validity (rule 4)."""
-    extend = Extend(facts.key, facts.token, ttl_ms)
+    extend = facts.claim.extend(facts.token, ttl_ms)
     sent_round = yield Send(extend, facts.target, FOR_EVER, facts.valid_until, facts.in_doubt)
     tally = Tally(policy.n, sent_round.round)
     until = _extension_until(sent_round.sent_at, facts, policy)
@@ -386,9 +411,10 @@ def classify_loss(tally: Tally, facts: LeaseFacts) -> ExtendFailed:
     return ExtendFailed(_loss(answers, tally.quorum, gone) or LossReason.UNREACHABLE, answers)
 
 
-def _raise_if_permanent(
+def raise_if_permanent(
     answers: tuple[Answer, ...], resource: str, elapsed: float, policy: Policy
 ) -> None:
+    """Raise NodeError if so many nodes refuse for good that no quorum is left."""
     if policy.n - sum(answer.is_lasting for answer in answers) < policy.quorum:
         raise NodeError(resource, node_votes(policy.addresses, answers), 1, elapsed)
 
@@ -406,10 +432,12 @@ def _loss(
 # --- release ---------------------------------------------------------------------------------
 
 
-def release(key: bytes, token: bytes, target: Target | None, policy: Policy) -> Flow[ReleaseResult]:
+def release(
+    claim: Claim, token: bytes, target: Target | None, policy: Policy
+) -> Flow[ReleaseResult]:
     """Compare-and-delete on all nodes that were asked; a quorum of them decides."""
     try:
-        back = yield Send(Release(key, token), target)
+        back = yield to_send((claim.release(token), target, FOR_EVER, FOR_EVER, None, None))
         tally = Tally(policy.n, back.round)
         until = back.sent_at + policy.node_timeout
         ended = yield from collect_until_decided(tally, until)
@@ -419,7 +447,7 @@ def release(key: bytes, token: bytes, target: Target | None, policy: Policy) -> 
         raise
     except BaseException:
         # Interrupted, perhaps before all nodes were asked: a release is idempotent.
-        yield Send(Release(key, token), target)
+        yield Send(claim.release(token), target)
         raise
     answers = tally.final_answers()
     if tally.verdict is WON:
@@ -436,7 +464,7 @@ def release_by_token(
     target: of the acquire if this process sent it, so that the release does not overtake an
     acquire that is still unanswered (rule 3).  Raises QuorumUnreachable, NodeError.
     """
-    released = yield from release(request.key, token, target, policy)
+    released = yield from release(request.claim, token, target, policy)
     if released.deleted or released.gone is not None:
         return released.deleted
     raise_no_quorum(released.answers, released.ended, request, policy)
@@ -463,7 +491,7 @@ def collect_until_decided(tally: Tally, until: Instant) -> Flow[Instant]:
     The verdict falls as soon as it is decided, for or against: a slow node that cannot change it is
     not waited for (rule 8).  The driver drains its reply later.
     """
-    wish = Receive(until, tally)
+    wish = to_receive((until, tally))
     while True:
         event: NodeReply | Timeout = yield wish
         if isinstance(event, Timeout):

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock._core.commands import Extend
 from quorlock._core.effects import Receive, Send, SendBatch, Timeout
-from quorlock._core.fence import acquire_command
 from quorlock._core.redlock import classify_loss, is_loss_ambiguous
 from quorlock._core.renewal_schedule import BATCH_MAX
 from quorlock._core.rounds import SentRound, Target
@@ -142,7 +140,7 @@ def _extend(
         tuple(
             [
                 Send(
-                    Extend(facts.key, facts.token, ttl_ms),
+                    facts.claim.extend(facts.token, ttl_ms),
                     facts.target,
                     FOR_EVER,
                     facts.valid_until,
@@ -202,7 +200,7 @@ def _restore_keys(rounds: Sequence[_LeaseRound], at: Instant, policy: Policy) ->
         facts = round_.entry.mark_in_flight(at) if spent_ms < round_.ttl_ms else None
         if facts is not None:
             left_ms = round_.ttl_ms - spent_ms
-            acquire = acquire_command(facts.key, facts.token, left_ms, policy)
+            acquire = facts.claim.acquire(facts.token, left_ms, policy)
             lacking = Target(_nodes_missing_key(round_.tally), round_.sent_round.path)
             send = Send(acquire, lacking, FOR_EVER, facts.valid_until, facts.in_doubt)
             asked.append((round_.entry, send))

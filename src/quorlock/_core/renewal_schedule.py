@@ -12,6 +12,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Protocol
 
+from quorlock._core.claims import Shared
 from quorlock._core.results import LossReason
 from quorlock._core.time import NS_PER_MS
 
@@ -99,14 +100,16 @@ class RenewalEntry:
         "_warned",
         "due",
         "in_flight",
-        "key",
+        "keys",
         "lease",
         "place",
     )
 
     def __init__(self, lease: RenewableLease, ttl_ms: int, at: Instant, entropy: Entropy) -> None:
         self.lease: RenewableLease = lease
-        self.key: bytes = lease.facts().key
+        claim = lease.facts().claim
+        # Of a lock that is shared, others may change the key all the time.
+        self.keys: tuple[bytes, ...] = () if type(claim) is Shared else claim.keys
         self.in_flight: bool = False
         self.place: int = 0
         self._sent_at = at  # when something was sent for it last
@@ -218,7 +221,7 @@ class RenewalSchedule:
     def add(self, renewal: RenewalEntry) -> None:
         """Add an entry."""
         self._live.add(renewal)
-        self._by_key[renewal.key] = renewal
+        self._by_key.update(dict.fromkeys(renewal.keys, renewal))
         self._push(renewal)
 
     def drop(self, renewal: RenewalEntry) -> None:
@@ -259,7 +262,7 @@ class RenewalSchedule:
         """
         known = self._by_key
         named = known.values() if keys is None else (known[key] for key in keys if key in known)
-        for renewal in named:
+        for renewal in dict.fromkeys(named):
             if renewal.place and renewal.expedite(at):
                 self._push(renewal)
 
@@ -297,8 +300,9 @@ class RenewalSchedule:
 
     def _forget(self, renewal: RenewalEntry) -> None:
         self._live.discard(renewal)
-        if self._by_key.get(renewal.key) is renewal:
-            del self._by_key[renewal.key]
+        for key in renewal.keys:
+            if self._by_key.get(key) is renewal:
+                del self._by_key[key]
 
     def _head(self) -> tuple[Instant, int, RenewalEntry] | None:
         """Return the first heap entry that counts."""

@@ -8,7 +8,7 @@ it came up.  The handshake asks the node, and the drivers keep it out
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from quorlock._core.commands import ACQUIRES, Command, Extend, IssueFence
+from quorlock._core.commands import ACQUIRES, Command, Extend, IssueFence, Keep
 from quorlock._core.time import FOR_EVER, NS_PER_MS, NS_PER_S, Duration, Instant, drift, to_seconds
 from quorlock._core.votes import Answer, Vote
 from quorlock.errors import NodeQuarantine, VoteCode, quarantine_words
@@ -33,7 +33,7 @@ _NEVER: Instant = -FOR_EVER
 # Commands that are not sent to a node in quarantine.  Extensions are among them: counted there,
 # they admit a second holder (found by a model checker, 15 steps).  Releases and inspections are
 # sent.
-VOTES = (*ACQUIRES, Extend, IssueFence)
+VOTES = (*ACQUIRES, Extend, Keep, IssueFence)
 
 
 class Quarantine(NamedTuple):
@@ -63,14 +63,14 @@ class Guard:
         self.quarantine: Quarantine | None = None
         self._policy = policy
         self._run_id = ""
-        self._replied_at = _NEVER  # the latest instant at which the process was surely alive
+        self._alive_at = _NEVER  # the latest instant at which the process was surely alive
         self._was_replica = False  # since its first connection
         self._former: tuple[str, ...] = ()  # the processes before it
 
-    def on_reply(self, run_id: str, at: Instant) -> None:
+    def on_alive(self, run_id: str, at: Instant) -> None:
         """Note that this process was alive at that instant."""
         if run_id == self._run_id:
-            self._replied_at = max(self._replied_at, at)
+            self._alive_at = max(self._alive_at, at)
 
     def on_demoted(self, run_id: str) -> None:
         """Note that this process is a replica now: its keys are replaced by another master's."""
@@ -101,7 +101,7 @@ class Guard:
             if open_rivals or self._lived_beside(run_id, uptime_s, told_at):
                 found = self._moved(run_id, told_at)
             self._former = (*self._former, self._run_id)[-_FORMER_MAX:]
-            self._replied_at = _NEVER
+            self._alive_at = _NEVER
         elif self._was_replica:
             found = self._lasting(told_at, "was a replica: all its keys were replaced")
         elif self._run_id and self._policy.restart_guard == "uptime":
@@ -131,7 +131,7 @@ class Guard:
         first.
         """
         up_since = told_at - _surely_up(uptime_s)
-        return run_id in self._former or up_since < self._replied_at
+        return run_id in self._former or up_since < self._alive_at
 
     def _moved(self, run_id: str, told_at: Instant) -> Quarantine:
         what = f"its address leads to run_id {run_id[:8]}…, and led to {self._run_id[:8]}…"

@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import NamedTuple
 
+from quorlock._core.claims import Claim
+from quorlock._core.commands import Release
 from quorlock._core.rounds import SentRound
 from quorlock._core.time import Instant
 from quorlock._core.votes import Answer
@@ -58,7 +60,7 @@ class LossReason(Enum):
 class Acquired(NamedTuple):
     """An attempt that won: the facts of a lease. fence: 0 if none was requested."""
 
-    key: bytes
+    claim: Claim
     token: bytes
     ttl_ms: int
     valid_until: Instant
@@ -66,18 +68,24 @@ class Acquired(NamedTuple):
     sent_round: SentRound
     fence: int = 0
 
+    @property
+    def release(self) -> Release:
+        """Return the command that releases it."""
+        return self.claim.release(self.token)
+
 
 class AttemptFailed(NamedTuple):
     """An attempt that did not win; it has been released on all nodes.
 
     attempts: how many were made in all, with those before it in a wait; 0 if the wait ended without
-    any.
+    any.  key: the one of the claim's keys that most nodes found held; the first if none did.
     """
 
     reason: FailureReason
     answers: tuple[Answer, ...]
     started: Instant
     ended: Instant
+    key: bytes
     attempts: int = 1
 
 

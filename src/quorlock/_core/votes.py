@@ -57,6 +57,9 @@ class Answer(NamedTuple):
     how many places are before it; for a grant and an inspection, how many wait (-1: not in the
     reply).
     `replaced`: the key held the token that the grant was to replace.
+    `before`: of a claim on several keys, how many are before the one that the answer is about.
+    `readers`: the tokens found by an inspection where the lock is shared, with the ms that each has
+    left.
     """
 
     vote: Vote
@@ -71,6 +74,8 @@ class Answer(NamedTuple):
     ticket: int = 0
     ahead: int = -1
     replaced: bool = False
+    before: int = 0
+    readers: tuple[tuple[bytes, int], ...] = ()
 
     @property
     def is_held(self) -> bool:

@@ -51,6 +51,11 @@ class Step(Enum):
     WAIT = "wait"
 
 
+# A module's names are read faster than members of an Enum, as in `tally`.
+ATTEMPT, LOOK, CORRECT = Step.ATTEMPT, Step.LOOK, Step.CORRECT
+GIVE_UP, WAIT = Step.GIVE_UP, Step.WAIT
+
+
 class Waiter:
     """One place in the queues.
 
@@ -75,15 +80,21 @@ class Waiter:
         self._entropy = entropy
         self._round = CALL  # of its latest request; CALL before the first
         self._numbers = [0] * policy.n  # its number in each queue, as far as known
+        self._has_wrong_number = False
+        # How many are before it, on the nodes that have queued it by their latest answers.
+        self._aheads: list[int] = []
         self._free_at: list[Instant] = [FOR_EVER] * policy.n
         self._called = 0  # bit i: node i has called
         self._free_since: Instant = FOR_EVER  # the first call, or the first reply without a key
         self._changed = 0  # bit i: node i has reported a change since its latest reply
+        self._is_removed = False  # perhaps: from the queues, since its latest request
         self._patience_base = _PATIENCE_MIN
         self._patience = entropy.between(_PATIENCE_MIN, 2 * _PATIENCE_MIN)
         self._node_timeout = policy.node_timeout
         self.asked_at: Instant = PAST
         self._pause: Duration = 0  # after the latest request; 0: after the first
+        self._look_at: Instant = FOR_EVER
+        self._wake_at: Instant = FOR_EVER  # as the flow knows it
 
     # --- its requests and their replies ------------------------------------------------------
 
@@ -93,24 +104,40 @@ class Waiter:
             self._pause = self._entropy.between(*_LOOKS)
         self._round, self.asked_at = round_, at
         n = len(self.answers)
-        self.answers, self._free_at = [None] * n, [FOR_EVER] * n
-        self._changed = 0
+        self.answers, self._free_at, self._aheads = [None] * n, [FOR_EVER] * n, []
+        self._changed, self._is_removed = 0, False
+        self._look_at = self._next_look()
 
-    def on_reply(self, reply: NodeReply) -> None:
-        """Record a call, a change, or a reply to the latest request; others change nothing."""
-        if reply.round == CALL:
-            self._called |= 1 << reply.node
-            self._free_since = min(self._free_since, reply.at)
-            return
-        if reply.round == CHANGED:
-            self._changed |= 1 << reply.node
-            return
-        if reply.round != self._round:
-            return
-        node, answer, at = reply.node, reply.answer, reply.at
+    def on_removed(self) -> None:
+        """Record that an exchange for the caller, which has not won, may have removed its place."""
+        self._is_removed = True
+
+    def on_reply(self, reply: NodeReply) -> bool:
+        """Record a call, a change, or a reply to the latest request; others change nothing.
+
+        Returns:
+            Whether there is a step to take, or `wake_at` is earlier than it said.
+        """
+        round_, node, answer, at = reply
+        if round_ == CALL:
+            self._called |= 1 << node
+            self._free_since = min(self._free_since, at)
+        elif round_ == CHANGED:
+            self._changed |= 1 << node
+            self._look_at = self._next_look()
+        elif round_ == self._round and self.answers[node] is None:
+            self._on_answer(node, answer, at)
+            self._look_at = self._next_look()
+        else:
+            return False
+        return self.step(at) is not WAIT or self._next_wake() < self._wake_at
+
+    def _on_answer(self, node: int, answer: Answer, at: Instant) -> None:
         self.answers[node] = answer
         self._changed &= ~(1 << node)  # the change was before the reply
         self._numbers[node] = answer.ticket
+        if answer.ticket:
+            self._aheads.append(max(0, answer.ahead))
         self.has_waited |= answer.ahead >= 0
         if answer.code is VoteCode.KEY_MISSING:
             # Free, and not passed on to any waiter: the node cannot call.  All waiters may find so
@@ -118,13 +145,17 @@ class Waiter:
             self._free_since = min(self._free_since, at)
         elif answer.is_held and answer.ttl_left_ms is not None and answer.ttl_left_ms >= 0:
             self._free_at[node] = at + answer.ttl_left_ms * NS_PER_MS
-        if self.ticket == JOIN and sum(number > 0 for number in self._numbers) >= self._quorum:
+        if self.ticket == JOIN and self.is_queued:
             self.ticket = max(self._numbers)
+        if self.ticket != JOIN:
+            self._has_wrong_number = len({0, self.ticket, *self._numbers}) > 2  # noqa: PLR2004
+        if len(self._aheads) >= self._quorum:
+            self._line.note(self.final_answers(), at)
 
     @property
     def is_queued(self) -> bool:
         """Return whether a quorum of nodes has queued it, by the replies to the latest request."""
-        return sum(a is not None and a.ticket > 0 for a in self.answers) >= self._quorum
+        return len(self._aheads) >= self._quorum
 
     @property
     def is_first(self) -> bool:
@@ -145,17 +176,23 @@ class Waiter:
     def step(self, at: Instant) -> Step:
         """Return what to do now."""
         if self._called.bit_count() >= self._quorum or at >= self._free_since + self._patience:
-            return Step.ATTEMPT
-        if self.ticket != JOIN and any(n not in (0, self.ticket) for n in self._numbers):
-            return Step.CORRECT
-        if not self.is_queued:
+            return ATTEMPT
+        if self._is_removed:
+            return LOOK
+        if self._has_wrong_number:
+            return CORRECT
+        if len(self._aheads) < self._quorum:
             is_over = self.is_answered or at >= self.asked_at + self._node_timeout
-            return Step.GIVE_UP if is_over else Step.WAIT
-        return Step.LOOK if at >= self._look_at() else Step.WAIT
+            return GIVE_UP if is_over else WAIT
+        return LOOK if at >= self._look_at else WAIT
 
     def wake_at(self) -> Instant:
-        """Return when to ask for the next step again, if there is no reply before."""
-        return min(self._look_at(), self._free_since + self._patience)
+        """Return when to ask for the next step again, if no reply asks for that before."""
+        self._wake_at = self._next_wake()
+        return self._wake_at
+
+    def _next_wake(self) -> Instant:
+        return min(self._look_at, self._free_since + self._patience)
 
     def take_corrections(self) -> int:
         """Return the nodes (bit i: node i) with another number; they count as corrected now."""
@@ -164,11 +201,13 @@ class Waiter:
             if number not in (0, self.ticket):
                 nodes |= 1 << node
                 self._numbers[node] = self.ticket
+        self._has_wrong_number = False
         return nodes
 
     def on_attempt(self) -> None:
         """Record that an attempt begins: it uses up the calls."""
         self._called, self._free_since, self._changed = 0, FOR_EVER, 0
+        self._look_at = self._next_look()
 
     def on_attempt_lost(self) -> None:
         """Wait longer for a quorum of calls from now on."""
@@ -191,7 +230,7 @@ class Waiter:
         """Return the tally of an attempt; calls during it are recorded here."""
         return _AttemptTally(n, round_, self)
 
-    def _look_at(self) -> Instant:
+    def _next_look(self) -> Instant:
         """Return when to look: after a pause, or when the keys of a quorum expire or change."""
         ahead = self._ahead()
         if ahead is None:
@@ -207,8 +246,7 @@ class Waiter:
 
     def _ahead(self) -> int | None:
         """Return how many are before it on a quorum of nodes, a few at most; None: not known."""
-        known = sorted([max(0, a.ahead) for a in self.answers if a is not None and a.ticket > 0])
-        return min(known[self._quorum - 1], _AHEAD_MAX) if len(known) >= self._quorum else None
+        return min(sorted(self._aheads)[self._quorum - 1], _AHEAD_MAX) if self.is_queued else None
 
 
 class _AttemptTally(Tally):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock._core.commands import Release
+from quorlock._core.claims import waits_apart
 from quorlock._core.effects import Commit, Send, Timeout, Wait
+from quorlock._core.line import Line
 from quorlock._core.member import Member, Promoted
 from quorlock._core.queueing import end_of, is_stopped, not_called, queue_up
 from quorlock._core.redlock import attempt
@@ -19,10 +20,10 @@ from quorlock._core.results import Acquired
 if TYPE_CHECKING:
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
-    from quorlock._core.line import Line, Lines
+    from quorlock._core.line import Lines
+    from quorlock._core.member import News
     from quorlock._core.request import AcquireRequest
     from quorlock._core.results import AttemptFailed
-    from quorlock._core.rounds import NodeReply
     from quorlock._core.time import Instant
 
 
@@ -34,7 +35,10 @@ def wait_in_line(
     Returns:
         The lease, or the failure; None if too few nodes can queue the caller.
     """
-    line, member = lines.line(request.key, at), Member(request)
+    # A waiter for several locks is in one queue after the other, and has a line to itself; so has
+    # one that shares the lock.
+    line = Line() if waits_apart(request.claim) else lines.line(request.key, at)
+    member = Member(request)
     outcome: Acquired | AttemptFailed | None
     try:
         line.join(member, at)
@@ -58,7 +62,7 @@ def wait_in_line(
         line.leave(member, at)
         given = member.close()
         if given is not None:
-            yield Send(Release(given.key, given.token), given.sent_round.target)
+            yield Send(given.release, given.sent_round.target)
         if has_lease:
             line.on_released(at)
         raise
@@ -86,7 +90,7 @@ def _wait_for_turn(
     """Wait until promoted, given a lease, or until the time is up; return the instant too."""
     give_up = end_of(request)
     while True:
-        event: Acquired | Promoted | NodeReply | Timeout
+        event: News | Timeout
         if member.news:
             event = member.news.popleft()
         else:

@@ -21,8 +21,8 @@
 8. `Enlist`: The driver has every connection that the flow uses, and every one that replaces it,
    subscribe to the calls for one inbox. A call for the place is a reply to the round CALL, and
    a report that another client has changed the key is one to the round CHANGED, until the flow
-   ends. If a node calls a place that no flow has, the driver removes it from the queue there at
-   once, so that the node calls the next one. An acquire that hands a lease on
+   ends or enlists again. If a node calls a place that no flow has, the driver removes it from the
+   queue there at once, so that the node calls the next one. An acquire that hands a lease on
    (`ScriptedAcquire.instead`) is treated as a release: it never queues, and may be sent while the
    driver closes.
 9. `Wait`: The driver installs `member.wake` before it looks for news. A waiting flow has no slot
@@ -35,6 +35,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from quorlock._core.claims import Claim
     from quorlock._core.results import NodeStatus
     from quorlock._drivers.node_states import NodeStates
 
@@ -49,4 +50,4 @@ class AnyDriver(Protocol):
 
     def statuses(self) -> tuple[NodeStatus, ...]: ...
 
-    def on_lease_over(self, key: bytes) -> None: ...
+    def on_lease_over(self, claim: Claim) -> None: ...

@@ -10,6 +10,7 @@ import weakref
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from quorlock._core.commands import release_of
 from quorlock._core.pending_releases import PendingReleases
 from quorlock._core.restart_guard import Guard, quarantine_answer
 from quorlock._core.results import NodeStatus
@@ -63,11 +64,7 @@ class ServerConnection(Protocol):
     lost: bool
     quarantine: Quarantine | None
     ttl_ms_max: int  # for requests over it; 0: only the client's limit
-
-    @property
-    def replied_at(self) -> Instant:
-        """The time of the latest reply from its server."""
-        ...
+    alive_at: Instant  # its server process was alive then
 
     @property
     def listen_error(self) -> str:
@@ -184,10 +181,9 @@ class NodeState:
         if isinstance(error, Demoted):
             self.guard.on_demoted(run_id)
 
-    def on_last_reply(self, run_id: str, at: Instant) -> None:
-        """Record when the latest reply from the server of a lost connection came."""
-        # It was sent earlier, by about one latency.
-        self.guard.on_reply(run_id, at - (self.latency or 0))
+    def on_alive(self, run_id: str, at: Instant) -> None:
+        """Record that the server of a lost connection was alive at this instant."""
+        self.guard.on_alive(run_id, at)
 
     def is_settled(self, answer: Answer, at: Instant) -> bool:
         """Return whether the node was sent a request, or has just failed to connect."""
@@ -260,7 +256,7 @@ class NodeState:
     ) -> None:
         """Close these connections (None: all), which must not vote. The caller has the lock."""
         for connection in list(self._connections if connections is None else connections):
-            self.on_last_reply(connection.run_id, connection.replied_at)
+            self.on_alive(connection.run_id, connection.alive_at)
             connection.supersede(why)
 
     def on_connection_lost(self, answer: Answer) -> None:
@@ -291,7 +287,7 @@ class NodeState:
 
     def on_release_refused(self, release: Release, run_id: str, at: Instant) -> None:
         """Retry a release that the server answered with an error."""
-        self.pending_releases.add_refused(release.key, release.token, run_id, at)
+        self.pending_releases.add_refused(release, run_id, at)
         self.on_pending_release()
 
     def on_connect_failed(self, error: Exception, now: Instant) -> None:
@@ -308,7 +304,7 @@ class NodeState:
 
     def release_later(self, command: AnyAcquire | Release, run_id: str, at: Instant) -> None:
         """Register a pending release, to be sent over another connection (rule 3)."""
-        self.pending_releases.add(command.key, command.token, run_id, at)
+        self.pending_releases.add(release_of(command), run_id, at)
         self.on_pending_release()
 
     def status(self, silent_for: Duration, at: Instant) -> NodeStatus:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from quorlock._core.commands import LEAVE, Release
 from quorlock._core.effects import CALL, CHANGED
-from quorlock._core.places import INBOX_DIGITS, place_of
+from quorlock._core.places import INBOX_DIGITS, channel_of, enlisted_place, place_of
 from quorlock._core.rounds import replied
 from quorlock._core.votes import GRANTED, NO_REPLY
-from quorlock._protocol.encoding import encode
+from quorlock._protocol.encoding import encode, encode_message
 from quorlock._protocol.pipeline import NO_RECEIVER, PendingRequest
 
 if TYPE_CHECKING:
@@ -48,14 +48,20 @@ class CallingConnection(Protocol):
 
 
 class Places:
-    """The places of the waiters that share connections, by name."""
+    """The places of the waiters that share connections, by name.
+
+    Attributes:
+        expected: The calls of these places as they nearly always come, alone: bytes that need not
+            be parsed, and the place and the lock key in them.
+    """
 
     def __init__(self, policy: Policy) -> None:
+        self.expected: dict[bytes, tuple[bytes, bytes]] = {}
         self._policy = policy
         self._inbox = b""
         self._serials = count(1)
         self._receivers: dict[bytes, ReplyReceiver] = {}
-        self._keys: dict[bytes, bytes] = {}  # of each place
+        self._keys: dict[bytes, tuple[bytes, bytes]] = {}  # of each place, and its call in bytes
         self._by_key: dict[bytes, bytes] = {}  # the latest place
 
     @property
@@ -78,16 +84,19 @@ class Places:
             return b""
         place = place_of(self._inbox, next(self._serials), 2 * self._policy.node_timeout)
         self._receivers[place] = receiver
-        self._keys[place], self._by_key[key] = key, place
+        call = encode_message(channel_of(self._inbox), b"%b %b" % (place, key))
+        self._keys[place], self._by_key[key] = (key, call), place
+        self.expected[call] = (place, key)
         return place
 
     def remove(self, places: Iterable[bytes]) -> None:
         """Forget the places of a flow that has ended."""
         for place in places:
             self._receivers.pop(place, None)
-            key = self._keys.pop(place, None)
-            if key is not None and self._by_key.get(key) == place:
-                del self._by_key[key]
+            key, call = self._keys.pop(place, (b"", b""))
+            self.expected.pop(call, None)
+            if self._by_key.get(key) == place:
+                self._by_key.pop(key, None)
 
     def on_connected(self, connection: CallingConnection) -> None:
         """Subscribe on a new connection, for the flows that wait already."""
@@ -104,7 +113,7 @@ class Places:
             changed = [self._by_key.get(key, b"")] if key else list(self._by_key.values())
             self._on_change(connection.node_state.index, changed, at)
             return
-        receiver = self._receivers.get(place)
+        receiver = self._receivers.get(enlisted_place(place))
         if receiver is not None and not receiver.over:
             receiver.deliver(replied((CALL, connection.node_state.index, GRANTED, at)))
         else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from quorlock._core.commands import Release
 from quorlock._core.rounds import replied
+from quorlock._core.time import FOR_EVER
 from quorlock._core.votes import GRANTED
 from quorlock._protocol.pipeline import RequestPipeline, replaced_lease
 
@@ -53,8 +54,8 @@ class PeerNode(Protocol):
         """Register a pending release, to be sent over another connection."""
         ...
 
-    def on_last_reply(self, run_id: str, at: Instant) -> None:
-        """Record when the latest reply from the server of a lost connection came."""
+    def on_alive(self, run_id: str, at: Instant) -> None:
+        """Record that the server of a lost connection was alive at this instant."""
         ...
 
 
@@ -66,6 +67,8 @@ class Peer:
         quarantine: Set while the server must not vote.
         ttl_ms_max: The longest lease for requests over it; 0: only the client's limit.
         resp3: The server speaks RESP3, so it can send calls among its replies.
+        alive_at: The time of the latest request that it replied to: the server was alive then. The
+            reply, or a call, may have been sent long before a paused process reads it.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Peer:
         self.quarantine: Quarantine | None = None
         self.ttl_ms_max = 0
         self.resp3 = False
+        self.alive_at: Instant = -FOR_EVER
         self.pipeline = RequestPipeline(secret, max_silence)
 
     @property
@@ -112,6 +116,7 @@ class Peer:
         """Record one reply and pass it to its receiver."""
         request, answer = answered
         node_state = self.node_state
+        self.alive_at = request.asked_at
         if answer is GRANTED and node_state.is_healthy:
             node_state.latency = at - request.asked_at
         else:
@@ -147,7 +152,7 @@ class Peer:
             blame: The node is the cause; else its state stays as it is.
         """
         self.lost = True
-        self.node_state.on_last_reply(self.run_id, self.replied_at)
+        self.node_state.on_alive(self.run_id, self.alive_at)
         if blame:
             self.node_state.on_connection_lost(answer)
         for command in self.pipeline.keys_in_doubt():

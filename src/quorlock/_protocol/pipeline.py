@@ -15,16 +15,20 @@ from quorlock._core.commands import (
     ACQUIRES,
     JOIN,
     LEAVE,
+    AcquireAny,
     AnyAcquire,
     Command,
     EnableTracking,
     Extend,
     IssueFence,
+    Keep,
     Look,
     Publish,
     Release,
     ScriptedAcquire,
+    Share,
     Subscribe,
+    release_of,
     replaced_token,
 )
 from quorlock._core.owner import secret_of
@@ -80,10 +84,9 @@ __all__ = [
 UNREAD_MAX = 5 * 1024
 # Fewer pending requests than this need no count: with their releases they fit, however long.
 UNCOUNTED_MAX = 4
-# The first of each on a connection is sent in full: NOSCRIPT would cost another round trip.
-_FENCING = (ScriptedAcquire, IssueFence)
-_PREPARED = frozenset({*_FENCING, Look})
-# An acquire may have been granted; a release may not have been carried out.
+# The first of each on a connection is sent in full: NOSCRIPT would cost another round trip.  What
+# enables tracking comes before them.
+_PREPARED = frozenset({ScriptedAcquire, AcquireAny, Share, IssueFence, Keep, Extend, Look})
 
 # Takes the keys of an invalidation: read over this connection, and changed by another client since.
 # None: the server was emptied.
@@ -170,24 +173,39 @@ class RequestPipeline:
 
     def append(self, request: PendingRequest, data: bytes) -> bytes:
         """Add a request to the queue and return the bytes to send, `data` as a rule."""
-        if not self.has_release_script and isinstance(request.command, Release):
-            # The first one in full, so that the node knows the script from then on: after
-            # NOSCRIPT nothing may be left that sends it again, and the key would stay.
-            self.has_release_script = True
-            data = self._before_look(request) + encode_eval(request.command)
-            request = request._replace(in_full=True)
-        elif not self.has_extend_script and isinstance(request.command, Extend):
-            # So that a round of extensions is not one round trip longer than a lease has left.
-            self.has_extend_script = True
-            data = self._before_extension(request) + encode_eval(request.command)
-            request = request._replace(in_full=True)
-        elif type(request.command) in _PREPARED:
-            if type(request.command) is Look:
-                data = self._before_look(request) + data
-            elif self._is_new(request.command):
-                request, data = request._replace(in_full=True), encode_eval(request.command)
+        kind = type(request.command)
+        if kind is Release:
+            if not self.has_release_script:
+                request, data = self._first_release(request)
+        elif kind in _PREPARED:
+            request, data = self._prepare(request, data)
         self.pending.append(request)
         return data
+
+    def _first_release(self, request: PendingRequest) -> tuple[PendingRequest, bytes]:
+        """Return the first release in full, so that the node knows the script from then on.
+
+        After NOSCRIPT nothing may be left that sends it again, and the key would stay.
+        """
+        self.has_release_script = True
+        return request._replace(in_full=True), encode_eval(request.command)
+
+    def _prepare(self, request: PendingRequest, data: bytes) -> tuple[PendingRequest, bytes]:
+        command, before = request.command, b""
+        if type(command) is Look:
+            before = self._before_look(request)
+            if not self.has_release_script:
+                request, data = self._first_release(request)
+            return request, before + data
+        if type(command) is Extend:
+            if self.has_extend_script:
+                return request, data
+            # So that a round of extensions is not one round trip longer than a lease has left.
+            self.has_extend_script = True
+            before = self._before_extension(request)
+        elif not self._is_new(command):
+            return request, data
+        return request._replace(in_full=True), before + encode_eval(command)
 
     def is_backlogged(self, at: Instant) -> bool:
         """Return True if a new acquire could be cut off from its release; see UNREAD_MAX."""
@@ -303,7 +321,7 @@ class RequestPipeline:
             if isinstance(command, ACQUIRES):
                 yield command
             if isinstance(command, Release) and command.token:
-                yield Release(command.key, command.token)
+                yield release_of(command)
             if (replaced := replaced_lease(command)) is not None:
                 yield replaced
 
@@ -321,9 +339,8 @@ class RequestPipeline:
         return self._enable(self.tracking.before_extension() if wanted else (), request)
 
     def _before_look(self, request: PendingRequest) -> bytes:
-        """Return what to send before a release, if it is a look, which reads its key."""
-        looks = type(request.command) is Look
-        return self._enable(self.tracking.before_look() if looks else (), request)
+        """Return what to send before a look, which reads its key."""
+        return self._enable(self.tracking.before_look(), request)
 
     def _enable(self, commands: tuple[EnableTracking, ...], before: PendingRequest) -> bytes:
         self.pending.extend([PendingRequest(c, NO_RECEIVER, 0, before.asked_at) for c in commands])
@@ -373,7 +390,7 @@ class RequestPipeline:
         is_late = False
         if isinstance(command, Release) and command.place and command.ticket >= JOIN:
             is_late = any(_place(later.command) == command.place for later in self.pending)
-            command = Release(command.key, command.token) if is_late else command
+            command = release_of(command) if is_late else command
         frees = isinstance(command, Release) and (command.token or command.ticket == LEAVE)
         if not frees and (is_late or _is_over(request)):
             self.scripts_sent.discard(type(command).__name__)

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import (
     Acquire,
+    AcquireAny,
     EnableTracking,
     Extend,
     Inspect,
     IssueFence,
+    Keep,
     Look,
     Publish,
     Release,
     ScriptedAcquire,
+    Share,
     Subscribe,
 )
 from quorlock._core.owner import owner_in
@@ -91,8 +94,8 @@ def _acquired(reply: Any) -> Answer:
 
 
 def _acquired_by_script(reply: Any) -> Answer:
-    if reply.__class__ is list and len(reply) == 5:  # noqa: PLR2004
-        return _granted_from_queue(reply)
+    if reply.__class__ is list and len(reply) > 3:  # noqa: PLR2004
+        return _acquired_in_detail(reply)
     told = _told(reply)
     if told is None:
         return NONSENSE
@@ -106,14 +109,41 @@ def _acquired_by_script(reply: Any) -> Answer:
     return _COUNTER_OFF._replace(clock_us=clock_us) if (what, number) == (-2, 0) else NONSENSE
 
 
+def _acquired_in_detail(reply: list[Any]) -> Answer:
+    """Return the answer about a lock with a place in its queue, or about several keys."""
+    if len(reply) == 4 and reply[0] == 0:  # noqa: PLR2004
+        return _with_before(_acquired_by_script(reply[:3]), reply[3])
+    return _granted_from_queue(reply) if len(reply) == 5 else NONSENSE  # noqa: PLR2004
+
+
 def _granted_from_queue(reply: list[Any]) -> Answer:
-    *granted, waiters, replaced = reply
-    if granted[0] != 1 or not _whole(waiters) or waiters < 0 or not _whole(replaced):
+    if set(map(type, reply)) != _INTEGERS:
         return NONSENSE
-    answer = _acquired_by_script(granted)
-    if answer is NONSENSE:
+    what, clock_us, fence, waiters, replaced = reply
+    if what != 1 or clock_us <= 0 or fence < 0 or waiters < 0:
         return NONSENSE
-    return answer._replace(ahead=waiters, replaced=replaced == 1)
+    granted = GRANTED[:2]
+    return Answer(*granted, "", None, None, fence, clock_us, b"", None, 0, waiters, replaced == 1)
+
+
+def _acquired_any(reply: Any) -> Answer:
+    """Return the answer about any one of several keys; it says which."""
+    if reply.__class__ is not list or len(reply) not in (3, 4):
+        return NONSENSE
+    answer = _acquired_by_script(reply[:3])
+    is_about_one = answer.vote is Vote.GRANTED or answer.is_held
+    is_of_fences = bool(answer.fence) or answer.code is VoteCode.CLOCK_SKEW
+    if is_of_fences or is_about_one != (len(reply) == 4):  # noqa: PLR2004
+        return NONSENSE
+    return _with_before(answer, reply[3]) if is_about_one else answer
+
+
+def _shared(reply: Any) -> Answer:
+    """Return the answer about a place among the readers."""
+    if reply.__class__ is not list or len(reply) != 3:  # noqa: PLR2004
+        return NONSENSE
+    answer = _acquired_by_script(reply)
+    return NONSENSE if answer.fence or answer.code is VoteCode.CLOCK_SKEW else answer
 
 
 def _raised(reply: Any) -> Answer:
@@ -163,35 +193,48 @@ def _released(reply: Any) -> Answer:
         what, owner, *of_place = reply
     except (TypeError, ValueError):
         return NONSENSE
-    if not isinstance(owner, bytes):
+    is_of_several = len(of_place) in (1, 3)
+    before = of_place.pop() if is_of_several else 0
+    ticket, ahead = of_place if len(of_place) == 2 else (0, -1)  # noqa: PLR2004
+    is_shaped = isinstance(owner, bytes) and len(of_place) in (0, 2) and _whole(before)
+    if not is_shaped or not _whole(ticket) or not _whole(ahead) or min(ticket, ahead + 1) < 0:
         return NONSENSE
-    if not of_place:
-        return _found(what, None, owner)
-    found = GRANTED if what == -3 and not owner else _found(what, None, owner)  # noqa: PLR2004
-    return _with_place(found, of_place)
+    found = _found(what, None, owner, ticket, ahead)
+    if (of_place or is_of_several) and what == -3 and not owner:  # noqa: PLR2004
+        found = GRANTED._replace(ticket=ticket, ahead=ahead) if of_place else GRANTED
+    return _with_before(found, before) if before else found
 
 
-def _with_place(found: Answer, of_place: list[Any]) -> Answer:
-    """Add the sender's place in the queue: its ticket and how many are before it."""
-    if found is NONSENSE or len(of_place) != 2 or not all(map(_whole, of_place)):  # noqa: PLR2004
+def _with_before(found: Answer, before: Any) -> Answer:
+    """Add how many keys are before the one that the answer is about."""
+    if found is NONSENSE or not _whole(before) or before < 0:
         return NONSENSE
-    ticket, ahead = of_place
-    return NONSENSE if ticket < 0 or ahead < -1 else found._replace(ticket=ticket, ahead=ahead)
+    return found._replace(before=before) if before else found
 
 
 def _inspected(reply: Any) -> Answer:
     try:
-        holder, ttl_left_ms, waiters = reply
+        holder, ttl_left_ms, waiters, *readers = reply
     except (TypeError, ValueError):
         return NONSENSE
     if not _whole(waiters) or waiters < 0:
         return NONSENSE
+    if holder is None and readers:
+        return _read_by(readers, _found(ttl_left_ms, None, ahead=waiters))
     if holder is None:
-        return ABSENT._replace(ahead=waiters)
+        return ABSENT._replace(ahead=waiters) if ttl_left_ms == -2 else NONSENSE  # noqa: PLR2004
     if not isinstance(holder, bytes):
         return NONSENSE
-    found = _found(ttl_left_ms, holder, owner_in(holder))
-    return found if found is NONSENSE else found._replace(ahead=waiters)
+    return _found(ttl_left_ms, holder, owner_in(holder), ahead=waiters)
+
+
+def _read_by(readers: list[Any], found: Answer) -> Answer:
+    """Return the answer with the readers, of which each is a token and the ms that it has left."""
+    pairs = tuple(zip(readers[::2], readers[1::2], strict=False))
+    is_shaped = all(isinstance(token, bytes) and _whole(left) for token, left in pairs)
+    if len(readers) % 2 or not is_shaped or not found.is_held:
+        return NONSENSE
+    return found._replace(readers=pairs)
 
 
 def _told_nothing(reply: Any) -> Answer:
@@ -200,14 +243,19 @@ def _told_nothing(reply: Any) -> Answer:
     return GRANTED
 
 
-def _found(ttl_left_ms: Any, holder: bytes | None, owner: bytes = b"") -> Answer:
+def _found(
+    ttl_left_ms: Any, holder: bytes | None, owner: bytes = b"", ticket: int = 0, ahead: int = -1
+) -> Answer:
     """Return the answer for another's key; `ttl_left_ms` is as in PTTL's replies."""
     if not _whole(ttl_left_ms) or ttl_left_ms < -2:  # noqa: PLR2004
         return NONSENSE
     if ttl_left_ms == -2:  # noqa: PLR2004
-        return ABSENT
+        return ABSENT if ahead == -1 and not ticket else ABSENT._replace(ticket=ticket, ahead=ahead)
     code = VoteCode.HELD_WITHOUT_TTL if ttl_left_ms == -1 else VoteCode.HELD
-    return Answer(Vote.REFUSED, code, "", ttl_left_ms, holder, 0, 0, owner)
+    return Answer(Vote.REFUSED, code, "", ttl_left_ms, holder, 0, 0, owner, None, ticket, ahead)
+
+
+_INTEGERS = {int}
 
 
 def _whole(reply: Any) -> bool:
@@ -218,8 +266,11 @@ def _whole(reply: Any) -> bool:
 WHOLE: dict[type, dict[bytes, Answer]] = {
     Acquire: {b"+OK\r\n": GRANTED, b"_\r\n": HELD, b"$-1\r\n": HELD},
     ScriptedAcquire: {},
+    AcquireAny: {},
+    Share: {},
     IssueFence: {},
     Extend: {b":1\r\n": GRANTED, b":0\r\n": HELD, b":-1\r\n": ABSENT},
+    Keep: {b":1\r\n": GRANTED, b":0\r\n": HELD, b":-1\r\n": ABSENT},
     Release: {b":-3\r\n": GRANTED},
     Look: {},
     Inspect: {},
@@ -231,8 +282,11 @@ WHOLE: dict[type, dict[bytes, Answer]] = {
 READERS: dict[type, Callable[[Any], Answer]] = {
     Acquire: _acquired,
     ScriptedAcquire: _acquired_by_script,
+    AcquireAny: _acquired_any,
+    Share: _shared,
     IssueFence: _raised,
     Extend: _extended,
+    Keep: _extended,
     Release: _released,
     Look: _released,
     Inspect: _inspected,

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from quorlock._api.lease import LeaseBase
+from quorlock._api.lease_state import Released
 from quorlock._api.misuse import BlockingObject
 from quorlock._api.ticket import Ticket
 from quorlock._core import handing_on
@@ -86,6 +87,37 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         is_ours = self._state.loss is None  # a lost lease's keys only wait for `told_until`
         return self._release().deleted and is_ours
 
+    def keep(self, seconds: Seconds) -> None:
+        """End the lease and mark its work as done: no client gets the lock for so long.
+
+        The token on the nodes becomes a mark, whose ttl may exceed max_ttl.  Later releases and
+        extensions change nothing.  `inspect` shows who did the work.
+
+        Args:
+            seconds: how long; counts from now.
+
+        Raises:
+            LeaseLost: the lease was over, or no quorum took the mark while it was valid: another
+                client may do the work again.
+            NodeError: the nodes refuse for good.
+            ConfigError: an argument cannot work.
+        """
+        session, lease_state = self._session, self._state
+        facts, kept_ms = self._keepable(seconds)
+        session.releasing[lease_state.token] = lease_state
+        try:
+            if not session.end(lease_state, Released.KEPT):
+                self._raise_lost()
+            lease_state.stop_renewal()
+            result = session.driver.run(self._keeping(facts, kept_ms))
+        except BaseException:
+            self._release_in_background()  # interrupted, perhaps before anything was sent
+            raise
+        finally:
+            session.releasing.pop(lease_state.token, None)
+            session.driver.on_lease_over(lease_state.claim)
+        self._check_kept(result)
+
     def hand_over(self) -> Ticket:
         """End the lease here without releasing it, to continue it in another process.
 
@@ -117,6 +149,9 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
     def _exit(self, error: BaseException | None) -> None:
         """Leave a `with` block: release, and report a loss without masking the body's error."""
         was_held, given_up = self.held, self._state.was_released
+        if was_held and error is None and self._keep_for is not None:
+            self.keep(self._keep_for)
+            return
         try:
             released = self._release()
         except Exception as trouble:
@@ -145,7 +180,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
             lease_state.stop_renewal()
             asked_at = now()
             flow = handing_on.release(
-                lease_state.key,
+                lease_state.claim,
                 lease_state.token,
                 lease_state.target,
                 session.policy,
@@ -166,7 +201,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
     def _handle_loss(self, loss: LossReason) -> None:
         """End a lease that was seen to be lost; release it once its reported validity is over."""
         session, lease_state = self._session, self._state
-        session.driver.on_lease_over(lease_state.key)
+        session.driver.on_lease_over(lease_state.claim)
         if session.lose(lease_state, loss):
             if lease_state.renewal is None:
                 self._release_later()

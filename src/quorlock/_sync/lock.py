@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -69,12 +70,15 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
     def locked(self) -> bool:
         """Return whether the lock is held: the same token on a quorum of nodes.
 
+        Of several resources: whether any of them is.
+
         Raises:
             QuorumUnreachable: too few nodes replied.
             NodeError: too many nodes reply with errors.
         """
         session, request = self._session, self._request(0)
-        return session.locked(request, session.driver.run(flows.inspect(self._key, session.policy)))
+        flows_of_keys = [flows.inspect(key, session.policy) for key in self._claim.keys]
+        return any(session.locked(request, session.driver.run(flow)) for flow in flows_of_keys)
 
     def _new_lease(self, lease_state: LeaseState) -> Lease:
         return Lease(self._session, lease_state)
@@ -110,7 +114,7 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: every call of it runs under the lock."""
-        return _decorated(function, lambda *_, **__: self)
+        return locked_call(function, lambda *_, **__: self)
 
 
 class LockDecorator(ResourceOfCall[Lock]):
@@ -123,10 +127,13 @@ class LockDecorator(ResourceOfCall[Lock]):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: every call runs under the lock that its arguments name."""
-        return _decorated(function, self._lock_for)
+        return locked_call(function, self._lock_for)
 
 
-def _decorated(function: Callable[P, R], lock_for: Callable[P, Lock]) -> Callable[P, R]:
+def locked_call(
+    function: Callable[P, R], lock_for: Callable[P, AbstractContextManager[object]]
+) -> Callable[P, R]:
+    """Return the function such that every call of it runs under the lock for its arguments."""
     check_decorated(function, "function")
 
     @functools.wraps(function)

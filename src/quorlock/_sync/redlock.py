@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import math
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -24,10 +25,15 @@ from quorlock._api.ticket import Ticket
 from quorlock._core import redlock as flows
 from quorlock._core.config import Policy, Seconds
 from quorlock._core.request import AcquireRequest, StopEvent
+from quorlock._core.resources import Resource
 from quorlock._core.results import Extended, ExtendFailed, is_unreachable
 from quorlock._nodes.node import Node
+from quorlock._sync.election import Election
 from quorlock._sync.lease import Lease
 from quorlock._sync.lock import Lock, LockDecorator
+from quorlock._sync.once import Once
+from quorlock._sync.rlock import RLock, ThreadHolds
+from quorlock._sync.semaphore import AnyLock, Semaphore
 
 if TYPE_CHECKING:
     from quorlock._drivers.sync.driver import Driver
@@ -44,6 +50,7 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         return Driver(nodes, policy)
 
     def _begin(self, session: Session[Driver]) -> None:
+        self._holds = ThreadHolds()  # through its re-entrant locks
         # At the latest when the last lock and lease are garbage, or when the interpreter ends.
         weakref.finalize(
             session, _close, session.driver, session.live, session.releasing, session.renewers
@@ -53,8 +60,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
     @overload
     def lock(
         self,
-        resource: str | bytes,
-        *,
+        *resources: str | bytes,
+        shared: bool = ...,
         ttl: Seconds | None = ...,
         timeout: Seconds | None = ...,
         renew: bool = ...,
@@ -68,7 +75,9 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
     def lock(
         self,
         resource: ResourceFunction,
+        /,
         *,
+        shared: bool = ...,
         ttl: Seconds | None = ...,
         timeout: Seconds | None = ...,
         renew: bool = ...,
@@ -80,8 +89,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
 
     def lock(
         self,
-        resource: str | bytes | ResourceFunction,
-        *,
+        *resources: str | bytes | ResourceFunction,
+        shared: bool = False,
         ttl: Seconds | None = None,
         timeout: Seconds | None = None,
         renew: bool = False,
@@ -90,12 +99,15 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         on_warning: Callable[[Lease], object] | None = None,
         stop: StopEvent | None = None,
     ) -> Lock | LockDecorator:
-        """Return a lock on the resource; no node is asked yet.
+        """Return a lock on the resource, or on several at once; no node is asked yet.
 
         Args:
-            resource: the name of the protected resource; its Redis key is `prefix + resource`.  Or
-                a function that returns it, for a decorator: every call of the decorated function
-                passes its arguments to that function.
+            resources: the name of the protected resource; its Redis key is `prefix + resource`.  Of
+                several, a lease has all or none.  Or one function that returns a name, or a tuple
+                of names, for a decorator: every call of the decorated function passes its arguments
+                to that function.
+            shared: share the lock with others that do so too; no client that does not share it has
+                it at the same time.  For one resource, and without a fence.
             ttl: the lease time in seconds; default: the Redlock's.
             timeout: how long to wait for the lock, in seconds; None without limit, 0 for one
                 attempt.
@@ -113,10 +125,172 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         """
         terms = renewal_options(renew, max_hold, on_warning)
 
-        def make(name: str | bytes) -> Lock:
-            return Lock(self._session, name, ttl, timeout, fencing, terms, stop)
+        def make(names: tuple[object, ...]) -> Lock:
+            return Lock(self._session, names, ttl, timeout, fencing, terms, stop, shared)
 
-        return LockDecorator(make, resource) if callable(resource) else make(resource)
+        first = resources[0] if len(resources) == 1 else None
+        return LockDecorator(make, first) if callable(first) else make(resources)
+
+    def rlock(
+        self,
+        resource: str | bytes,
+        *,
+        shared: bool = False,
+        ttl: Seconds | None = None,
+        timeout: Seconds | None = None,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        fencing: bool = False,
+        on_warning: Callable[[Lease], object] | None = None,
+        stop: StopEvent | None = None,
+    ) -> RLock:
+        """Return a lock that its thread (asyncio: its task) may acquire again.
+
+        No node is asked yet.  This process counts: a nested acquire sends nothing, and the last
+        release frees the lock.  For other clients it is an ordinary lock on the resource.
+
+        Args:
+            resource: as for `lock`; a name.
+            shared: as for `lock`.  A nested acquire that does not share it is a ConfigError.
+            ttl: as for `lock`.
+            timeout: as for `lock`.
+            renew: as for `lock`.
+            max_hold: as for `lock`.
+            fencing: as for `lock`.
+            on_warning: as for `lock`.
+            stop: as for `lock`.
+
+        Raises:
+            ConfigError: an argument cannot work.
+        """
+        session, terms = self._session, renewal_options(renew, max_hold, on_warning)
+        lock = Lock(session, (resource,), ttl, timeout, fencing, terms, stop, shared)
+        return RLock(lock, session.policy.key(resource), renew, self._holds)
+
+    def election(
+        self,
+        resource: str | bytes,
+        *,
+        ttl: Seconds | None = None,
+        on_warning: Callable[[Lease], object] | None = None,
+        stop: StopEvent | None = None,
+    ) -> Election:
+        """Return an election: a role that one process has at a time; no node is asked yet.
+
+        The leader holds the lock on the resource, which is renewed without limit and has a fence.
+
+        Args:
+            resource: as for `lock`; a name.
+            ttl: the lease time in seconds, and so the longest time without a leader after a crash;
+                default: the Redlock's.
+            on_warning: as for `lock`.
+            stop: an event that ends campaigns and observers when it is set, as for `lock`.
+
+        Raises:
+            ConfigError: an argument cannot work.
+        """
+        session, terms = self._session, renewal_options(True, math.inf, on_warning)
+
+        def make(timeout: Seconds | None, stop: StopEvent | None) -> Lock:
+            return Lock(session, (resource,), ttl, timeout, True, terms, stop)
+
+        return Election(session, make, stop)
+
+    def once(
+        self,
+        resource: str | bytes,
+        *,
+        every: Seconds,
+        ttl: Seconds | None = None,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        fencing: bool = False,
+        on_warning: Callable[[Lease], object] | None = None,
+    ) -> Once:
+        """Return work that is done at most once per interval; no node is asked yet.
+
+        Args:
+            resource: as for `lock`; a name.
+            every: for how long the work counts as done, in seconds from its end.  It may exceed
+                max_ttl: see docs/how-to/once.md.
+            ttl: the lease time in seconds: how long after a crash the work may be done again;
+                default: the Redlock's.
+            renew: as for `lock`.
+            max_hold: as for `lock`.
+            fencing: as for `lock`.
+            on_warning: as for `lock`.
+
+        Raises:
+            ConfigError: an argument cannot work.
+        """
+        terms = renewal_options(renew, max_hold, on_warning)
+        return Once(Lock(self._session, (resource,), ttl, 0, fencing, terms, None), every)
+
+    def semaphore(
+        self,
+        resource: str | bytes,
+        permits: int,
+        *,
+        ttl: Seconds | None = None,
+        timeout: Seconds | None = None,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        fencing: bool = False,
+        on_warning: Callable[[Lease], object] | None = None,
+        stop: StopEvent | None = None,
+    ) -> Semaphore:
+        """Return a semaphore: so many leases may be held at once; no node is asked yet.
+
+        Each has its own number, `Lease.permit`.  Permit 2 of `pool` is the resource `pool#2`.
+
+        Args:
+            resource: the name of what is shared.
+            permits: how many, from 1 to 1024.  If two clients give different numbers, the larger
+                one holds.
+            ttl: as for `lock`, and so are the others.
+            timeout: how long to wait until one is free.
+            renew: extend the lease in the background.
+            max_hold: how long it may be held in all.
+            fencing: not possible yet: permits have no fences.
+            on_warning: called when renewal fails.
+            stop: an event that ends a waiting acquire.
+
+        Raises:
+            ConfigError: an argument cannot work.
+        """
+        terms = renewal_options(renew, max_hold, on_warning)
+        return Semaphore(self._session, resource, permits, ttl, timeout, fencing, terms, stop)
+
+    def any_of(
+        self,
+        *resources: str | bytes,
+        ttl: Seconds | None = None,
+        timeout: Seconds | None = None,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        fencing: bool = False,
+        on_warning: Callable[[Lease], object] | None = None,
+        stop: StopEvent | None = None,
+    ) -> Lock:
+        """Return a lock on any one of these resources; no node is asked yet.
+
+        `Lease.resource` is the one that it got.
+
+        Args:
+            resources: their names, up to 1024.
+            ttl: as for `lock`, and so are the others.
+            timeout: how long to wait until one is free.
+            renew: extend the lease in the background.
+            max_hold: how long it may be held in all.
+            fencing: not possible yet: permits have no fences.
+            on_warning: called when renewal fails.
+            stop: an event that ends a waiting acquire.
+
+        Raises:
+            ConfigError: an argument cannot work.
+        """
+        terms = renewal_options(renew, max_hold, on_warning)
+        return AnyLock(self._session, resources, ttl, timeout, fencing, terms, stop)
 
     def adopt(
         self,
@@ -147,14 +321,15 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
                 flow, partial(_adopted, session, request, ticket, terms)
             )
 
-    def extend(self, resource: str | bytes, token: str, *, ttl: Seconds | None = None) -> bool:
+    def extend(self, resource: Resource, token: str, *, ttl: Seconds | None = None) -> bool:
         """Extend by bare token, in one round.
 
         No lease is made here.  True excludes every other client from now on.  It does not prove
         that no other client held the lock in between, if the lease had expired before.
 
         Args:
-            resource: the name of the protected resource.
+            resource: the name of the protected resource; of a lease on several, all of them as a
+                tuple.
             token: the lease's token.
             ttl: the lease time in seconds; default: the Redlock's.
 
@@ -169,11 +344,12 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         flow = flows.extend_by_token(request, token_bytes(token), session.policy)
         return session.driver.run(flow)
 
-    def release(self, resource: str | bytes, token: str) -> bool:
+    def release(self, resource: Resource, token: str) -> bool:
         """Release by bare token.
 
         Args:
-            resource: the name of the protected resource.
+            resource: the name of the protected resource; of a lease on several, all of them as a
+                tuple.
             token: the lease's token.
 
         Returns:
@@ -187,12 +363,12 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
 
     def _release(self, request: AcquireRequest, token: bytes) -> bool:
         session = self._session
-        target = session.end_by_token(request.key, token)
+        request, target = session.end_by_token(request, token)
         flow = flows.release_by_token(request, token, session.policy, target)
         try:
             return session.driver.run(flow)
         finally:
-            session.driver.on_lease_over(request.key)
+            session.driver.on_lease_over(request.claim)
 
     def break_lease(self, resource: str | bytes, holder: str) -> bool:
         """Release by force the lease of `holder`, and no other.

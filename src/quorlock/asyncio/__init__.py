@@ -6,15 +6,20 @@ from quorlock.asyncio import Redlock
 from __future__ import annotations
 
 from quorlock._api.clock import now
+from quorlock._api.election import Leader
 from quorlock._api.health import Health
-from quorlock._api.inspection import Inspection, NodeView
+from quorlock._api.inspection import Inspection, NodeView, Reader
 from quorlock._api.ticket import Ticket
 from quorlock._core.results import NodeStatus
 from quorlock._nodes.node import Node
 from quorlock._nodes.tls import Tls
+from quorlock.asyncio.election import Election
 from quorlock.asyncio.lease import Lease
 from quorlock.asyncio.lock import Lock, LockDecorator
+from quorlock.asyncio.once import Once
 from quorlock.asyncio.redlock import Redlock
+from quorlock.asyncio.rlock import RLock
+from quorlock.asyncio.semaphore import Semaphore
 from quorlock.errors import (
     AcquireError,
     AcquireStopped,
@@ -36,9 +41,11 @@ __all__ = [
     "AcquireStopped",
     "AcquireTimeout",
     "ConfigError",
+    "Election",
     "Health",
     "HoldLimitReached",
     "Inspection",
+    "Leader",
     "Lease",
     "LeaseLost",
     "Lock",
@@ -49,9 +56,13 @@ __all__ = [
     "NodeStatus",
     "NodeView",
     "NodeVote",
+    "Once",
     "QuorlockError",
     "QuorumUnreachable",
+    "RLock",
+    "Reader",
     "Redlock",
+    "Semaphore",
     "StaleFence",
     "Ticket",
     "Tls",

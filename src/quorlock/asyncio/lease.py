@@ -7,7 +7,7 @@ import contextlib
 from types import TracebackType
 
 from quorlock._api.lease import LeaseBase
-from quorlock._api.lease_state import LeaseState
+from quorlock._api.lease_state import LeaseState, Released
 from quorlock._api.misuse import AsyncioObject
 from quorlock._api.session import Session
 from quorlock._api.ticket import Ticket
@@ -91,6 +91,37 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         is_ours = self._state.loss is None  # a lost lease's keys only wait for `told_until`
         return (await self._release()).deleted and is_ours
 
+    async def keep(self, seconds: Seconds) -> None:
+        """End the lease and mark its work as done: no client gets the lock for so long.
+
+        The token on the nodes becomes a mark, whose ttl may exceed max_ttl.  Later releases and
+        extensions change nothing.  `inspect` shows who did the work.
+
+        Args:
+            seconds: how long; counts from now.
+
+        Raises:
+            LeaseLost: the lease was over, or no quorum took the mark while it was valid: another
+                client may do the work again.
+            NodeError: the nodes refuse for good.
+            ConfigError: an argument cannot work.
+        """
+        session, lease_state = self._session, self._state
+        facts, kept_ms = self._keepable(seconds)
+        try:
+            if not session.end(lease_state, Released.KEPT):
+                self._raise_lost()
+            lease_state.stop_renewal()
+            result = await session.driver.run(self._keeping(facts, kept_ms))
+        except asyncio.CancelledError:
+            raise  # the cancelled flow has sent its release
+        except BaseException:
+            self._release_in_background()  # interrupted, perhaps before anything was sent
+            raise
+        finally:
+            session.driver.on_lease_over(lease_state.claim)
+        self._check_kept(result)
+
     async def hand_over(self) -> Ticket:
         """End the lease here without releasing it, to continue it in another process.
 
@@ -127,12 +158,21 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
             cancellation.end()
             raise
 
+    def _leave_inner(self, error: BaseException | None) -> None:
+        """Leave an `async with` block without releasing: stop cancelling, report a loss."""
+        cancellation, self._cancellation = self._cancellation, None
+        if cancellation is not None and cancellation.explains(error):
+            raise self._loss() from error
+
     async def _exit(self, error: BaseException | None) -> None:
         """Leave an `async with` block: release, report a loss, mask no error of the body."""
         cancellation, self._cancellation = self._cancellation, None
         # The body was cancelled because the lease was lost: LeaseLost replaces the cancellation.
         slipped = cancellation is not None and cancellation.explains(error)
         was_held, given_up = self.held, self._state.was_released
+        if was_held and error is None and self._keep_for is not None:
+            await self.keep(self._keep_for)
+            return
         try:
             released = await self._release()
         except Exception as trouble:
@@ -160,7 +200,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
             lease_state.stop_renewal()
             asked_at, here = now(), session.driver.loop_driver()
             flow = handing_on.release(
-                lease_state.key,
+                lease_state.claim,
                 lease_state.token,
                 lease_state.target,
                 session.policy,
@@ -179,7 +219,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
     async def _handle_loss(self, loss: LossReason) -> None:
         """End a lease that was seen to be lost; release it once its reported validity is over."""
         session, lease_state = self._session, self._state
-        session.driver.on_lease_over(lease_state.key)
+        session.driver.on_lease_over(lease_state.claim)
         if session.lose(lease_state, loss):
             if lease_state.renewal is None:
                 from quorlock.asyncio.renewal import renewer
@@ -223,6 +263,11 @@ def enter_block(lease: Lease) -> None:
 async def exit_block(lease: Lease, error: BaseException | None) -> None:
     """Leave an `async with` block: `Lease._exit`, for the Lock."""
     await lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
+def leave_inner_block(lease: Lease, error: BaseException | None) -> None:
+    """Leave a block of a lease that stays held: `Lease._leave_inner`, for the RLock."""
+    lease._leave_inner(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def drop(lease: Lease) -> None:

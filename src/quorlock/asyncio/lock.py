@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -43,15 +44,16 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
     def __init__(
         self,
         session: Session[Driver],
-        resource: str | bytes,
+        resources: tuple[object, ...],
         ttl: Seconds | None,
         timeout: Seconds | None,
         fencing: bool,  # noqa: FBT001 (see LockBase)
         terms: RenewalOptions,
         stop: StopEvent | None,
         on_lost: OnLost,
+        shared: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
-        super().__init__(session, resource, ttl, timeout, fencing, terms, stop)
+        super().__init__(session, resources, ttl, timeout, fencing, terms, stop, shared)
         self._on_lost: OnLost = checked_on_lost(on_lost)
 
     async def acquire(
@@ -93,13 +95,18 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
     async def locked(self) -> bool:
         """Return whether the lock is held: the same token on a quorum of nodes.
 
+        Of several resources: whether any of them is.
+
         Raises:
             QuorumUnreachable: too few nodes replied.
             NodeError: too many nodes reply with errors.
         """
         session, request = self._session, self._request(0)
-        flow = flows.inspect(self._key, session.policy)
-        return session.locked(request, await session.driver.run(flow))
+        for key in self._claim.keys:
+            flow = flows.inspect(key, session.policy)
+            if session.locked(request, await session.driver.run(flow)):
+                return True
+        return False
 
     def _new_lease(self, lease_state: LeaseState) -> Lease:
         return Lease(self._session, lease_state, self._on_lost)
@@ -138,7 +145,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         self, function: Callable[P, Coroutine[Any, Any, R]]
     ) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorate a coroutine function: every call of it runs under the lock."""
-        return _decorated(function, lambda *_, **__: self)
+        return locked_call(function, lambda *_, **__: self)
 
 
 class LockDecorator(ResourceOfCall[Lock]):
@@ -153,12 +160,14 @@ class LockDecorator(ResourceOfCall[Lock]):
         self, function: Callable[P, Coroutine[Any, Any, R]]
     ) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorate a coroutine function: every call runs under the lock that its arguments name."""
-        return _decorated(function, self._lock_for)
+        return locked_call(function, self._lock_for)
 
 
-def _decorated(
-    function: Callable[P, Coroutine[Any, Any, R]], lock_for: Callable[P, Lock]
+def locked_call(
+    function: Callable[P, Coroutine[Any, Any, R]],
+    lock_for: Callable[P, AbstractAsyncContextManager[object]],
 ) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Return the function such that every call of it runs under the lock for its arguments."""
     check_decorated(function, "coroutine function")
 
     @functools.wraps(function)

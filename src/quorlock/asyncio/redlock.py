@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -20,13 +21,18 @@ from quorlock._api.ticket import Ticket
 from quorlock._core import redlock as flows
 from quorlock._core.config import Policy, Seconds
 from quorlock._core.request import AcquireRequest, StopEvent
+from quorlock._core.resources import Resource
 from quorlock._core.results import Extended, ExtendFailed, is_unreachable
 from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.loop_driver import LoopDriver
 from quorlock._nodes.node import Node
+from quorlock.asyncio.election import Election
 from quorlock.asyncio.lease import Lease
 from quorlock.asyncio.lock import Lock, LockDecorator
 from quorlock.asyncio.loss_watcher import OnLost, checked_on_lost
+from quorlock.asyncio.once import Once
+from quorlock.asyncio.rlock import RLock, TaskHolds
+from quorlock.asyncio.semaphore import AnyLock, Semaphore
 
 
 class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)
@@ -36,6 +42,7 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         return Driver(nodes, policy)
 
     def _begin(self, session: Session[Driver]) -> None:
+        self._holds = TaskHolds()  # through its re-entrant locks
         driver, lease_states = session.driver, session.live
 
         def give_back(loop_driver: LoopDriver) -> None:
@@ -55,8 +62,8 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
     @overload
     def lock(
         self,
-        resource: str | bytes,
-        *,
+        *resources: str | bytes,
+        shared: bool = ...,
         ttl: Seconds | None = ...,
         timeout: Seconds | None = ...,
         renew: bool = ...,
@@ -71,7 +78,9 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
     def lock(
         self,
         resource: ResourceFunction,
+        /,
         *,
+        shared: bool = ...,
         ttl: Seconds | None = ...,
         timeout: Seconds | None = ...,
         renew: bool = ...,
@@ -84,8 +93,8 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
 
     def lock(
         self,
-        resource: str | bytes | ResourceFunction,
-        *,
+        *resources: str | bytes | ResourceFunction,
+        shared: bool = False,
         ttl: Seconds | None = None,
         timeout: Seconds | None = None,
         renew: bool = False,
@@ -95,12 +104,15 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         stop: StopEvent | None = None,
         on_lost: OnLost = "cancel",
     ) -> Lock | LockDecorator:
-        """Return a lock on the resource; no node is asked yet.
+        """Return a lock on the resource, or on several at once; no node is asked yet.
 
         Args:
-            resource: the name of the protected resource; its Redis key is `prefix + resource`.  Or
-                a function that returns it, for a decorator: every call of the decorated function
-                passes its arguments to that function.
+            resources: the name of the protected resource; its Redis key is `prefix + resource`.  Of
+                several, a lease has all or none.  Or one function that returns a name, or a tuple
+                of names, for a decorator: every call of the decorated function passes its arguments
+                to that function.
+            shared: share the lock with others that do so too; no client that does not share it has
+                it at the same time.  For one resource, and without a fence.
             ttl: the lease time in seconds; default: the Redlock's.
             timeout: how long to wait for the lock, in seconds; None without limit, 0 for one
                 attempt.
@@ -120,10 +132,184 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         """
         terms = renewal_options(renew, max_hold, on_warning)
 
-        def make(name: str | bytes) -> Lock:
-            return Lock(self._session, name, ttl, timeout, fencing, terms, stop, on_lost)
+        def make(names: tuple[object, ...]) -> Lock:
+            return Lock(self._session, names, ttl, timeout, fencing, terms, stop, on_lost, shared)
 
-        return LockDecorator(make, resource) if callable(resource) else make(resource)
+        first = resources[0] if len(resources) == 1 else None
+        return LockDecorator(make, first) if callable(first) else make(resources)
+
+    def rlock(
+        self,
+        resource: str | bytes,
+        *,
+        shared: bool = False,
+        ttl: Seconds | None = None,
+        timeout: Seconds | None = None,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        fencing: bool = False,
+        on_warning: Callable[[Lease], object] | None = None,
+        stop: StopEvent | None = None,
+        on_lost: OnLost = "cancel",
+    ) -> RLock:
+        """Return a lock that its thread (asyncio: its task) may acquire again.
+
+        No node is asked yet.  This process counts: a nested acquire sends nothing, and the last
+        release frees the lock.  For other clients it is an ordinary lock on the resource.
+
+        Args:
+            resource: as for `lock`; a name.
+            shared: as for `lock`.  A nested acquire that does not share it is a ConfigError.
+            ttl: as for `lock`.
+            timeout: as for `lock`.
+            renew: as for `lock`.
+            max_hold: as for `lock`.
+            fencing: as for `lock`.
+            on_warning: as for `lock`.
+            stop: as for `lock`.
+            on_lost: as for `lock` (in `async with`).
+
+        Raises:
+            ConfigError: an argument cannot work.
+        """
+        session, terms = self._session, renewal_options(renew, max_hold, on_warning)
+        lock = Lock(session, (resource,), ttl, timeout, fencing, terms, stop, on_lost, shared)
+        return RLock(lock, session.policy.key(resource), renew, self._holds)
+
+    def election(
+        self,
+        resource: str | bytes,
+        *,
+        ttl: Seconds | None = None,
+        on_warning: Callable[[Lease], object] | None = None,
+        stop: StopEvent | None = None,
+        on_lost: OnLost = "cancel",
+    ) -> Election:
+        """Return an election: a role that one process has at a time; no node is asked yet.
+
+        The leader holds the lock on the resource, which is renewed without limit and has a fence.
+
+        Args:
+            resource: as for `lock`; a name.
+            ttl: the lease time in seconds, and so the longest time without a leader after a crash;
+                default: the Redlock's.
+            on_warning: as for `lock`.
+            stop: an event that ends campaigns and observers when it is set, as for `lock`.
+            on_lost: as for `lock` (of the leader).
+
+        Raises:
+            ConfigError: an argument cannot work.
+        """
+        session, terms = self._session, renewal_options(True, math.inf, on_warning)
+
+        def make(timeout: Seconds | None, stop: StopEvent | None) -> Lock:
+            return Lock(session, (resource,), ttl, timeout, True, terms, stop, on_lost)
+
+        return Election(session, make, stop)
+
+    def once(
+        self,
+        resource: str | bytes,
+        *,
+        every: Seconds,
+        ttl: Seconds | None = None,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        fencing: bool = False,
+        on_warning: Callable[[Lease], object] | None = None,
+        on_lost: OnLost = "cancel",
+    ) -> Once:
+        """Return work that is done at most once per interval; no node is asked yet.
+
+        Args:
+            resource: as for `lock`; a name.
+            every: for how long the work counts as done, in seconds from its end.  It may exceed
+                max_ttl: see docs/how-to/once.md.
+            ttl: the lease time in seconds: how long after a crash the work may be done again;
+                default: the Redlock's.
+            renew: as for `lock`.
+            max_hold: as for `lock`.
+            fencing: as for `lock`.
+            on_warning: as for `lock`.
+            on_lost: as for `lock` (in `async with lease:`).
+
+        Raises:
+            ConfigError: an argument cannot work.
+        """
+        terms = renewal_options(renew, max_hold, on_warning)
+        return Once(Lock(self._session, (resource,), ttl, 0, fencing, terms, None, on_lost), every)
+
+    def semaphore(
+        self,
+        resource: str | bytes,
+        permits: int,
+        *,
+        ttl: Seconds | None = None,
+        timeout: Seconds | None = None,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        fencing: bool = False,
+        on_warning: Callable[[Lease], object] | None = None,
+        stop: StopEvent | None = None,
+        on_lost: OnLost = "cancel",
+    ) -> Semaphore:
+        """Return a semaphore: so many leases may be held at once; no node is asked yet.
+
+        Each has its own number, `Lease.permit`.  Permit 2 of `pool` is the resource `pool#2`.
+
+        Args:
+            resource: the name of what is shared.
+            permits: how many, from 1 to 1024.  If two clients give different numbers, the larger
+                one holds.
+            ttl: as for `lock`, and so are the others.
+            timeout: how long to wait until one is free.
+            renew: extend the lease in the background.
+            max_hold: how long it may be held in all.
+            fencing: not possible yet: permits have no fences.
+            on_warning: called when renewal fails.
+            stop: an event that ends a waiting acquire.
+            on_lost: as for `lock` ("cancel" or "flag").
+
+        Raises:
+            ConfigError: an argument cannot work.
+        """
+        terms = renewal_options(renew, max_hold, on_warning)
+        return Semaphore(
+            self._session, resource, permits, ttl, timeout, fencing, terms, stop, on_lost
+        )
+
+    def any_of(
+        self,
+        *resources: str | bytes,
+        ttl: Seconds | None = None,
+        timeout: Seconds | None = None,
+        renew: bool = False,
+        max_hold: Seconds = MAX_HOLD,
+        fencing: bool = False,
+        on_warning: Callable[[Lease], object] | None = None,
+        stop: StopEvent | None = None,
+        on_lost: OnLost = "cancel",
+    ) -> Lock:
+        """Return a lock on any one of these resources; no node is asked yet.
+
+        `Lease.resource` is the one that it got.
+
+        Args:
+            resources: their names, up to 1024.
+            ttl: as for `lock`, and so are the others.
+            timeout: how long to wait until one is free.
+            renew: extend the lease in the background.
+            max_hold: how long it may be held in all.
+            fencing: not possible yet: permits have no fences.
+            on_warning: called when renewal fails.
+            stop: an event that ends a waiting acquire.
+            on_lost: as for `lock` ("cancel" or "flag").
+
+        Raises:
+            ConfigError: an argument cannot work.
+        """
+        terms = renewal_options(renew, max_hold, on_warning)
+        return AnyLock(self._session, resources, ttl, timeout, fencing, terms, stop, on_lost)
 
     async def adopt(
         self,
@@ -157,16 +343,15 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
                 flow, partial(_adopted, session, request, ticket, terms, on_lost)
             )
 
-    async def extend(
-        self, resource: str | bytes, token: str, *, ttl: Seconds | None = None
-    ) -> bool:
+    async def extend(self, resource: Resource, token: str, *, ttl: Seconds | None = None) -> bool:
         """Extend by bare token, in one round.
 
         No lease is made here.  True excludes every other client from now on.  It does not prove
         that no other client held the lock in between, if the lease had expired before.
 
         Args:
-            resource: the name of the protected resource.
+            resource: the name of the protected resource; of a lease on several, all of them as a
+                tuple.
             token: the lease's token.
             ttl: the lease time in seconds; default: the Redlock's.
 
@@ -181,11 +366,12 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         flow = flows.extend_by_token(request, token_bytes(token), session.policy)
         return await session.driver.run(flow)
 
-    async def release(self, resource: str | bytes, token: str) -> bool:
+    async def release(self, resource: Resource, token: str) -> bool:
         """Release by bare token.
 
         Args:
-            resource: the name of the protected resource.
+            resource: the name of the protected resource; of a lease on several, all of them as a
+                tuple.
             token: the lease's token.
 
         Returns:
@@ -199,12 +385,12 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
 
     async def _release(self, request: AcquireRequest, token: bytes) -> bool:
         session = self._session
-        target = session.end_by_token(request.key, token)
+        request, target = session.end_by_token(request, token)
         flow = flows.release_by_token(request, token, session.policy, target)
         try:
             return await session.driver.run(flow)
         finally:
-            session.driver.on_lease_over(request.key)
+            session.driver.on_lease_over(request.claim)
 
     async def break_lease(self, resource: str | bytes, holder: str) -> bool:
         """Release by force the lease of `holder`, and no other.

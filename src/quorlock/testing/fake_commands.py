@@ -13,11 +13,12 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from quorlock import scripts
-from quorlock._core.commands import Look
+from quorlock._core.commands import Extend, Look
 from quorlock._protocol.encoding import COUNTER, MARKER, SCRIPTS
 from quorlock.testing import fake_info, fake_waiting
 from quorlock.testing.fake_call import CommandCall, SessionState
 from quorlock.testing.fake_info import INT64_MAX, SHOWN_MAX, error_of, integer, printed
+from quorlock.testing.fake_keys import BAD_TTL
 from quorlock.testing.fake_node import (
     FULL,
     OK,
@@ -123,7 +124,7 @@ def _until(word: bytes, unit: int, at: int) -> int | Error:
     if number is None:
         return _NO_INTEGER
     if not 0 < number <= (INT64_MAX - at) // unit:
-        return Error("ERR invalid expire time in 'set' command")
+        return BAD_TTL
     return at + number * unit
 
 
@@ -189,10 +190,14 @@ def _evalsha(call: CommandCall) -> Reply:
 
 def _run(call: CommandCall, script: Script) -> Reply:
     """Run a script, if it got the keys and arguments that quorlock gives it."""
-    _, count, key, *words = call.words
-    side_keys = [COUNTER + key, MARKER][: _SIDE_KEYS.get(script, 0)]
-    keys, arguments = words[: len(side_keys)], words[len(side_keys) :]
-    if count != b"%d" % (1 + len(side_keys)) or keys != side_keys:
+    _, count, *words = call.words
+    number = integer(count)
+    if number is None or not 0 < number <= len(words):
+        return _STRANGE
+    (key, *further), arguments = words[:number], words[number:]
+    side_keys = _SIDE_KEYS[script](key) if script in _SIDE_KEYS else []
+    also = tuple(further[len(side_keys) :])
+    if further[: len(side_keys)] != side_keys or (also and script not in _OF_SEVERAL):
         return _STRANGE
     if script is scripts.PROBE and not arguments:
         return call.node.probe(key)
@@ -200,11 +205,13 @@ def _run(call: CommandCall, script: Script) -> Reply:
         one, other = arguments
         act = call.node.guard if script is scripts.GUARD else call.node.compare_and_set
         return act(key, one, other, call.at)
-    made = _command(script, key, arguments)
+    made = _command(script, key, arguments, also)
     return _STRANGE if made is None else call.node.ask(made, call.at)
 
 
-def _command(script: Script, key: bytes, arguments: Sequence[bytes]) -> Command | None:
+def _command(
+    script: Script, key: bytes, arguments: Sequence[bytes], also: tuple[bytes, ...]
+) -> Command | None:
     """Return the command that a script carries out; None for other arguments than quorlock's."""
     shape = next((s for s in _SHAPES.get(script, ()) if len(s) == len(arguments)), None)
     if shape is None:
@@ -214,22 +221,37 @@ def _command(script: Script, key: bytes, arguments: Sequence[bytes]) -> Command 
     ]
     if None in fields or (script is scripts.RELEASE and b"" in fields[1:]):
         return None
-    made: Command = _COMMANDS[script](key, *fields)
+    if script is scripts.EXTEND and len(fields) == 3:  # noqa: PLR2004
+        token, ttl_ms, flag = arguments[0], integer(arguments[1]) or 0, arguments[2]
+        return Extend(key, token, ttl_ms, also, shared=True) if flag == b"1" else None
+    made: Command = _COMMANDS[script](key, *fields, **({"also": also} if also else {}))
     return made
 
 
 # The arguments of a script, with and without a place in a queue: t a text, n a number.
 _SHAPES: Final = {
     scripts.ACQUIRE: ("tnnn", "tnnntt"),
+    scripts.ANY: ("tnn",),
     scripts.RAISE: ("tnn",),
-    scripts.EXTEND: ("tn",),
+    scripts.EXTEND: ("tn", "tnt"),
+    scripts.SHARE: ("tnn", "tnnt"),
+    scripts.KEEP: ("ttn",),
     scripts.RELEASE: ("t", "ttn"),
     scripts.INSPECT: ("",),
 }
 _NO_SCRIPT: Final = Error("NOSCRIPT No matching script.")
 _STRANGE: Final = Error("ERR a node in memory runs quorlock's own scripts only, not this one")
 _COMMANDS: Final[dict[Script, Any]] = {s: kind for kind, s in SCRIPTS.items() if kind is not Look}
-_SIDE_KEYS: Final = {scripts.ACQUIRE: 2, scripts.RAISE: 1}  # how many, after the lock's key
+_OF_SEVERAL: Final = (
+    *(scripts.ACQUIRE, scripts.ANY, scripts.EXTEND, scripts.RAISE, scripts.RELEASE),
+)
+# The keys after the lock's.
+_SIDE_KEYS: Final[dict[Script, Callable[[bytes], list[bytes]]]] = {
+    scripts.ACQUIRE: lambda key: [COUNTER + key, MARKER],
+    scripts.ANY: lambda _: [MARKER],
+    scripts.SHARE: lambda _: [MARKER],
+    scripts.RAISE: lambda key: [COUNTER + key],
+}
 _OWN: Final = (*_COMMANDS, scripts.CONFIG, scripts.GUARD, scripts.PROBE)
 _TEXTS: Final = {script.text: script for script in _OWN}
 _SHAS: Final = {script.sha: script for script in _OWN}

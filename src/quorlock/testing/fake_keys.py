@@ -9,6 +9,16 @@ from typing import Final, NamedTuple, TypeAlias, Union
 Places = tuple[tuple[float, bytes], ...]
 
 
+def with_place(places: Places, ticket: float, place: bytes) -> Places:
+    """Return the places with this one added, or moved to another ticket."""
+    return tuple(sorted((*without(places, place), (ticket, place))))
+
+
+def without(places: Places, place: bytes) -> Places:
+    """Return the places without this one."""
+    return tuple(entry for entry in places if entry[1] != place)
+
+
 class Error(str):
     """An error reply: the text after the minus sign (surrogates stand for bytes not in UTF-8)."""
 
@@ -35,6 +45,7 @@ OK: Final = Status(b"OK")
 WRONG_TYPE: Final = Error("WRONGTYPE Operation against a key holding the wrong kind of value")
 READ_ONLY: Final = Error("READONLY You can't write against a read only replica.")
 FULL: Final = Error("OOM command not allowed when used memory > 'maxmemory'.")
+BAD_TTL: Final = Error("ERR invalid expire time in 'set' command")
 
 
 class Entry(NamedTuple):

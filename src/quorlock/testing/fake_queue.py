@@ -11,8 +11,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from quorlock._core.commands import LEAVE
-from quorlock._core.places import QUEUE, RESERVED, channel_of
-from quorlock.testing.fake_keys import NO_RIGHT
+from quorlock._core.places import QUEUE, RESERVED, channel_of, enlisted_place, is_shared_place
+from quorlock.testing.fake_keys import NO_RIGHT, with_place, without
+from quorlock.testing.fake_readers import FakeReaders
 
 if TYPE_CHECKING:
     from quorlock.testing.fake_keys import FakeKeys, Places
@@ -22,16 +23,6 @@ QUEUE_MS: Final = 60_000
 _TICKET_MAX: Final = 2**52
 _PLACE: Final = re.compile(rb"([0-9a-fA-F]+):[0-9]+:([0-9]+)")
 _INT64_MAX: Final = 2**63 - 1
-
-
-def with_place(places: Places, ticket: float, place: bytes) -> Places:
-    """Return the places with this one added, or moved to another ticket."""
-    return tuple(sorted((*without(places, place), (ticket, place))))
-
-
-def without(places: Places, place: bytes) -> Places:
-    """Return the places without this one."""
-    return tuple(entry for entry in places if entry[1] != place)
 
 
 class FakeQueue:
@@ -75,31 +66,72 @@ class FakeQueue:
         if not self._node.read_only:
             self._write(without(self.places, place))
 
-    def pass_on(self, own: bytes) -> tuple[bool, bool]:
-        """Reserve the lock for the first place whose process receives the call.
+    def call(self, place: bytes) -> tuple[re.Match[bytes] | None, int]:
+        """Call a place; return its parts, and how many connections receive the call."""
+        found = _PLACE.fullmatch(enlisted_place(place))
+        call = place + b" " + self._lock_key
+        return found, self._node.publish(channel_of(found[1]), call) if found else 0
+
+    @property
+    def reader_is_first(self) -> bool:
+        """Return whether the first place is that of a reader."""
+        return bool(self.places) and is_shared_place(self.places[0][1])
+
+    def alone_is_first(self, own: bytes = b"") -> tuple[bool, bool]:
+        """Return whether the first place wants the lock alone; removes those that are gone.
+
+        And whether any was removed.
+        """
+        is_removed = False
+        while self.places:
+            first = self.places[0][1]
+            if is_shared_place(first):
+                break
+            found = _PLACE.fullmatch(first)
+            is_here = first == own or (found and self._node.publish(channel_of(found[1]), b""))
+            if is_here or self._node.read_only:
+                return True, is_removed
+            self.remove(first)
+            is_removed = True
+        return False, is_removed
+
+    def pass_on(self, own: bytes, *, is_read: bool, to_readers: bool) -> tuple[bool, bool]:
+        """Reserve the lock for the first places whose processes receive the calls.
+
+        Args:
+            own: The place of the caller.
+            is_read: Readers have the lock.
+            to_readers: Others may join them.
 
         Returns:
             Whether it is reserved; and whether the place `own` was removed, since its process is
             gone.
         """
-        node, is_deaf = self._node, False
-        while self.places and not node.read_only:
+        node, is_deaf, passed = self._node, False, False
+        readers = FakeReaders(node, self._lock_key, self._at)
+        while not is_read or (to_readers and not self.alone_is_first(own)[0]):
+            if not self.places or node.read_only:
+                break
             (ticket, first), *rest = self.places
             self._write(tuple(rest))
-            found = _PLACE.fullmatch(first)
-            call = first + b" " + self._lock_key
-            heard = node.publish(channel_of(found[1]), call) if found else 0
+            found, heard = self.call(first)
             if heard == NO_RIGHT:
                 self._write(with_place(self.places, ticket, first), QUEUE_MS)
-                return False, is_deaf
+                break
             if found and heard:
                 ms = int(found[2])
-                if not 0 < ms <= _INT64_MAX - self._at:
-                    return False, is_deaf
-                node.set_value(self._lock_key, RESERVED + first, self._at + ms, self._at)
-                return True, is_deaf
+                if is_shared_place(first):
+                    if not is_read:
+                        node.keys.pop(self._lock_key, None)
+                    readers.add(RESERVED + first, min(ms, QUEUE_MS))
+                    is_read = passed = to_readers = True
+                    continue
+                if 0 < ms <= _INT64_MAX - self._at:
+                    node.set_value(self._lock_key, RESERVED + first, self._at + ms, self._at)
+                    passed = True
+                break
             is_deaf = is_deaf or first == own
-        return False, is_deaf
+        return passed, is_deaf
 
     def _takes_places(self) -> bool:
         node = self._node

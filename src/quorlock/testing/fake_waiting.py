@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from quorlock.testing.fake_keys import WRONG_TYPE, Entry, Error, Push
-from quorlock.testing.fake_queue import with_place, without
+from quorlock.testing.fake_keys import WRONG_TYPE, Entry, Error, Push, with_place, without
 
 if TYPE_CHECKING:
     from quorlock.testing.fake_call import CommandCall

@@ -9,7 +9,10 @@ from __future__ import annotations
 from tests.exhaustive.mutants.core import CORE
 from tests.exhaustive.mutants.drivers import DRIVERS
 from tests.exhaustive.mutants.faces import FACES
+from tests.exhaustive.mutants.family import FAMILY
 from tests.exhaustive.mutants.mutant import Mutant
+from tests.exhaustive.mutants.permits import PERMITS
 
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in (*CORE, *DRIVERS, *FACES)}
-assert len(MUTANTS) == len(CORE) + len(DRIVERS) + len(FACES), "two have the same name"
+_ALL = (*CORE, *DRIVERS, *FACES, *FAMILY, *PERMITS)
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in _ALL}
+assert len(MUTANTS) == len(_ALL), "two have the same name"

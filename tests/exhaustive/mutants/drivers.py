@@ -67,7 +67,7 @@ DRIVERS = [
     Mutant(
         "last-contact-not-noted",
         "_drivers/node_state.py",
-        "        self.guard.on_reply(run_id, at - (self.latency or 0))\n",
+        "        self.guard.on_alive(run_id, at)\n",
         "",
         ("tests/servers/api/test_addresses.py",),
     ),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from quorlock._core.claims import Keys
 from quorlock._core.commands import Command, Release
 from quorlock._core.config import Policy, policy
 from quorlock._core.effects import (
@@ -109,7 +110,7 @@ def policy_over(addresses: Iterable[str], **settings: Any) -> Policy:
 def request_of(policy: Policy, timeout: float | None = None) -> AcquireRequest:
     """A call for the resource "r", made at START."""
     wait = None if timeout is None else from_seconds(timeout)
-    return AcquireRequest("r", b"r", policy.ttl_ms, START, wait)
+    return AcquireRequest("r", Keys(b"r"), policy.ttl_ms, START, wait)
 
 
 class Dice:
@@ -196,10 +197,15 @@ class Script:
         assert not isinstance(effect, Commit)
         if isinstance(effect, Wait) and effect.member.news:
             return effect.member.news.popleft()
-        if isinstance(effect, (Receive, Wait)) and self._mail and self._mail[0][0] <= effect.until:
+        while isinstance(effect, (Receive, Wait)) and self._mail:
+            if self._mail[0][0] > effect.until:
+                break
             at, _, replied = heappop(self._mail)
             self.now = max(self.now, at)
-            return replied._replace(at=self.now)
+            reply = replied._replace(at=self.now)
+            observer = effect.observer if isinstance(effect, Wait) else None
+            if isinstance(effect, Receive) or (observer and observer.on_reply(reply)):
+                return reply
         self.now = max(self.now, effect.until)
         return self.now if isinstance(effect, Sleep) else Timeout(self.now)
 

@@ -16,6 +16,8 @@ from typing import Any, TypeVar, cast
 
 import quorlock
 import quorlock.asyncio as aio
+from quorlock._sync.semaphore import AnyLock
+from quorlock.asyncio.semaphore import AnyLock as AsyncioAnyLock
 from quorlock.testing.servers import Server
 from tests.harness.support.wait import until_async
 
@@ -24,6 +26,11 @@ T = TypeVar("T")
 TWINS: dict[type, type] = {
     quorlock.Redlock: aio.Redlock,
     quorlock.Lock: aio.Lock,
+    quorlock.RLock: aio.RLock,
+    quorlock.Election: aio.Election,
+    quorlock.Once: aio.Once,
+    quorlock.Semaphore: aio.Semaphore,
+    AnyLock: AsyncioAnyLock,
     quorlock.Lease: aio.Lease,
 }
 

@@ -101,6 +101,9 @@ async def use_all(redlock: Any, nodes: Servers) -> None:
     assert not lease.held
     async with redlock.lock("x", fencing=True, timeout=0) as lease:
         assert lease.fence
+    lease = await lock.acquire(timeout=0)
+    await lease.keep(5.0)
+    assert (await redlock.inspect("x")).done
 
 
 async def shorten(nodes: Servers) -> None:
@@ -174,6 +177,10 @@ def reads(server: Server) -> bool:
 
 def queued(server: Server) -> bool:
     return bool(server.execute("EXISTS", f"quorlock:queue:{KEY}"))
+
+
+def waiting(server: Server) -> int:
+    return int(server.execute("ZCARD", f"quorlock:queue:{KEY}"))
 
 
 async def test_another_db_needs_select(guarded: Servers, face: Face) -> None:
@@ -260,3 +267,67 @@ def test_the_password_gives_no_other_rights(command: tuple[str, ...], guarded: S
     with redis.Redis.from_url(enter(guarded, WORDS)[0]) as client, refused:
         client.execute_command(*command)
     assert server.execute("GET", "other") == b"theirs"
+
+
+# --- locks that are shared ------------------------------------------------------------------------
+
+
+def words_to_share() -> list[str]:
+    """Return the words of the page for locks that are shared."""
+    (line,) = re.findall(r"^(\+time \+z.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return str(line).split()
+
+
+async def test_readers_and_a_writer_need_few_more_words(guarded: Servers, face: Face) -> None:
+    """Nothing is refused then, with the words for waiting: the log of refusals is empty."""
+    more = ["+client|tracking", "+client|caching"]
+    words = [*WORDS, *WORDS_TO_WAIT, *words_to_share(), *more]
+    for server in guarded:
+        server.execute("ACL", "LOG", "RESET")
+    async with face.redlock(enter(guarded, words), **SETTINGS) as redlock:
+        first = await redlock.lock("x", shared=True).acquire(timeout=0)
+        second = await redlock.lock("x", shared=True).acquire(timeout=0)
+        await shorten(guarded)
+        await first.extend()
+        assert len((await redlock.inspect("x")).readers) == 2
+        assert await second.release() is True
+
+        async def work(index: int) -> None:
+            if not index:
+                async with redlock.lock("x", timeout=20.0):
+                    return
+            if index == 1:
+                assert await until_async(lambda: all(map(queued, guarded)))
+                async with redlock.lock("x", shared=True, timeout=20.0):
+                    return
+            assert await until_async(lambda: min(map(waiting, guarded)) >= 2)
+            assert await first.release() is True
+
+        assert await face.crowd(3, work) == [None] * 3
+    for server in guarded:
+        assert server.execute("ACL", "LOG") == []
+
+
+async def test_without_the_words_no_reader_is_granted(guarded: Servers, face: Face) -> None:
+    """The error names the node and the command."""
+    async with face.redlock(enter(guarded, WORDS), **SETTINGS) as redlock:
+        error = await raises(NodeError, redlock.lock("x", shared=True).acquire(timeout=1.0))
+        assert "'zscore'" in str(error)
+        assert guarded[0].path in str(error)
+        async with redlock.lock("x"):
+            pass
+
+
+async def test_a_writer_without_the_words_waits_beside_readers(
+    guarded: Servers, face: Face
+) -> None:
+    words = [*WORDS, *words_to_share()]
+    async with (
+        face.redlock(enter(guarded, words), **SETTINGS) as reader,
+        face.redlock(enter(guarded, WORDS), **SETTINGS) as writer,
+    ):
+        lease = await reader.lock("x", shared=True).acquire(timeout=0)
+        assert await writer.lock("x").try_acquire() is None
+        await lease.release()
+        async with writer.lock("x", timeout=5.0):
+            pass

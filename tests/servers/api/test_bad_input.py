@@ -170,6 +170,11 @@ def locking(what: str, says: str, resource: object = "x", **settings: object) ->
     return Call(what, lambda face: over(face).lock(resource, **settings), ConfigError, says)
 
 
+def locking_all(what: str, says: str, *resources: object) -> Call:
+    """`redlock.lock(*resources)` is a ConfigError."""
+    return Call(what, lambda face: over(face).lock(*resources), ConfigError, says)
+
+
 def calling(
     what: str,
     says: str,
@@ -196,6 +201,11 @@ async def coroutine_function() -> None: ...
 
 
 def function() -> None: ...
+
+
+def without_guard(redlock: Any) -> Any:
+    """A Redlock of the same face, without a restart guard."""
+    return type(real(redlock))(URLS, **SETTINGS, restart_guard=None)
 
 
 LONG = "prefix + resource may have 512 bytes"
@@ -349,6 +359,16 @@ CALLS = [
     locking("empty bytes", "resource=b'': give a name that is not empty", b""),
     locking("a number", "resource=42: give the resource's name as str or bytes", 42),
     locking("None", "resource=None: give the resource's name as str or bytes", None),
+    locking_all("no resource", "resources=(): give at least one"),
+    locking_all("65 resources", "resources=65: give at most 64", *map(str, range(65))),
+    locking_all(
+        "resources too long together",
+        "resources=3: their keys have 1515 bytes: give less or shorter ones, of 1200 in all",
+        *[letter * 505 for letter in "abc"],
+    ),
+    locking_all(
+        "a number among names", "resource=7: give the resource's name as str or bytes", "a", 7
+    ),
     locking("bytes with NUL", f"resource=b'a\\x00b': {NUL}", b"a\0b"),
     locking("a str with NUL", f"resource='a\\x00b': {NUL}", "a\0b"),
     locking("a lone surrogate", "resource='a\\ud800': give text that UTF-8 can encode", "a\ud800"),
@@ -438,6 +458,50 @@ CALLS = [
         lambda redlock: copy.deepcopy(real(redlock.lock("x"))),
         TypeError,
     ),
+    # re-entrant locks, elections, once
+    calling(
+        "a re-entrant lock on a function",
+        "resource=<function function…>: give the resource's name as str or bytes",
+        lambda redlock: redlock.rlock(function),
+    ),
+    calling(
+        "a re-entrant lock with a bad ttl",
+        f"ttl=0: {ABOVE_0}",
+        lambda redlock: redlock.rlock("x", ttl=0),
+    ),
+    calling(
+        "a re-entrant lock that is not held",
+        "'x' is not held by this …: release it where it was acquired, and as often",
+        lambda redlock: redlock.rlock("x").release(),
+        RuntimeError,
+    ),
+    calling(
+        "an election without a restart guard",
+        "restart_guard=None: an election needs 'uptime' or 'marker': its terms are fences",
+        lambda redlock: without_guard(redlock).election("x"),
+    ),
+    calling(
+        "an election with a bad timeout",
+        f"timeout=-1: {FINITE}",
+        lambda redlock: redlock.election("x").campaign(timeout=-1),
+    ),
+    calling(
+        "an election led by a number",
+        "lead=5: give a …function; give a function",
+        lambda redlock: redlock.election("x").run(5),
+    ),
+    calling("every 0", f"every=0: {ABOVE_0}", lambda redlock: redlock.once("x", every=0)),
+    calling("every a string", f"every='1h': {SECONDS}", lambda r: r.once("x", every="1h")),
+    calling(
+        "every below 1 ms",
+        "every=0.0001: give at least 0.001 (1 ms)",
+        lambda redlock: redlock.once("x", every=0.0001),
+    ),
+    calling(
+        "once by a number",
+        "work=5: give a …function; give a function",
+        lambda redlock: redlock.once("x", every=1).run(5),
+    ),
     # use after close
     closed("acquire", lambda redlock: redlock.lock("x").acquire()),
     closed("try_acquire", lambda redlock: redlock.lock("x").try_acquire()),
@@ -445,6 +509,9 @@ CALLS = [
     closed("inspect", lambda redlock: redlock.inspect("x")),
     closed("extend", lambda redlock: redlock.extend("x", "abc")),
     closed("release", lambda redlock: redlock.release("x", "abc")),
+    closed("rlock", lambda redlock: redlock.rlock("x").acquire()),
+    closed("election", lambda redlock: redlock.election("x").leader()),
+    closed("once", lambda redlock: redlock.once("x", every=1).try_acquire()),
     closed("adopt", lambda redlock: redlock.adopt(Ticket("x", "abc", 1.0))),
 ]
 

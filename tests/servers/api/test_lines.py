@@ -116,3 +116,32 @@ async def test_a_lease_that_was_handed_over(face: Face, nodes: MemoryNodes) -> N
                 tickets.append(await lease.hand_over())
 
         assert await face.crowd(3, work) == [None] * 3
+
+
+async def test_a_lease_that_is_being_extended(face: Face, nodes: MemoryNodes) -> None:
+    """An extension may be in flight when the lock is handed on: the lease ends, and stays over."""
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        for _ in range(20):
+            first = await redlock.lock("a").acquire()
+            ends: list[str] = []
+
+            async def work(index: int, first: Any = first, ends: list[str] = ends) -> None:
+                if index == 0:
+                    async with redlock.lock("a", timeout=LONG) as second:
+                        assert await until_async(lambda: ends)
+                        assert not first.held
+                        await second.extend()  # a quorum has its keys
+                elif index == 1:
+                    error = await raises(LeaseLost, extended_for_ever(first))
+                    ends.append(error.reason)
+                else:
+                    assert await until_async(lambda: waiting(redlock) == 1)
+                    assert await first.release()
+
+            assert await face.crowd(3, work) == [None] * 3
+            assert ends == ["released"]
+
+
+async def extended_for_ever(lease: Any) -> None:
+    while True:
+        await lease.extend()

@@ -13,10 +13,15 @@ import quorlock
 import quorlock.asyncio as aio
 from quorlock._api.misuse import AsyncioObject, BlockingObject
 
-CLASSES = ("Redlock", "Lock", "LockDecorator", "Lease")
+CLASSES = (
+    *("Redlock", "Lock", "LockDecorator", "RLock", "Semaphore", "Election", "Once", "Lease"),
+)
 
 # Only in asyncio: a thread cannot be cancelled.
-ONLY_ASYNCIO = {("Redlock", "lock"): {"on_lost"}, ("Redlock", "adopt"): {"on_lost"}}
+ONLY_ASYNCIO = {
+    ("Redlock", name): {"on_lost"}
+    for name in ("lock", "rlock", "semaphore", "any_of", "election", "once", "adopt")
+}
 
 # Python has two names for these.
 SAME = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
@@ -61,7 +66,8 @@ def plain(annotation: object) -> str:
     """An annotation without what async adds to it."""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     text = text.replace("asyncio.Event", "threading.Event")
-    text = text.replace("Coroutine[Any, Any, R]", "R")
+    text = re.sub(r"Coroutine\[Any, Any, (R|R \| None)\]", r"\1", text)
+    text = text.replace("AsyncIterator", "Iterator")
     return text.replace("quorlock.asyncio.", "quorlock._sync.")
 
 
@@ -109,8 +115,19 @@ def test_both_classes_have_the_same_members(name: str) -> None:
 @pytest.mark.parametrize("module", [quorlock, aio], ids=["blocking", "asyncio"])
 def test_a_lease_shows_what_users_need_and_no_more(module: Any) -> None:
     """The methods that end a lease, and its state, have private names."""
-    facts = {"fence", "held", "resource", "token", "ttl", "valid_until", "validity", "votes"}
-    verbs = {"ensure", "extend", "hand_over", "lost", "release"}
+    facts = {
+        "fence",
+        "held",
+        "permit",
+        "resource",
+        "resources",
+        "shared",
+        "token",
+        "ttl",
+        "valid_until",
+    }
+    facts |= {"validity", "votes"}
+    verbs = {"ensure", "extend", "hand_over", "keep", "lost", "release"}
     assert {name for name in dir(module.Lease) if not name.startswith("_")} == facts | verbs
 
 
@@ -182,7 +199,11 @@ def test_what_waits_is_a_coroutine_function_in_asyncio(name: str) -> None:
         },
         "Lock": {"acquire", "locked", "try_acquire", "__enter__", "__exit__"},
         "LockDecorator": set[str](),
-        "Lease": {"extend", "hand_over", "release", "__enter__", "__exit__"},
+        "Semaphore": {"acquire", "locked", "try_acquire", "__enter__", "__exit__"},
+        "RLock": {"acquire", "locked", "release", "try_acquire", "__enter__", "__exit__"},
+        "Election": {"leader", "run"},
+        "Once": {"run", "try_acquire"},
+        "Lease": {"extend", "hand_over", "keep", "release", "__enter__", "__exit__"},
     }
     for module, wanted in ((quorlock, set[str]()), (aio, verbs[name])):
         found = {

@@ -13,6 +13,7 @@ import pytest
 
 import quorlock
 from quorlock._api.lease_state import LeaseState
+from quorlock._core.claims import Keys
 from quorlock._core.rounds import SentRound
 from quorlock._core.time import FOR_EVER, NS_PER_S
 from quorlock._core.votes import GRANTED
@@ -34,7 +35,7 @@ class Scene:
         self.loop_driver: RenewalThread = renewer(session)
         sent_round = SentRound(1, now(), now(), 1, object())
         self.lease_state = LeaseState(
-            "a", b"a", b"t", 9_000, now() + 9 * NS_PER_S, (GRANTED,), sent_round
+            "a", Keys(b"a"), b"t", 9_000, now() + 9 * NS_PER_S, (GRANTED,), sent_round
         )
         self.lease = Lease(session, self.lease_state)
         self.renewal = _ThreadRenewedLease(

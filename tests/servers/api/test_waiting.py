@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from operator import gt
 from typing import Any
 
 import pytest
@@ -97,6 +98,32 @@ async def test_a_waiter_that_gives_up_leaves_no_place(face: Face, nodes: Servers
         assert await until_async(lambda: keys_on(nodes) == {})
 
 
+async def test_an_exchange_that_does_not_win_leaves_its_waiter_in_the_queues(
+    face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease was over, and the lock is another's: the waiter keeps its turn, without a look."""
+    monkeypatch.setattr("quorlock._core.waiter._LOOKS", (90_000_000_000, 90_000_000_000))
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock, face.redlock(nodes.urls) as other:
+        lease = await redlock.lock("a").acquire()
+
+        async def work(index: int) -> None:
+            if not index:
+                async with redlock.lock("a", timeout=LONG) as mine:
+                    assert mine.held
+                return
+            assert await until_async(lambda: all(tracked(node) for node in nodes))
+            looked = [scripts_run(node) for node in nodes]
+            for node in nodes:
+                node.execute("SET", "a", "theirs", "XX", "PX", "60000")
+            # The waiter looks because of that, and not again.
+            assert await until_async(lambda: all(map(gt, map(scripts_run, nodes), looked)))
+            assert await lease.release() is False
+            assert await until_async(lambda: waits(other, 1))
+            assert await other.release("a", "theirs") is True
+
+        assert await face.crowd(2, work) == [None] * 2
+
+
 @pytest.mark.parametrize("renews", [False, True])
 async def test_a_key_that_another_library_deletes(
     renews: bool, face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
@@ -127,6 +154,12 @@ async def test_a_key_that_another_library_deletes(
 
         assert await face.crowd(2, work) == [None] * 2
         await other.release()
+
+
+def scripts_run(node: Server) -> int:
+    """Return how many scripts the node has run."""
+    calls = re.findall(rb"cmdstat_eval(?:sha)?:calls=(\d+)", node.execute("INFO", "commandstats"))
+    return sum(map(int, calls))
 
 
 def tracked(node: Server) -> bool:

@@ -113,3 +113,25 @@ def test_the_token_is_in_no_other_environment_or_command(shell: Shell) -> None:
     """`--help` and errors do not show the value of QUORLOCK_TOKEN."""
     done = shell.run("release", "--help", given={"QUORLOCK_TOKEN": "canary"})
     assert "canary" not in done.stdout + done.stderr
+
+
+def test_several_at_once(shell: Shell, nodes: Servers) -> None:
+    """All resources of --and have one token or none; the other verbs take the same names."""
+    several = ("a", "--and", "c", "--and", "b")
+    token = shell.answer("acquire", *several, "--ttl", "20s")
+    assert all(at_last(nodes, name, token) for name in "abc")
+    said = shell.complaint(EX_TEMPFAIL, "acquire", "x", "--and", "b", "-w", "0")
+    assert "'b' + 'x': 'b' is held by " in said
+    assert at_last(nodes, "x", None)
+    assert shell.answer("extend", *several, "--token", token, "--ttl", "30s") == ""
+    assert sum(node.execute("PTTL", "c") > 20_000 for node in nodes) >= 3
+    assert shell.answer("release", *several, "--token", token) == ""
+    assert all(at_last(nodes, name, None) for name in "abc")
+    said = shell.complaint(EX_LOST, "release", *several, "--token", token)
+    assert said == "quorlock release: 'a' + 'c' + 'b' was not held by this token any more\n"
+
+
+def test_several_as_json(shell: Shell) -> None:
+    facts = json.loads(shell.answer("acquire", "b", "--and", "a", "--json"))
+    assert facts["resource"] == "a + b"
+    shell.answer("release", "a", "--and", "b", "--token", facts["token"])

@@ -76,6 +76,8 @@ def test_while_nodes_are_killed(shell: Shell, mortal_nodes: Servers) -> None:
         "error": facts["nodes"][0]["error"],
         "code": "not_connected",
         "reserved": False,
+        "done": False,
+        "readers": [],
     }
     assert facts["nodes"][0]["error"]
     assert "split: no holder has a quorum" in shell.answer("status", "a")
@@ -207,6 +209,28 @@ def test_the_sentence_says_how_many_wait(
     facts = shown.as_facts(inspection)
     assert schema.problems(facts, SCHEMA["$defs"]["resource"], SCHEMA) == []
     assert facts["waiters"] == waiters
+
+
+def test_work_that_is_done_is_named_with_its_end(shell: Shell, nodes: Servers) -> None:
+    """`status` and `top` show it, in text and JSON; a key on a minority is a leftover, and done."""
+    with Redlock(nodes.urls, owner="web-3") as redlock:
+        redlock.lock("a").acquire().keep(3_600.0)
+        text = shell.answer("status", "a")
+        assert text.startswith("'a': held: the work was done by web-3 (")
+        assert re.search(r"on 5 of 5 nodes; it counts as done for 3[56]\d\d\.\d s more\n", text)
+        assert text.count("  done, ") == 5
+        facts = json.loads(shell.answer("status", "a", "--json"))["resources"][0]
+        assert (facts["done"], facts["verdict"], facts["owner"]) == (True, "held", "web-3")
+        assert all(node["done"] for node in facts["nodes"])
+        assert schema.problems(facts, SCHEMA["$defs"]["resource"], SCHEMA) == []
+        lock = json.loads(shell.answer("top", "--json", "--once"))["locks"][0]
+        assert (lock["done"], lock["owner"]) == (True, "web-3")
+        assert schema.problems(lock, SCHEMA["$defs"]["top_lock"], SCHEMA) == []
+        assert re.search(r"\ba +done +web-3 +5/5", shell.answer("top", "--once"))
+        for node in nodes[:3]:
+            node.execute("DEL", "a")
+        assert "'a': leftover: " in shell.answer("status", "a")
+        assert not redlock.inspect("a").done
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from quorlock import LeaseLost, Redlock
+from quorlock._core.commands import Release
 from quorlock._drivers.clock import now
 from quorlock.asyncio import Redlock as AsyncRedlock
 from quorlock.testing.servers import Servers
@@ -18,7 +19,7 @@ def pend_everywhere(redlock: object, token: str) -> None:
     """Add pending releases, as after connections that broke with the acquire unanswered."""
     session = redlock._session  # type: ignore[attr-defined]
     for node_state in session.driver.node_states.all:
-        node_state.pending_releases.add(b"x", token.encode(), node_state.run_id, now())
+        node_state.pending_releases.add(Release(b"x", token.encode()), node_state.run_id, now())
 
 
 def test_blocking(nodes: Servers) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from quorlock._core.claims import Keys
 from quorlock._core.commands import Acquire
 from quorlock._core.effects import Flow, Receive, Send, Sleep, Wait
 from quorlock._core.member import Member
@@ -34,7 +35,7 @@ def sleep(duration: int) -> Flow[None]:
 
 def wait(until: Instant) -> Flow[None]:
     """One wait for news that never come."""
-    request = AcquireRequest("key", b"key", 1000, now(), None)
+    request = AcquireRequest("key", Keys(b"key"), 1000, now(), None)
     yield Wait(until, None, Member(request))
 
 

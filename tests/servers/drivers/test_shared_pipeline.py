@@ -13,9 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quorlock import Node
+from quorlock._core.claims import Keys
 from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
 from quorlock._core.effects import Send, Sleep
-from quorlock._core.redlock import collect_until_decided
+from quorlock._core.redlock import attempt, collect_until_decided
+from quorlock._core.request import AcquireRequest
+from quorlock._core.results import AttemptFailed, FailureReason
 from quorlock._core.rounds import NodeReply, SentRound
 from quorlock._core.tally import PENDING, Tally, Verdict
 from quorlock._core.time import NS_PER_MS, NS_PER_S, Instant
@@ -30,7 +33,7 @@ from quorlock._drivers.node_states import NodeStates
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import PendingRequest
 from quorlock.errors import VoteCode
-from tests.harness.support.script import policy_of
+from tests.harness.support.script import Dice, policy_of
 from tests.harness.support.wait import until_async
 
 if TYPE_CHECKING:
@@ -378,6 +381,73 @@ def test_what_was_asked_together_goes_before_what_a_node_is_asked_alone() -> Non
         net.confirm(0)
 
     assert sent_by(play) == [b"SET", b"EVAL"]
+
+
+def healthy(net: Net) -> list[AsyncConnection]:
+    """The connections of a net whose plain grants are counted without parsing."""
+    for node_state in net.node_states.all:
+        node_state.is_healthy = True
+    connections = [connector.connection for connector in net.loop_driver.connectors]
+    return [connection for connection in connections if connection is not None]
+
+
+def test_a_flow_that_goes_on_does_not_answer_for_another() -> None:
+    """Two flows win by one packet, and each has a further round, for which it asks each node alone.
+    The first one's request moves the open rounds of a node that lags to the queue of that node. No
+    further round is won without replies, and the replies of that node find their requests.
+    """
+
+    def going_on(name: bytes) -> Flow[tuple[Verdict, tuple[Answer, ...]]]:
+        yield from asking(Acquire(name, name, 9), 3)
+        return (yield from asking(Release(name, name), 3))  # the first ones: with the script
+
+    async def scene() -> None:
+        net = Net(3)
+        try:
+            prompt, prompt_too, late = healthy(net)
+            flows = [FlowTask(net.loop_driver, going_on(name)) for name in (b"a", b"b")]
+            for flow in flows:
+                flow.begin()
+            receive(prompt, b"+OK\r\n+OK\r\n")
+            receive(prompt_too, b"+OK\r\n+OK\r\n")
+            assert not any(flow.future.done() for flow in flows)
+            receive(prompt, b":77\r\n:77\r\n")
+            receive(late, b"+OK\r\n+OK\r\n:77\r\n:77\r\n")
+            assert (late.lost, late.has_unsent) == (False, False)
+            assert [flow.future.result()[0] for flow in flows] == [Verdict.LOST] * 2
+        finally:
+            net.close()
+
+    asyncio.run(scene())
+
+
+def test_attempts_that_are_won_too_late_release_in_order() -> None:
+    """The process stood still for longer than the leases, before the first release on these
+    connections. The replies of the node that lags find their requests.
+    """
+
+    async def scene() -> None:
+        net = Net(3)
+        try:
+            prompt, prompt_too, late = healthy(net)
+            requests = [AcquireRequest(name, Keys(name.encode()), 9, now(), 0) for name in "ab"]
+            flows = [FlowTask(net.loop_driver, attempt(r, policy_of(3), Dice())) for r in requests]
+            for flow in flows:
+                flow.begin()
+            assert await until_async(lambda: now() > requests[1].asked_at + 9 * NS_PER_MS)
+            receive(prompt, b"+OK\r\n+OK\r\n")
+            receive(prompt_too, b"+OK\r\n+OK\r\n")
+            receive(late, b"+OK\r\n+OK\r\n:-3\r\n:-3\r\n")
+            assert (late.lost, late.has_unsent) == (False, False)
+            receive(prompt, b":-3\r\n:-3\r\n")
+            for flow in flows:
+                outcome = flow.future.result()
+                assert isinstance(outcome, AttemptFailed)
+                assert outcome.reason is FailureReason.LATE
+        finally:
+            net.close()
+
+    asyncio.run(scene())
 
 
 def test_a_quorum_that_comes_while_a_flow_sleeps_is_not_for_it() -> None:

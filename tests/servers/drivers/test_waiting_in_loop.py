@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from quorlock._core.claims import Keys
 from quorlock._core.commands import Inspect
-from quorlock._core.effects import CALL, Enlist, Receive, Send, Timeout, Wait
+from quorlock._core.effects import CALL, Enlist, Receive, Send, Sleep, Timeout, Wait
 from quorlock._core.member import Member, Promoted
 from quorlock._core.places import channel_of
 from quorlock._core.request import AcquireRequest
@@ -19,6 +20,7 @@ from quorlock._drivers.aio.flow_state import WAITING
 from quorlock._drivers.clock import now
 from quorlock.asyncio import Redlock
 from quorlock.errors import QuorlockError
+from tests.harness.support.every_reply import EVERY
 from tests.harness.support.wait import until_async
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class Waiter:
     """A flow that has a place and waits; it records every event until its end is requested."""
 
     def __init__(self, until: Instant = FOR_EVER, stop: StopEvent | None = None) -> None:
-        self.member = Member(AcquireRequest("x", b"x", 1000, now(), None))
+        self.member = Member(AcquireRequest("x", Keys(b"x"), 1000, now(), None))
         self.until = until
         self.stop = stop
         self.places: list[bytes] = []
@@ -48,10 +50,9 @@ class Waiter:
         place = yield Enlist()
         self.places.append(place)
         while True:
-            event = yield Wait(self.until, self.stop, self.member)
-            self.events.append(event)
-            if is_last(event):
-                return event
+            self.events.append((yield Wait(self.until, self.stop, self.member, EVERY)))
+            if is_last(self.events[-1]):
+                return self.events[-1]
 
     async def has_place(self) -> bytes:
         """Return the place once the flow has it."""
@@ -118,7 +119,7 @@ def test_calls_while_it_does_not_wait_are_kept(nodes: Servers) -> None:
             call(node, place)
         sent = yield Send(Inspect(b"x"))
         event = yield Receive(sent.sent_at + NS_PER_S, CallTally(5, sent.round))
-        return [event, (yield Wait(FOR_EVER, None, Waiter().member))]
+        return [event, (yield Wait(FOR_EVER, None, Waiter().member, EVERY))]
 
     async def scene(driver: Driver) -> None:
         await driver.run(flow())
@@ -127,21 +128,40 @@ def test_calls_while_it_does_not_wait_are_kept(nodes: Servers) -> None:
     run_with(nodes, scene)
 
 
+def test_replies_from_before_the_wait_are_kept(nodes: Servers) -> None:
+    """The flow slept when they came."""
+    member = Waiter().member
+
+    def flow() -> Flow[Any]:
+        yield Send(Inspect(b"x"))
+        yield Sleep(now() + 20 * NS_PER_MS)
+        return (yield Wait(FOR_EVER, None, member, EVERY))
+
+    async def scene(driver: Driver) -> None:
+        async with asyncio.timeout(5):
+            reply = await driver.run(flow())
+        assert isinstance(reply, NodeReply)
+
+    run_with(nodes, scene)
+
+
 def test_two_places_of_one_flow(nodes: Servers) -> None:
-    """The second one does not replace the first; the end of the flow removes both."""
+    """The second one replaces the first, whose calls get no reply from the flow any more."""
 
     def flow(places: list[bytes]) -> Flow[list[Any]]:
         places += [(yield Enlist()), (yield Enlist())]
-        member = Waiter().member
-        return [(yield Wait(FOR_EVER, None, member)), (yield Wait(FOR_EVER, None, member))]
+        replies: list[Any] = []
+        while len(replies) < 2:
+            replies.append((yield Wait(FOR_EVER, None, Waiter().member, EVERY)))
+        return replies
 
     async def scene(driver: Driver) -> None:
         places: list[bytes] = []
         task = asyncio.create_task(driver.run(flow(places)))
         await waits(driver)
-        for place, node in zip(places, nodes, strict=False):
+        for node, place in zip(nodes, (places[0], places[1], places[1]), strict=False):
             call(node, place)
-        assert {reply.node for reply in await task} == {0, 1}
+        assert {reply.node for reply in await task} == {1, 2}
         assert not driver.loop_driver().places._receivers
 
     run_with(nodes, scene)

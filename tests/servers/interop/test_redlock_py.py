@@ -141,3 +141,36 @@ def note(turns: list[tuple[float, float]], clock: Callable[[], float] = time.mon
     began = clock()
     time.sleep(0.001)
     turns.append((began, clock()))
+
+
+async def test_they_wait_beside_our_readers(face: Face, nodes: Servers, theirs: Any) -> None:
+    """Neither SET NX nor the release by an older script changes a reader."""
+    async with face.redlock(nodes.urls, node_timeout=1.0) as redlock:
+        lock = redlock.lock("shared", shared=True)
+        leases = [await lock.acquire() for _ in range(2)]
+        tokens = {lease.token.encode() for lease in leases}
+        for _ in range(3):
+            assert theirs.lock("shared", TTL_MS) is False  # its give-back meets the readers too
+        for node in nodes:
+            with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+                redis.Redis(unix_socket_path=node.path).eval(OLD_RELEASE, 1, "shared", "another")
+        found = [set(node.execute("ZRANGE", "shared", "0", "-1")) for node in nodes]
+        assert sum(readers == tokens for readers in found) >= 3
+        assert [await lease.release() for lease in leases] == [True, True]
+        held = theirs.lock("shared", TTL_MS)
+        assert held is not False
+        assert await lock.try_acquire() is None
+        theirs.unlock(held)
+        async with lock:
+            pass
+    assert left_over(nodes) == {}
+
+
+# The compare-and-delete that libraries send, quorlock's first version among them.
+OLD_RELEASE = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  redis.call('DEL', KEYS[1])
+  return -3
+end
+return redis.call('PTTL', KEYS[1])
+"""

@@ -5,9 +5,13 @@
 It prints "ready" when it is connected, contends until stdin is closed, and prints its counts.
 
 The witness of exclusion is a file in shared memory with one cell for each worker, which only that
-worker writes: its lock, and until when it may trust its lease.  A worker that was granted a lock
+worker writes: for each lock, until when it may trust its lease.  A worker that was granted a lock
 writes its cell first, and reads the others then, so that of two holders one sees the other.  A cell
 whose validity is over by the clock holds nothing; that of a killed worker counts until then.
+
+A cell has a number for each lock, and not the name of its lock beside one number.  A reader that is
+suspended between reading the one and the other would pair the lock of one turn with the validity of
+the next turn, at another lock: an overlap that never was.
 """
 
 from __future__ import annotations
@@ -17,7 +21,6 @@ import json
 import mmap
 import os
 import random
-import struct
 import sys
 import threading
 from collections import Counter
@@ -42,8 +45,11 @@ MAX_TTL = max(TTLS)
 TIMEOUTS = (None, None, None, 1.0, 0.05, 0.001, 0.0)
 SECTION = 0.002  # seconds at most, in the critical section
 PAUSE = 0.004  # and between two turns
-_CELL = struct.Struct("8d")
-_RESOURCE, _UNTIL, _FENCE, _GRANTS, _LONGEST, _OVERLAPS, _DISORDERS = range(7)
+_REPORTS_MAX = 10  # of each worker: they are read at the end, and must fit into a pipe
+# The numbers of a cell: for each lock the end of the validity, and the latest fence; then counts.
+UNTIL, FENCE = 0, len(RESOURCES)
+_GRANTS, _LONGEST, _OVERLAPS, _DISORDERS = range(2 * len(RESOURCES), 2 * len(RESOURCES) + 4)
+_SIZE = 2 * len(RESOURCES) + 4
 
 
 @dataclass(frozen=True)
@@ -72,14 +78,8 @@ class Crowd:
 
 
 class Cell(NamedTuple):
-    """The state and the counts of one worker; instants by quorlock's clock, in seconds.
+    """The counts of one worker: sums over all that had this cell, one after the other."""
 
-    The counts are sums over all workers that had this cell, one after the other.
-    """
-
-    resource: float
-    until: float
-    fence: float
     grants: float
     longest: float  # seconds from a call without a timeout to its grant
     overlaps: float
@@ -87,29 +87,35 @@ class Cell(NamedTuple):
 
 
 class Cells:
-    """All cells. Reading and writing one number is atomic."""
+    """All cells. Reading and writing one number is atomic; reading several is not."""
 
     def __init__(self, path: str) -> None:
         with Path(path).open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
+            self._numbers = memoryview(mmap.mmap(file.fileno(), 0)).cast("d")
 
     @staticmethod
     def create(path: str, count: int) -> None:
         """Make the file."""
-        Path(path).write_bytes(bytes(count * _CELL.size))
+        Path(path).write_bytes(bytes(8 * _SIZE * count))
 
-    def all(self) -> list[Cell]:
-        """Return all cells."""
-        return [Cell(*numbers[:7]) for numbers in _CELL.iter_unpack(self._map)]
+    def counts(self) -> list[Cell]:
+        """Return the counts of all workers."""
+        numbers = self._numbers.tolist()
+        ends = range(_SIZE, len(numbers) + 1, _SIZE)
+        return [Cell(*numbers[end - len(Cell._fields) : end]) for end in ends]
+
+    def others(self, number: int, field: int) -> dict[int, float]:
+        """Return this number of all cells but one, by the cell; without zeros."""
+        found = enumerate(self._numbers[field::_SIZE].tolist())
+        return {cell: value for cell, value in found if value and cell != number}
 
     def get(self, number: int, field: int) -> float:
         """Return one number."""
-        value: float = struct.unpack_from("d", self._map, number * _CELL.size + 8 * field)[0]
-        return value
+        return self._numbers[number * _SIZE + field]
 
     def put(self, number: int, field: int, value: float) -> None:
         """Write one number."""
-        struct.pack_into("d", self._map, number * _CELL.size + 8 * field, value)
+        self._numbers[number * _SIZE + field] = value
 
 
 class Worker:
@@ -128,16 +134,16 @@ class Worker:
     async def work(self, over: Callable[[], bool]) -> None:
         """Turn after turn, until it is over."""
         while not over():
+            resource = self._entropy.choices(RESOURCES, WEIGHTS)[0]
             try:
-                await self._turn()
+                await self._turn(resource)
             except EXPECTED as error:
                 self.outcomes[type(error).__name__] += 1
             finally:
-                self._cells.put(self._number, _UNTIL, 0.0)
+                self._trust_no_more(resource)
             await self._face.sleep(self._entropy.uniform(0, PAUSE))
 
-    async def _turn(self) -> None:
-        resource = self._entropy.choices(RESOURCES, WEIGHTS)[0]
+    async def _turn(self, resource: int) -> None:
         timeout, ttl = self._entropy.choice(TIMEOUTS), self._entropy.choice(TTLS)
         lock = self._redlock.lock(
             f"r{resource}", ttl=ttl, timeout=timeout, fencing=resource % 2 == 1
@@ -148,8 +154,7 @@ class Worker:
             waited = max(quorlock.now() - began, self._cells.get(self._number, _LONGEST))
             self._cells.put(self._number, _LONGEST, waited)
         self._add(_GRANTS)
-        self._cells.put(self._number, _RESOURCE, resource)
-        self._cells.put(self._number, _FENCE, lease.fence or 0)
+        self._cells.put(self._number, FENCE + resource, lease.fence or 0.0)
         self._trust(resource, lease)
         await self._face.sleep(self._entropy.uniform(0, SECTION))
         await self._end(resource, lease)
@@ -166,31 +171,32 @@ class Worker:
         if how < (0.05 if self._extra else 0.002):
             await self._face.sleep(max(0.0, lease.validity) + self._extra)
         elif how < 0.1:
-            # An extension that is refused releases the lock before it raises.
-            self._cells.put(self._number, _UNTIL, 0.0)
+            self._trust_no_more(resource)  # an extension that is refused ends the lease
             await call(lease.extend)
             self._trust(resource, lease)
             await self._face.sleep(self._entropy.uniform(0, SECTION))
-        self._cells.put(self._number, _UNTIL, 0.0)
+        self._trust_no_more(resource)
         if not 0.1 < how < 0.11:  # else it is released when it is garbage
             await call(lease.release)
 
     def _trust(self, resource: int, lease: Any) -> None:
         """Say until when it may trust its lease, and look for others that trust theirs."""
-        self._cells.put(self._number, _UNTIL, lease.valid_until + self._extra)
-        cells, at = self._cells.all(), quorlock.now()
-        others = [
-            cell
-            for number, cell in enumerate(cells)
-            if number != self._number and cell.resource == resource
-        ]
-        overlap = [cell for cell in others if cell.until > at]
-        disorder = lease.fence and any(cell.fence >= lease.fence for cell in others)
-        if lease.held:  # it was not stopped in between
-            if overlap:
-                print(f"overlap at {at}: {self._number} {lease!r}, {overlap}", file=sys.stderr)
+        valid_until = lease.valid_until
+        self._cells.put(self._number, UNTIL + resource, valid_until + self._extra)
+        others = self._cells.others(self._number, UNTIL + resource)
+        fences = self._cells.others(self._number, FENCE + resource)
+        at = quorlock.now()
+        overlap = {cell: until for cell, until in others.items() if until > at}
+        disorder = {cell: fence for cell, fence in fences.items() if fence >= lease.fence}
+        if (overlap or disorder) and lease.held:  # it was not stopped in between
+            if self._cells.get(self._number, _OVERLAPS) < _REPORTS_MAX:
+                mine = f"{self._number} until {valid_until}, fence {lease.fence}"
+                print(f"lock {resource} at {at}: {mine}; {overlap}, {disorder}", file=sys.stderr)
             self._add(_OVERLAPS, bool(overlap))
             self._add(_DISORDERS, bool(disorder))
+
+    def _trust_no_more(self, resource: int) -> None:
+        self._cells.put(self._number, UNTIL + resource, 0.0)
 
     def _add(self, field: int, count: int = 1) -> None:
         self._cells.put(self._number, field, self._cells.get(self._number, field) + count)

@@ -15,6 +15,7 @@ from quorlock.testing.servers import Server, ServerReplyError, Servers
 
 KEY = b"resource"
 TOKEN, OTHER = b"0123456789abcdef", b"fedcba9876543210"
+MARK = b"0123456789abcdef@~web-3"
 BINARY = [b"\x00", b"\xff\xfe\r\n", b"a\r\nb", bytes(range(256)), b" ", b"-1", b"1e3"]
 
 
@@ -154,6 +155,63 @@ def test_extend_by_the_longest_ttl(node: Server) -> None:
     assert ttl_ms - 1_000 < pttl(node) <= ttl_ms
 
 
+# --- keep.lua: 1 kept, 0 another's, -1 absent ---------------------------------------------------
+
+
+def test_keep_turns_what_is_ours_into_the_mark(node: Server) -> None:
+    """The reply is 1, and the ttl is that of the mark: longer or shorter than before."""
+    for kept_ms in (3_600_000, 1_000):
+        node.execute("SET", KEY, TOKEN, "PX", 9_000)
+        assert run(node, scripts.KEEP, TOKEN, MARK, kept_ms) == 1
+        assert kept_ms - 500 < pttl(node) <= kept_ms
+        assert node.execute("GET", KEY) == MARK
+
+
+def test_what_was_kept_before_counts_from_then(node: Server) -> None:
+    """A request that is sent again, since its reply was lost, changes nothing."""
+    node.execute("SET", KEY, TOKEN, "PX", 9_000)
+    assert run(node, scripts.KEEP, TOKEN, MARK, 5_000) == 1
+    assert run(node, scripts.KEEP, TOKEN, MARK, 3_600_000) == 1
+    assert 4_000 < pttl(node) <= 5_000
+
+
+def test_late_commands_of_the_token_find_the_mark(node: Server) -> None:
+    """A release, an extension and an acquire change nothing."""
+    node.execute("SET", KEY, TOKEN, "PX", 9_000)
+    run(node, scripts.KEEP, TOKEN, MARK, 5_000)
+    assert run(node, scripts.RELEASE, TOKEN) > 0
+    assert run(node, scripts.EXTEND, TOKEN, 60_000) == 0
+    assert node.execute("SET", KEY, TOKEN, "NX", "PX", 60_000) is None
+    assert node.execute("GET", KEY) == MARK
+    assert 4_000 < pttl(node) <= 5_000
+
+
+def test_keep_makes_nothing(node: Server) -> None:
+    """The reply is -1 if the key is absent or expired."""
+    assert run(node, scripts.KEEP, TOKEN, MARK, 9_000) == -1
+    node.execute("SET", KEY, TOKEN, "PX", 1)
+    time.sleep(0.005)
+    assert run(node, scripts.KEEP, TOKEN, MARK, 9_000) == -1
+    assert node.keys() == []
+
+
+def test_keep_leaves_anothers_key_alone(node: Server) -> None:
+    """Value and ttl stay, also those of another's mark."""
+    for other in (OTHER, OTHER + b"@~"):
+        node.execute("SET", KEY, other, "PX", 5_000)
+        assert run(node, scripts.KEEP, TOKEN, MARK, 9_000) == 0
+        assert 4_000 < pttl(node) <= 5_000
+        assert node.execute("GET", KEY) == other
+
+
+def test_keep_for_the_longest_time(node: Server) -> None:
+    """Ten years in ms arrive undamaged."""
+    node.execute("SET", KEY, TOKEN, "PX", 1_000)
+    kept_ms = 10 * 365 * 86_400_000
+    assert run(node, scripts.KEEP, TOKEN, MARK, kept_ms) == 1
+    assert kept_ms - 1_000 < pttl(node) <= kept_ms
+
+
 # --- inspect.lua: {token, ttl, waiters}, {false, -2, waiters} when absent -----------------------
 
 
@@ -184,8 +242,14 @@ def test_inspect_of_nothing(node: Server) -> None:
 
 # --- all of them ------------------------------------------------------------------------------
 
-ALL = [(scripts.RELEASE, (TOKEN,)), (scripts.EXTEND, (TOKEN, 9_000)), (scripts.INSPECT, ())]
-each = pytest.mark.parametrize(("script", "arguments"), ALL, ids=["release", "extend", "inspect"])
+ALL: list[tuple[Script, tuple[bytes | int, ...]]] = [
+    (scripts.RELEASE, (TOKEN,)),
+    (scripts.EXTEND, (TOKEN, 9_000)),
+    (scripts.KEEP, (TOKEN, MARK, 9_000)),
+    (scripts.INSPECT, ()),
+]
+NAMES = ["release", "extend", "keep", "inspect"]
+each = pytest.mark.parametrize(("script", "arguments"), ALL, ids=NAMES)
 
 
 @each

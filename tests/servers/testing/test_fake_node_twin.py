@@ -23,14 +23,17 @@ from quorlock import scripts
 from quorlock._core.commands import (
     LEAVE,
     Acquire,
+    AcquireAny,
     Command,
     Extend,
     Inspect,
     IssueFence,
+    Keep,
     Release,
     ScriptedAcquire,
+    Share,
 )
-from quorlock._core.places import RESERVED
+from quorlock._core.places import QUEUE, RESERVED
 from quorlock._protocol.encoding import COUNTER, encode
 from quorlock.testing.fake_commands import COMMANDS, ClientSession
 from quorlock.testing.fake_keys import Places
@@ -39,6 +42,7 @@ from quorlock.testing.servers import Servers, find_binary
 from tests.harness.support.resp import pack
 from tests.servers.testing.twins import (
     KEYS,
+    WHOLE,
     Ask,
     Disagreement,
     Exchange,
@@ -144,23 +148,36 @@ def as_command(words: Words, node: FakeNode) -> Command | None:
             return Acquire(key, token, int(ttl))
         case (b"EVALSHA", sha, *_) if sha not in node.known:
             return None
-        case (b"EVALSHA", scripts.RELEASE.sha, b"1", key, token, *queue):
-            place, ticket = queue or (b"", b"0")
-            return Release(key, token, place, int(ticket))
-        case (b"EVALSHA", scripts.EXTEND.sha, b"1", key, token, ttl) if is_ttl(ttl):
-            return Extend(key, token, int(ttl))
-        case (b"EVALSHA", scripts.INSPECT.sha, b"1", key):
-            return Inspect(key)
+        case (b"EVALSHA", sha, count, *rest) if count.isdigit():
+            return by_script(sha, tuple(rest[: int(count)]), tuple(rest[int(count) :]))
         case _:
-            return as_fencing(words)
+            return None
 
 
-def as_fencing(words: Words) -> Command | None:
-    match words:
-        case (b"EVALSHA", scripts.ACQUIRE.sha, b"3", key, _, _, token, ttl, grid, marker, *queue):
-            return ScriptedAcquire(key, token, int(ttl), int(grid), int(marker), *queue)
-        case (b"EVALSHA", scripts.RAISE.sha, b"2", key, _, token, fence, ahead):
-            return IssueFence(key, token, int(fence), int(ahead))
+def by_script(sha: bytes, keys: Words, said: Words) -> Command | None:  # noqa: PLR0911 (a table)
+    key, also = keys[0], keys[1:]
+    match (sha, *said):
+        case (scripts.RELEASE.sha, token, *queue):
+            place, ticket = queue or (b"", b"0")
+            return Release(key, token, place, int(ticket), also)
+        case (scripts.EXTEND.sha, token, ttl) if is_ttl(ttl):
+            return Extend(key, token, int(ttl), also)
+        case (scripts.EXTEND.sha, token, ttl, b"1") if is_ttl(ttl):
+            return Extend(key, token, int(ttl), also, shared=True)
+        case (scripts.SHARE.sha, token, ttl, marker, *queue):
+            return Share(key, token, int(ttl), int(marker), *queue)
+        case (scripts.INSPECT.sha,):
+            return Inspect(key)
+        case (scripts.ACQUIRE.sha, token, ttl, grid, marker, *queue):
+            place, instead = queue or (b"", b"")
+            numbers = int(ttl), int(grid), int(marker)
+            return ScriptedAcquire(key, token, *numbers, place, instead, also[2:])
+        case (scripts.KEEP.sha, token, mark, ttl) if is_ttl(ttl):
+            return Keep(key, token, mark, int(ttl))
+        case (scripts.ANY.sha, token, ttl, marker):
+            return AcquireAny(key, token, int(ttl), int(marker), also[1:])
+        case (scripts.RAISE.sha, token, fence, ahead):
+            return IssueFence(key, token, int(fence), int(ahead), also[1:])
         case _:
             return None
 
@@ -192,6 +209,19 @@ def test_the_twin_answers_as_the_server_does(
         assert tally.seen["at their last ms"] > tally.sequences / 2
         assert tally.seen["a ms later"] > tally.sequences / 10
         assert len(tally.errors) >= 20
+
+
+@pytest.mark.parametrize("ttl", WHOLE)
+@pytest.mark.parametrize("held", [(), (b"token",), (b"mark",), (b"another",)])
+def test_a_mark_needs_a_time_to_live(book: Book, ttl: bytes, held: Words) -> None:
+    """Only where it would be set: the same holds for the twin, which once set it and agreed."""
+    sets = [Ask((b"SET", KEYS[0], token)) for token in held]
+    keeps = Ask((b"EVAL", scripts.KEEP.text, b"1", KEYS[0], b"token", b"mark", ttl))
+    played = book.real.play([*sets, keeps, Ask((b"GET", KEYS[0]))])
+    assert book.judged(played, ClientSession(made())) is None
+    replies = [exchange.reply for exchange in played if isinstance(exchange, Exchange)]
+    assert isinstance(replies[-2], Error) == (held == (b"token",))
+    assert replies[-1] == (held[0] if held else None)
 
 
 @dataclass
@@ -280,17 +310,29 @@ class ExpiresLate(Twin):
 
 class ReleasesAnothers(Twin):
     def release(
-        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+        self,
+        key: bytes,
+        token: bytes | None,
+        at: int,
+        place: bytes = b"",
+        action: int = 0,
+        also: Words = (),
     ) -> Reply:
         entry = self.alive(key, at)
-        return super().release(key, entry.value if entry else token, at, place, action)
+        return super().release(key, entry.value if entry else token, at, place, action, also)
 
 
 class ReleasesNothing(Twin):
     def release(
-        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+        self,
+        key: bytes,
+        token: bytes | None,
+        at: int,
+        place: bytes = b"",
+        action: int = 0,
+        also: Words = (),
     ) -> Reply:
-        entry, reply = self.keys.get(key), super().release(key, token, at, place, action)
+        entry, reply = self.keys.get(key), super().release(key, token, at, place, action, also)
         if reply == -3 and entry:
             self.keys[key] = entry
         return reply
@@ -298,44 +340,88 @@ class ReleasesNothing(Twin):
 
 class ReleaseHidesTheTtl(Twin):
     def release(
-        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+        self,
+        key: bytes,
+        token: bytes | None,
+        at: int,
+        place: bytes = b"",
+        action: int = 0,
+        also: Words = (),
     ) -> Reply:
-        reply = super().release(key, token, at, place, action)
+        reply = super().release(key, token, at, place, action, also)
         return 0 if type(reply) is int and reply > 0 else reply
 
 
 class ReleasesOtherTypes(Twin):
     def release(
-        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+        self,
+        key: bytes,
+        token: bytes | None,
+        at: int,
+        place: bytes = b"",
+        action: int = 0,
+        also: Words = (),
     ) -> Reply:
-        reply = super().release(key, token, at, place, action)
+        reply = super().release(key, token, at, place, action, also)
         return -2 if isinstance(reply, Error) and reply.startswith("WRONGTYPE") else reply
 
 
 class ExtendShortens(Twin):
-    def extend(self, key: bytes, token: bytes | None, ttl_ms: int, at: int) -> Reply:
-        reply = super().extend(key, token, ttl_ms, at)
+    def extend(
+        self,
+        key: bytes,
+        token: bytes | None,
+        ttl_ms: int,
+        at: int,
+        also: Words = (),
+        shared: bool = False,
+    ) -> Reply:
+        reply = super().extend(key, token, ttl_ms, at, also, shared)
         if reply == 1 and not self.read_only and key in self.keys:
             self.expire_at(key, self.keys[key], at + ttl_ms, at)
         return reply
 
 
 class ExtendCreates(Twin):
-    def extend(self, key: bytes, token: bytes | None, ttl_ms: int, at: int) -> Reply:
+    def extend(
+        self,
+        key: bytes,
+        token: bytes | None,
+        ttl_ms: int,
+        at: int,
+        also: Words = (),
+        shared: bool = False,
+    ) -> Reply:
         if self.alive(key, at) is None and not self.read_only and ttl_ms > 0:
             self.keys[key] = Entry(token, at + ttl_ms)
-        return super().extend(key, token, ttl_ms, at)
+        return super().extend(key, token, ttl_ms, at, also, shared)
 
 
 class ExtendsAnothers(Twin):
-    def extend(self, key: bytes, token: bytes | None, ttl_ms: int, at: int) -> Reply:
+    def extend(
+        self,
+        key: bytes,
+        token: bytes | None,
+        ttl_ms: int,
+        at: int,
+        also: Words = (),
+        shared: bool = False,
+    ) -> Reply:
         entry = self.alive(key, at)
-        return super().extend(key, entry.value if entry else token, ttl_ms, at)
+        return super().extend(key, entry.value if entry else token, ttl_ms, at, also, shared)
 
 
 class ExtendsByOneMore(Twin):
-    def extend(self, key: bytes, token: bytes | None, ttl_ms: int, at: int) -> Reply:
-        return super().extend(key, token, ttl_ms + 1, at)
+    def extend(
+        self,
+        key: bytes,
+        token: bytes | None,
+        ttl_ms: int,
+        at: int,
+        also: Words = (),
+        shared: bool = False,
+    ) -> Reply:
+        return super().extend(key, token, ttl_ms + 1, at, also, shared)
 
 
 class ExpireOfZeroLingers(Twin):
@@ -345,10 +431,16 @@ class ExpireOfZeroLingers(Twin):
 
 class ReplicaReleases(Twin):
     def release(
-        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+        self,
+        key: bytes,
+        token: bytes | None,
+        at: int,
+        place: bytes = b"",
+        action: int = 0,
+        also: Words = (),
     ) -> Reply:
         was, self.read_only = self.read_only, False
-        reply = super().release(key, token, at, place, action)
+        reply = super().release(key, token, at, place, action, also)
         self.read_only = was
         return reply
 
@@ -390,6 +482,35 @@ class RaisesWhatIsAnothers(Twin):
 class RaisesAnyDistance(Twin):
     def raise_fence(self, command: IssueFence, at: int) -> Reply:
         return super().raise_fence(command._replace(ahead_ms=2**53), at)
+
+
+class KeepsAnothers(Twin):
+    def keep(self, command: Keep, at: int) -> Reply:
+        entry = self.alive(command.key, at)
+        token = entry.value if entry is not None and entry.value else command.token
+        return super().keep(command._replace(token=token), at)
+
+
+class KeepsAgain(Twin):
+    def keep(self, command: Keep, at: int) -> Reply:
+        key, _, mark, kept_ms = command
+        entry = self.alive(key, at)
+        if entry is not None and entry.value == mark and not self.read_only and not self.full:
+            self.set_value(key, mark, at + kept_ms, at)
+        return super().keep(command, at)
+
+
+class KeepMakesTheKey(Twin):
+    def keep(self, command: Keep, at: int) -> Reply:
+        reply = super().keep(command, at)
+        if reply == -1 and not self.read_only and not self.full:
+            self.set_value(command.key, command.mark, at + command.kept_ms, at)
+        return reply
+
+
+class KeepsForNoTime(Twin):
+    def keep(self, command: Keep, at: int) -> Reply:
+        return super().keep(command._replace(kept_ms=max(1, command.kept_ms)), at)
 
 
 class InspectIsOffByOne(Twin):
@@ -511,20 +632,106 @@ class GrantsNoReservation(Twin):
 
 class LeavesTheReservation(Twin):
     def release(
-        self, key: bytes, token: bytes | None, at: int, place: bytes = b"", action: int = 0
+        self,
+        key: bytes,
+        token: bytes | None,
+        at: int,
+        place: bytes = b"",
+        action: int = 0,
+        also: Words = (),
     ) -> Reply:
-        before, reply = self.keys.get(key), super().release(key, token, at, place, action)
+        before, reply = self.keys.get(key), super().release(key, token, at, place, action, also)
         if action == LEAVE and before and before.value == RESERVED + place:
             self.keys[key] = before
         return reply
 
 
+class LookGivesTheTurnAway(Twin):
+    def release(
+        self,
+        key: bytes,
+        token: bytes | None,
+        at: int,
+        place: bytes = b"",
+        action: int = 0,
+        also: Words = (),
+    ) -> Reply:
+        entry = self.alive(key, at)
+        is_called = bool(place) and entry is not None and entry.value == RESERVED + place
+        passed = entry.value if entry and is_called and action > 0 and not token else token
+        return super().release(key, passed, at, place, action, also)
+
+
+class ReadersKeepOutNone(Twin):
+    def acquire(self, command: ScriptedAcquire, at: int) -> Reply:
+        entry = self.alive(command.key, at)
+        if entry is not None and entry.places:
+            del self.keys[command.key]
+        return super().acquire(command, at)
+
+
+class JoinsThoughAnotherWaits(Twin):
+    def share(self, command: Share, at: int) -> Reply:
+        queue = self.keys.pop(QUEUE + command.key, None)
+        reply = super().share(command, at)
+        if queue is not None:
+            self.keys[QUEUE + command.key] = queue
+        return reply
+
+
+class ReleasesAllReaders(Twin):
+    def release(
+        self,
+        key: bytes,
+        token: bytes | None,
+        at: int,
+        place: bytes = b"",
+        action: int = 0,
+        also: Words = (),
+    ) -> Reply:
+        entry = self.alive(key, at)
+        if entry is not None and token in [member for _, member in entry.places]:
+            del self.keys[key]
+            return -3
+        return super().release(key, token, at, place, action, also)
+
+
+class ExtendMakesReaders(Twin):
+    def extend(
+        self,
+        key: bytes,
+        token: bytes | None,
+        ttl_ms: int,
+        at: int,
+        also: Words = (),
+        shared: bool = False,
+    ) -> Reply:
+        entry = self.alive(key, at)
+        if shared and token and ttl_ms > 0 and entry is not None and entry.places:
+            return int(bool(self.share(Share(key, token, ttl_ms), at)))
+        return super().extend(key, token, ttl_ms, at, also, shared)
+
+
+class GivesTheLast(Twin):
+    def acquire_any(self, command: AcquireAny, at: int) -> Reply:
+        key, *also = (command.key, *command.also)[::-1]
+        return super().acquire_any(command._replace(key=key, also=tuple(also)), at)
+
+
+class GivesAnother(Twin):
+    def acquire_any(self, command: AcquireAny, at: int) -> Reply:
+        return super().acquire_any(command._replace(token=b"?"), at)
+
+
 NODES: list[type[Twin]] = [
+    *(GivesTheLast, GivesAnother),
+    *(ReadersKeepOutNone, JoinsThoughAnotherWaits, ReleasesAllReaders, ExtendMakesReaders),
     *(HearsTheDead, CallsNothing, ForgetsTheQueue, QueuesForEver),
-    *(ExchangesNothing, GrantsNoReservation, LeavesTheReservation),
+    *(ExchangesNothing, GrantsNoReservation, LeavesTheReservation, LookGivesTheTurnAway),
     *(ExpiresEarly, ExpiresLate, ExpireOfZeroLingers, InspectIsOffByOne),
     *(ReleasesAnothers, ReleasesNothing, ReleaseHidesTheTtl, ReleasesOtherTypes),
     *(ExtendShortens, ExtendCreates, ExtendsAnothers, ExtendsByOneMore),
+    *(KeepsAnothers, KeepsAgain, KeepMakesTheKey, KeepsForNoTime),
     *(ReplicaReleases, BeginsAtZero, IssuesTheSameAgain, LooksAtNoMarker),
     *(RaisesAlways, RaisesWhatIsAnothers, RaisesAnyDistance),
 ]

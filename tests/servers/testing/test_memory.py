@@ -350,7 +350,7 @@ async def test_a_restarted_node_keeps_out(face: Face, nodes: MemoryNodes) -> Non
             node.flush()
             assert node.execute("GET", mark) is None
         error = await raises(QuorumUnreachable, redlock.lock("a").acquire(timeout=0))
-        assert str(error).count(": started 0 s ago)") == 1
+        assert re.search(r": started \d+( to \d+)? s ago\)", str(error))
         assert [vote.code for vote in error.votes].count(VoteCode.QUARANTINED) == 2
     for node in nodes[:2]:
         node.restart()
@@ -370,6 +370,8 @@ async def test_a_majority_that_forgets(face: Face, nodes: MemoryNodes) -> None:
     for forget in forgets:
         async with face.redlock(nodes.urls, **SETTINGS, restart_guard=None) as redlock:
             lease = await redlock.lock("a").acquire()
+            # A SET that is still under way to the third node would come after the flush.
+            assert await until_async(lambda: len(left_over(nodes)) == len(nodes))
             for node in nodes[:2]:
                 forget(node)
             error = await raises(LeaseLost, lease.extend())

@@ -130,7 +130,8 @@ def content() -> list[Step]:
     asked = [(name, key) for key in (*KEYS, b"") for name in (b"GET", b"PTTL")]
     sides = [(name, COUNTER + key) for key in KEYS for name in (b"GET", b"PTTL")]
     queues: list[Words] = [(b"PTTL", QUEUE + key) for key in KEYS]
-    queues += [(b"ZRANGE", QUEUE + key, b"0", b"-1", b"WITHSCORES") for key in KEYS]
+    sets = (*KEYS, *(QUEUE + key for key in KEYS))
+    queues += [(b"ZRANGE", key, b"0", b"-1", b"WITHSCORES") for key in sets]
     all_words = ((b"KEYS", b"*"), *asked, *sides, *queues, (b"EXISTS", MARKER))
     return [Ask(words) for words in all_words]
 
@@ -153,8 +154,8 @@ def _watched(rng: Random, key: bytes) -> Words:
     return rng.choice([*plain, acquire, *scripted])
 
 
-NAMES = ("ACQUIRE", "RAISE", "RELEASE", "EXTEND", "INSPECT", "PROBE")
-SCRIPTS = (scripts.RELEASE, scripts.EXTEND, scripts.INSPECT)
+NAMES = ("ACQUIRE", "ANY", "SHARE", "RAISE", "RELEASE", "EXTEND", "KEEP", "INSPECT", "PROBE")
+SCRIPTS = (scripts.RELEASE, scripts.EXTEND, scripts.KEEP, scripts.INSPECT)
 GUARD = scripts.GUARD
 MARKERS = (b"r1:0", b"r1:5", b"r2:5", b"r1:99999999999999", b"r1:", b":5", b"r1", b"r-1:5", b"")
 WORTH = (b"nothing", b"the same", b"all")
@@ -169,14 +170,28 @@ def _script(rng: Random, script: scripts.Script, key: bytes) -> Words:
     arguments: Words = ()
     if script not in (scripts.INSPECT, scripts.PROBE):
         arguments = (rng.choice(TOKENS[:2]),)
-    if script is scripts.EXTEND:
+    if script is scripts.KEEP:
+        arguments += (rng.choice(TOKENS[:3]),)
+    if script in (scripts.EXTEND, scripts.KEEP):
         arguments += (rng.choice((*SHORT, *LONG, *WHOLE)),)
+    keys: Words = (key,)
+    if script in (scripts.EXTEND, scripts.RELEASE):
+        keys += _also(rng, key)
+    if script is scripts.EXTEND and len(keys) == 1 and rng.random() < 0.4:
+        arguments += (b"1",)
+    said = (b"%d" % len(keys), *keys, *arguments)
     if rng.random() < 0.5:
-        return (b"EVAL", script.text, b"1", key, *arguments)
-    return (b"EVALSHA", script.sha, b"1", key, *arguments)
+        return (b"EVAL", script.text, *said)
+    return (b"EVALSHA", script.sha, *said)
 
 
-FENCING = (scripts.ACQUIRE, scripts.RAISE)
+def _also(rng: Random, key: bytes) -> Words:
+    """Draw the further keys of a claim on several."""
+    others = [other for other in KEYS if other != key]
+    return tuple(rng.sample(others, rng.choice((0, 0, 0, 0, 1, 1, 2))))
+
+
+FENCING = (scripts.ACQUIRE, scripts.RAISE, scripts.ANY, scripts.SHARE)
 # Small enough for any clock, unlike those that nodes begin with, which depend on theirs.
 FENCES = (b"5", b"6", b"7", b"1000", b"1001", b"9007199254740991")
 
@@ -187,15 +202,34 @@ def _fencing(rng: Random, key: bytes) -> Words:
     keys: Words = (key, COUNTER + key)
     if script is scripts.RAISE:
         numbers: Words = (rng.choice(FENCES), rng.choice((b"1", b"15000")))
+    elif script in (scripts.ANY, scripts.SHARE):
+        keys = (key, MARKER)
+        numbers = (rng.choice((*SHORT, *LONG)), rng.choice((b"0", b"0", *SHORT)))
+        if script is scripts.SHARE:
+            numbers += rng.choice(((), *((place,) for place in SHARED_PLACES)))
+            return _called(rng, script, (*keys, token, *numbers), 2)
     else:
         keys = (*keys, MARKER)
         grid, marker = rng.choice((b"0", b"1", b"7", b"1000")), rng.choice((b"0", b"0", *SHORT))
         numbers = (rng.choice((*SHORT, *LONG)), grid, marker)
         numbers += rng.choice(((), *((place, b"") for place in PLACES), *EXCHANGES))
-    said = (b"%d" % len(keys), *keys, token, *numbers)
+    keys += _also(rng, key)
+    return _called(rng, script, (*keys, token, *numbers), len(keys))
+
+
+def _called(rng: Random, script: scripts.Script, words: Words, keys: int) -> Words:
     if rng.random() < 0.5:
-        return (b"EVAL", script.text, *said)
-    return (b"EVALSHA", script.sha, *said)
+        return (b"EVAL", script.text, b"%d" % keys, *words)
+    return (b"EVALSHA", script.sha, b"%d" % keys, *words)
+
+
+def _readers(rng: Random, key: bytes) -> Words:
+    """Draw an acquire of a reader, more often of one that lives for a while."""
+    ttl = rng.choice((*SHORT, *LONG[:4], *LONG[:4]))
+    words: Words = (key, MARKER, rng.choice((*TOKENS[:3], *OWNED)), ttl, b"0")
+    if rng.random() < 0.3:
+        words += (rng.choice(SHARED_PLACES),)
+    return _called(rng, scripts.SHARE, words, 2)
 
 
 INBOXES = (b"00000000000000a1", b"00000000000000b2")
@@ -205,6 +239,7 @@ PLACES = (
     *(INBOXES[1] + rest for rest in (b":1:9", b":2:2000", b":3:0", b":4:9223372036854775807")),
     *(b"00000000000000c3:1:50", b"00000000000000A1:1:30", b"a1:1:30 ", b"junk", b"::"),
 )
+SHARED_PLACES = tuple(place + b":shared" for place in (*PLACES[:2] * 3, *PLACES))
 EXCHANGES = tuple(
     (place, token) for place in (PLACES[0], b"") for token in (*TOKENS[:3], b"") if place or token
 )
@@ -214,8 +249,9 @@ TICKETS = (*[b"0"] * 6, *(b"-1", b"-1", b"1", b"2", b"3", b"7", b"-2", b"-3", b"
 def _queue(rng: Random, key: bytes) -> Words:
     """Draw a release with a place: to join, to look, to leave, a correction."""
     token = rng.choice((*TOKENS[:2], b"", b""))
-    place = rng.choice((*PLACES[:2] * 6, *PLACES))
-    said = (b"1", key, token, place, rng.choice(TICKETS))
+    place = rng.choice((*PLACES[:2] * 14, *PLACES, *SHARED_PLACES))
+    keys = (key, *_also(rng, key))
+    said = (b"%d" % len(keys), *keys, token, place, rng.choice(TICKETS))
     if rng.random() < 0.5:
         return (b"EVAL", scripts.RELEASE.text, *said)
     return (b"EVALSHA", scripts.RELEASE.sha, *said)
@@ -234,7 +270,7 @@ def _listen(rng: Random, key: bytes) -> Words:
 
 def _queue_key(rng: Random, key: bytes) -> Words:
     """Draw what others may do to a queue."""
-    queue, place = QUEUE + key, rng.choice(PLACES)
+    queue, place = QUEUE + key, rng.choice((*PLACES, *SHARED_PLACES))
     score = rng.choice((b"0", b"1", b"5", b"7.5", b"-3", b"inf", b"9007199254740993", b"x"))
     return rng.choice(
         (
@@ -274,6 +310,10 @@ def _commands(rng: Random) -> list[Words]:
     """One command, or two that belong together."""
     (make,) = rng.choices(MAKERS, WEIGHTS)
     made = make(rng, rng.choice(KEYS))
+    if make is _reserve and rng.random() < 0.5:
+        _, key, value, *_ = made
+        look = (b"1", key, b"", value.removeprefix(RESERVED), b"1")
+        return [made, (b"EVAL", scripts.RELEASE.text, *look)]
     if rng.random() < 0.08 and made[0] not in UNMANGLED:
         made = _mangled(rng, made)
     return [made]
@@ -347,13 +387,15 @@ WEIGHED: tuple[tuple[int, Maker], ...] = (
     (20, lambda rng, key: (b"SET", key, rng.choice(TOKENS), b"NX", b"PX", _ttl(rng))),
     (12, lambda rng, key: _script(rng, scripts.RELEASE, key)),
     (14, lambda rng, key: _script(rng, scripts.EXTEND, key)),
+    (10, lambda rng, key: _script(rng, scripts.KEEP, key)),
     (8, lambda rng, key: _script(rng, scripts.INSPECT, key)),
     (3, lambda rng, key: _script(rng, scripts.PROBE, key)),
     (3, lambda rng, key: (b"SET", key, rng.choice(MARKERS))),
     (6, _guard),
     (16, _fencing),
-    (24, _queue),
-    (8, _reserve),
+    (34, _queue),
+    (14, _reserve),
+    (16, _readers),
     (8, _listen),
     (6, _queue_key),
     (8, _side_keys),

@@ -32,6 +32,7 @@ QUICK = (
     "queue, no patience",
     "queue, patience without chance",
     "exchange, any token",
+    "kept, nothing compared",
 )
 
 

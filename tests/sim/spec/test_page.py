@@ -20,9 +20,16 @@ def rows() -> list[tuple[str, str]]:
 
 def test_every_action_of_the_model_is_in_the_table() -> None:
     actions: set[str] = set()
-    for model in (check.MODEL, check.FENCE_MODEL):
+    models = (
+        check.MODEL,
+        check.FENCE_MODEL,
+        check.PERMITS_MODEL,
+        check.KEEP_MODEL,
+        check.SHARED_MODEL,
+    )
+    for model in models:
         world = model.read_text().split("active proctype world")[1]
-        actions |= set(re.findall(r"EACH_[A-Z]+\((\w+)\)", world))
+        actions |= set(re.findall(r"EACH_[A-Z]+\((\w+)[,)]", world))
     listed = {name for left, _ in rows() for name in re.findall(r"`(\w+)`", left)}
     for model in (check.WAIT_MODEL, check.EXCHANGE_MODEL):
         text = model.read_text()

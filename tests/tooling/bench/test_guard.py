@@ -109,7 +109,7 @@ def complaints_about(face: str, figures: Iterable[str], seconds: float = 30.0) -
     baseline = tomllib.loads(guard.BASELINE.read_text())
     _, limits = guard.bounds(baseline, guard.this_python())
     others = [limit for limit in limits if limit.api != face or limit.figure not in figures]
-    costs, _ = guard.measure(others, seconds)
+    costs = guard.measure(others, seconds)
     return guard.complaints(limits, costs)
 
 
@@ -188,12 +188,22 @@ def test_the_committed_baseline_is_one() -> None:
     assert f"{sys.version_info.major}.{sys.version_info.minor}" in baseline or baseline
     for figures in baseline.values():
         for face in guard.LIMITS:
-            assert guard.Cost(**figures[face]).units > 0
+            assert guard.Cost(**{"limits": 0.0} | figures[face]).units > 0
+
+
+def test_units_are_too_high_only_if_the_multiple_of_the_limit_is() -> None:
+    """The units alone are higher on a machine with dearer system calls."""
+    figures = {"instructions": 100.0, "c_calls": 10.0, "system_calls": 2.0, "units": 4.0}
+    baseline = {"3.11": {"blocking": figures | {"limits": 2.0}}}
+    _, limits = guard.bounds(baseline, "3.11")
+    for units, ratio, told in ((5.0, 2.2, 0), (4.4, 2.3, 0), (5.0, 2.3, 1)):
+        cost = guard.Cost(100.0, 10.0, 2.0, units, ratio)
+        assert len(guard.complaints(limits, {"blocking": cost})) == told
 
 
 def test_recording_keeps_the_other_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "BASELINE", tmp_path / "guard.toml")
-    one, two = guard.Cost(1.0, 2.0, 3.0, 4.0), guard.Cost(5.0, 6.0, 7.0, 8.5)
+    one, two = guard.Cost(1.0, 2.0, 3.0, 4.0, 5.0), guard.Cost(5.0, 6.0, 7.0, 8.5, 9.5)
     guard.record({"blocking": one, "asyncio": two}, "3.11")
     guard.record({"blocking": two, "asyncio": one}, "3.12")
     reported = tomllib.loads(guard.BASELINE.read_text())

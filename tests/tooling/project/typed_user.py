@@ -31,6 +31,7 @@ from quorlock import (
     NodeVote,
     QuorlockError,
     QuorumUnreachable,
+    Reader,
     StaleFence,
     Ticket,
     Tls,
@@ -95,11 +96,77 @@ def use_blocking() -> None:
         assert_type(report, Inspection)
         assert_type(report.verdict, Literal["held", "free", "passing", "split", "unreachable"])
         views: tuple[NodeView, ...] = report.nodes
+        readers: tuple[Reader, ...] = report.readers
+        assert_type(redlock.lock("a", shared=True).shared, bool)
         statuses: tuple[NodeStatus, ...] = redlock.nodes
         health: Health = redlock.check()
         assert_type(health.ready and redlock.ready, bool)
         assert_type(redlock.quorum, int)
-        print(views, statuses, now(), lock.locked(), redlock.release("a", lease.token))
+        print(views, readers, statuses, now(), lock.locked(), redlock.release("a", lease.token))
+
+
+def use_election(redlock: quorlock.Redlock) -> None:
+    election = redlock.election("a", ttl=5, on_warning=warn, stop=threading.Event())
+    assert_type(election, quorlock.Election)
+
+    def lead(lease: quorlock.Lease) -> int | None:
+        return lease.fence
+
+    assert_type(election.run(lead), int | None)
+    assert_type(election.campaign(timeout=5), quorlock.Lock)
+    assert_type(election.leader(), quorlock.Leader | None)
+    for leader in election.observe():
+        assert_type(leader, quorlock.Leader | None)
+
+
+def use_once(redlock: quorlock.Redlock) -> None:
+    once = redlock.once("a", every=timedelta(hours=1), ttl=5, renew=True, on_warning=warn)
+    assert_type(once, quorlock.Once)
+
+    def work(lease: quorlock.Lease) -> str:
+        lease.keep(3600)
+        return "done"
+
+    assert_type(once.run(work), str | None)
+    if lease := once.try_acquire():
+        assert_type(lease, quorlock.Lease)
+
+    @once
+    def send(number: int) -> int:
+        return number
+
+    assert_type(send(5), int | None)
+
+
+def use_rlock(redlock: quorlock.Redlock) -> None:
+    lock = redlock.rlock("a", ttl=5, renew=True, on_warning=warn, stop=threading.Event())
+    assert_type(lock, quorlock.RLock)
+    with lock as lease:
+        assert_type(lease, quorlock.Lease)
+    assert_type(lock.try_acquire(), quorlock.Lease | None)
+    assert_type(lock.release(), bool)
+
+    @lock
+    def twice(number: int) -> int:
+        return 2 * number
+
+    assert_type(twice(1), int)
+
+
+def use_semaphores(redlock: quorlock.Redlock) -> None:
+    semaphore = redlock.semaphore("pool", 3, ttl=5, timeout=0)
+    assert_type(semaphore, quorlock.Semaphore)
+    assert_type(semaphore.permits, int)
+    with semaphore as lease, redlock.any_of("gpu0", "gpu1") as other:
+        assert_type(lease.permit, int | None)
+        assert_type(other, quorlock.Lease)
+    assert_type(semaphore.try_acquire(), quorlock.Lease | None)
+
+    @semaphore
+    def work(tons: int) -> str:
+        return f"{tons}"
+
+    assert_type(work(3), str)
 
 
 def by_number(number: int, **_: object) -> str:
@@ -133,6 +200,53 @@ def use_decorator(redlock: quorlock.Redlock) -> None:
 # --- asyncio ----------------------------------------------------------------------------------
 
 
+async def use_asyncio_election(redlock: aio.Redlock) -> None:
+    election = redlock.election("a", on_lost="flag")
+    assert_type(election, aio.Election)
+
+    async def lead(lease: aio.Lease) -> int | None:
+        return lease.fence
+
+    assert_type(await election.run(lead), int | None)
+    assert_type(election.campaign(timeout=5), aio.Lock)
+    assert_type(await election.leader(), quorlock.Leader | None)
+    async for leader in election.observe():
+        assert_type(leader, aio.Leader | None)
+
+
+async def use_asyncio_once(redlock: aio.Redlock) -> None:
+    once = redlock.once("a", every=3600, on_lost="flag")
+    assert_type(once, aio.Once)
+
+    async def work(lease: aio.Lease) -> str:
+        await lease.keep(timedelta(hours=1))
+        return "done"
+
+    assert_type(await once.run(work), str | None)
+    assert_type(await once.try_acquire(), aio.Lease | None)
+
+    @once
+    async def send(number: int) -> int:
+        return number
+
+    assert_type(await send(5), int | None)
+
+
+async def use_asyncio_rlock(redlock: aio.Redlock) -> None:
+    lock = redlock.rlock("a", timeout=0, on_lost="flag")
+    assert_type(lock, aio.RLock)
+    async with lock as lease:
+        assert_type(lease, aio.Lease)
+    assert_type(await lock.try_acquire(), aio.Lease | None)
+    assert_type(await lock.release(), bool)
+
+    @lock
+    async def twice(number: int) -> int:
+        return 2 * number
+
+    assert_type(await twice(1), int)
+
+
 async def use_asyncio() -> None:
     async with aio.Redlock(URLS) as redlock:
         lock = redlock.lock("a", on_lost="flag")
@@ -150,6 +264,10 @@ async def use_asyncio() -> None:
         assert_type(await redlock.inspect("a"), Inspection)
         assert_type(await lock.locked(), bool)
         assert_type(await redlock.check(), Health)
+        semaphore = redlock.semaphore("pool", 3, on_lost="flag")
+        assert_type(semaphore, aio.Semaphore)
+        async with semaphore as permit, redlock.any_of("gpu0", "gpu1"):
+            assert_type(permit.permit, int | None)
         print(redlock.nodes)
 
 

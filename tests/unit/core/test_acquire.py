@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorlock._core.acquiring import acquire, try_acquire
+from quorlock._core.claims import Keys
 from quorlock._core.commands import Acquire, Release
 from quorlock._core.effects import Commit, Flow, FlowCancelled, Receive, Send, Sleep, Timeout
 from quorlock._core.redlock import attempt, release_without_waiting, time_until_free_ms
@@ -94,7 +95,7 @@ def test_a_majority_is_enough(n: int) -> None:
     granted = one_attempt(script)
     assert isinstance(granted, Acquired)
     assert script.commands == [Acquire(b"r", b"token-0", 10_000)], "and nothing is given back"
-    assert (granted.key, granted.token, granted.ttl_ms) == (b"r", b"token-0", 10_000)
+    assert (granted.claim.key, granted.token, granted.ttl_ms) == (b"r", b"token-0", 10_000)
     assert script.now == START + ms(quorum(n))
     assert [a.vote is Vote.GRANTED for a in granted.answers[: quorum(n)]] == [True] * quorum(n)
     assert not any(a.code is VoteCode.TIMED_OUT for a in granted.answers), "nobody was waited for"
@@ -243,7 +244,7 @@ def test_release_without_waiting_waits_for_nothing() -> None:
     """A lock whose caller is gone is released on all nodes without listening."""
     target = Target(0b111, None)
     script = Script([[NEVER] * 3])
-    script.run(release_without_waiting(b"r", b"t", target))
+    script.run(release_without_waiting(Keys(b"r"), b"t", target))
     assert script.sends == [Send(Release(b"r", b"t"), target, connect_until=PAST)]
 
 

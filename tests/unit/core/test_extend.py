@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorlock._api.lease_state import LeaseState as FaceHolding
+from quorlock._core.claims import Keys
 from quorlock._core.commands import Extend, Release
 from quorlock._core.effects import FlowCancelled, Sleep
 from quorlock._core.redlock import LeaseFacts, adopt, extend, extend_by_token
@@ -51,7 +52,7 @@ def cause(say: Say) -> str:
 
 
 def facts(valid_until: Instant, target: Target | None = None) -> LeaseFacts:
-    return LeaseFacts("r", b"r", b"t", valid_until, target)
+    return LeaseFacts("r", Keys(b"r"), b"t", valid_until, target)
 
 
 def extended(
@@ -279,7 +280,7 @@ def test_cancelled_anywhere_it_sends_nothing_more(plan: Round) -> None:
 def test_a_shorter_extension_never_shortens_a_lease() -> None:
     """`extend` means at least this long: a validity that reaches further stays (rule 4)."""
     soon = now() + 60 * 1_000_000_000
-    lease = FaceHolding("r", b"r", b"t", 10_000, soon + 500, (), None)
+    lease = FaceHolding("r", Keys(b"r"), b"t", 10_000, soon + 500, (), None)
     assert lease.extend_validity(soon + 400, 4_000)
     assert lease.valid_until == soon + 500
     assert lease.extend_validity(soon + 600, 6_000)
@@ -291,7 +292,7 @@ def test_a_shorter_extension_never_shortens_a_lease() -> None:
 
 def test_an_extension_that_is_noticed_too_late_does_not_bring_a_lease_back() -> None:
     """Other clients have seen it expire by then, and `lost` has been set (rule 4)."""
-    lease = FaceHolding("r", b"r", b"t", 10_000, now() - 1, (), None)
+    lease = FaceHolding("r", Keys(b"r"), b"t", 10_000, now() - 1, (), None)
     assert not lease.extend_validity(now() + 10**12, 9_000)
     assert not lease.held
 

@@ -110,7 +110,7 @@ def test_without_fencing_it_is_a_plain_set_and_there_is_none() -> None:
 def test_new_counters_begin_less_far_ahead_than_clocks_may_differ() -> None:
     for max_ttl in (0.15, 0.4, 1.0, 4.0, 30.0, 86_400.0):
         policy = policy_of(3, ttl=0.15, max_ttl=max_ttl)
-        assert 1 <= fencing.grid_ms(policy) <= min(1_000, fencing.ahead_ms(policy))
+        assert 1 <= policy.fence_grid_ms <= min(1_000, fencing.ahead_ms(policy))
         # Room for both: a node begins again above what it issued max_ttl before.
         assert 2 * fencing.ahead_ms(policy) <= policy.max_ttl_ms
 

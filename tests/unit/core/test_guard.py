@@ -125,7 +125,7 @@ def test_an_address_that_moves_to_an_older_process_keeps_out(restart_guard: Rest
     """The process was up while the previous one still replied: no restart, but another server."""
     known = guard(restart_guard)
     known.on_connect("one", 1_000, NOW, marked_ms=10**6)
-    known.on_reply("one", LATER - 50 * NS_PER_S)
+    known.on_alive("one", LATER - 50 * NS_PER_S)
     kept = known.on_connect("other", 60, LATER, marked_ms=10**6, exempt=True)
     assert kept is not None
     assert kept.is_lasting
@@ -153,14 +153,14 @@ def test_a_replica_that_is_a_master_again_votes_at_a_known_time() -> None:
 def test_a_process_that_began_after_the_last_reply_is_a_restart() -> None:
     known = guard()
     known.on_connect("one", 1_000, NOW)
-    known.on_reply("one", LATER - 50 * NS_PER_S)
+    known.on_alive("one", LATER - 50 * NS_PER_S)
     assert known.on_connect("two", 49, LATER) is None
 
 
 def test_only_replies_of_the_present_process_count() -> None:
     known = guard()
     known.on_connect("one", 1_000, NOW)
-    known.on_reply("another", LATER)
+    known.on_alive("another", LATER)
     assert known.on_connect("two", 60, LATER) is None
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from quorlock._core.claims import Keys
 from quorlock._core.line import EXCHANGES_MAX, STALLED_AFTER, TURN_MAX, Line, Lines
-from quorlock._core.member import PROMOTED, Member
+from quorlock._core.member import PROMOTED, REMOVED, Member
 from quorlock._core.results import Acquired
 from quorlock._core.rounds import SentRound
 from quorlock._core.time import NS_PER_MS
@@ -16,7 +17,7 @@ REQUEST = request_of(policy_of(3))
 
 def lease() -> Acquired:
     sent = SentRound(1, START, START, 7)
-    return Acquired(b"r", b"token", 10_000, START + ms(10_000), (), sent)
+    return Acquired(Keys(b"r"), b"token", 10_000, START + ms(10_000), (), sent)
 
 
 def members(line: Line, count: int) -> list[Member]:
@@ -96,6 +97,20 @@ def test_a_waiter_that_was_taken_out_comes_back_first() -> None:
     line.put_back(taken)
     assert taken.is_asking
     assert line.take_next(START) is second
+
+
+def test_each_waiter_that_was_taken_out_queues_again() -> None:
+    """Two threads have taken one each: only one of them can be the first."""
+    line = Line()
+    taken = members(line, 2)
+    taken[1].promote()
+    for member in taken:
+        member.news.clear()
+        assert line.take_next(START) is member
+    for member in taken:
+        line.put_back(member)
+        assert list(member.news) == [REMOVED]
+    assert line.take_next(START) is taken[0]
 
 
 @pytest.mark.parametrize("others_wait", [True, False])

@@ -75,7 +75,7 @@ class PendingReleasesMachine(RuleBasedStateMachine):
 
     @rule(token=TOKENS, run_id=RUN_IDS)
     def add_release(self, token: bytes, run_id: str) -> None:
-        self.pending_releases.add(b"key of " + token, token, run_id, self.now)
+        self.pending_releases.add(Release(b"key of " + token, token), run_id, self.now)
         self.expected.setdefault(token, Expected(self.now, run_id, []))
 
     @rule(step=st.sampled_from([0, 1, FIRST_PAUSE - 1, FIRST_PAUSE, 3 * FIRST_PAUSE, MAX_TTL // 2]))
@@ -106,7 +106,9 @@ class PendingReleasesMachine(RuleBasedStateMachine):
 
     @rule(token=TOKENS, run_id=RUN_IDS, deleted=st.booleans())
     def answered(self, token: bytes, run_id: str, deleted: bool) -> None:
-        self.pending_releases.on_reply(token, run_id, GRANTED if deleted else ABSENT)
+        self.pending_releases.on_reply(
+            Release(b"key of " + token, token), run_id, GRANTED if deleted else ABSENT
+        )
         pending_release = self.expected.get(token)
         if pending_release is not None and (deleted or pending_release.run_id != run_id):
             del self.expected[token]
@@ -125,7 +127,7 @@ TestPendingReleases.settings = settings(max_examples=80, stateful_step_count=40,
 def test_the_life_of_a_pending_release() -> None:
     """Due at once, after 100 ms, 200 ms, 400 ms, ..., and when max_ttl has passed; then gone."""
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"t", "run", 5)
+    pending_releases.add(Release(b"k", b"t"), "run", 5)
     assert (len(pending_releases), pending_releases.next_due()) == (1, 5)
     sent_at = []
     while pending_releases.next_due() is not None:
@@ -140,7 +142,7 @@ def test_the_life_of_a_pending_release() -> None:
 def test_the_last_attempt_counts_as_pending_until_it_has_arrived() -> None:
     """A node whose key we are about to delete must not count for an extension."""
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"t", "run", 0)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
     assert len(pending_releases.due(MAX_TTL, RUN)) == 1
     assert b"t" in pending_releases
     assert pending_releases.due(MAX_TTL + FIRST_PAUSE, RUN) == []
@@ -152,11 +154,11 @@ def test_a_node_that_deleted_the_key_may_get_another_copy_of_the_release() -> No
     the key is not restored there and does not count, or a key that was counted would be deleted.
     """
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"t", "run", 0)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
     for now in (0, FIRST_PAUSE):
         for copy in pending_releases.due(now, "run"):
             pending_releases.on_connection_lost(copy, now + 1)
-    pending_releases.on_reply(b"t", "run", GRANTED)
+    pending_releases.on_reply(Release(b"k", b"t"), "run", GRANTED)
     assert b"t" not in pending_releases
     assert pending_releases.may_still_release(b"t", FIRST_PAUSE + MAX_TTL)
     assert not pending_releases.may_still_release(b"t", FIRST_PAUSE + MAX_TTL + 1)
@@ -168,15 +170,15 @@ def test_a_node_that_deleted_the_key_may_get_another_copy_of_the_release() -> No
 def test_a_release_that_was_pending_is_not_sent_after_a_hand_over() -> None:
     """The adopter may count the key.  And that the node never confirmed it goes along."""
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"t", "run", 5)
+    pending_releases.add(Release(b"k", b"t"), "run", 5)
     assert pending_releases.suppress(b"t", 7, nowhere) == {"run": 7 + MAX_TTL}
     assert (
         pending_releases.due(10**18, RUN),
         pending_releases.next_due(),
         len(pending_releases),
     ) == ([], None, 0)
-    pending_releases.add(b"k", b"t", "run", 8)
-    pending_releases.add_refused(b"k", b"t", "run", 8)
+    pending_releases.add(Release(b"k", b"t"), "run", 8)
+    pending_releases.add_refused(Release(b"k", b"t"), "run", 8)
     assert (
         pending_releases.due(10**18, RUN),
         pending_releases.has_unconfirmed(),
@@ -186,7 +188,7 @@ def test_a_release_that_was_pending_is_not_sent_after_a_hand_over() -> None:
 
 def test_nothing_is_in_doubt_of_a_lease_without_pending_releases() -> None:
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"other", "run", 0)
+    pending_releases.add(Release(b"k", b"other"), "run", 0)
     pending_releases.due(0, "run")
     assert pending_releases.suppress(b"t", 1, nowhere) == {}
 
@@ -196,7 +198,7 @@ def test_a_release_that_is_under_way_is_in_doubt_without_an_end() -> None:
     answered.
     """
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"t", "run", 0)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
     pending_releases.due(0, "run")
     assert pending_releases.suppress(b"t", 10 * MAX_TTL, nowhere) == {"run": FOR_EVER}
 
@@ -204,11 +206,11 @@ def test_a_release_that_is_under_way_is_in_doubt_without_an_end() -> None:
 def test_the_time_of_a_doubt_begins_when_the_copy_ends() -> None:
     """The thread that took the copy may have been delayed before sending it."""
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"t", "run", 0)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
     (copy,) = pending_releases.due(0, "run")
     late = 3 * MAX_TTL
     pending_releases.on_connection_lost(copy, late)
-    pending_releases.on_reply(b"t", "run", GRANTED)
+    pending_releases.on_reply(Release(b"k", b"t"), "run", GRANTED)
     assert pending_releases.may_still_release(b"t", late + MAX_TTL - 1)
     assert not pending_releases.may_still_release(b"t", late + MAX_TTL)
     assert pending_releases.suppress(b"t", late + 1, nowhere) == {"run": late + MAX_TTL}
@@ -217,10 +219,10 @@ def test_the_time_of_a_doubt_begins_when_the_copy_ends() -> None:
 def test_a_doubt_names_the_process_that_each_copy_was_sent_to() -> None:
     """One copy to the server before its restart, over a connection that broke; one to the next."""
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"t", "before", 0)
+    pending_releases.add(Release(b"k", b"t"), "before", 0)
     (copy,) = pending_releases.due(1, "after")
     pending_releases.on_connection_lost(copy, 2)
-    pending_releases.on_reply(b"t", "after", ABSENT)
+    pending_releases.on_reply(Release(b"k", b"t"), "after", ABSENT)
     assert pending_releases.suppress(b"t", 3, nowhere) == {"before": MAX_TTL, "after": 2 + MAX_TTL}
 
 
@@ -235,7 +237,7 @@ def test_a_hand_over_between_the_taking_and_the_sending() -> None:
 
     doubtful: dict[str, int] = {}
     pending_releases = Interrupted(MAX_TTL)
-    pending_releases.add(b"k", b"t", "run", 0)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
     sent = pending_releases._doubts.sent
 
     def sent_and_handed_over(copy: ReleaseCopy, now: int) -> None:
@@ -257,7 +259,7 @@ def test_a_suppression_lasts_as_long_as_anything_is_carried() -> None:
     hung = {b"t"}
     for turn in range(1, 5):
         pending_releases.suppress(b"another %d" % turn, turn * 2 * MAX_TTL, hung.__contains__)
-    pending_releases.add(b"k", b"t", "run", 8 * MAX_TTL)
+    pending_releases.add(Release(b"k", b"t"), "run", 8 * MAX_TTL)
     assert pending_releases.due(10**18, RUN) == []
     hung.clear()
     pending_releases.suppress(b"last but one", 10 * MAX_TTL, hung.__contains__)
@@ -268,11 +270,11 @@ def test_a_suppression_lasts_as_long_as_anything_is_carried() -> None:
 def test_a_suppression_lasts_as_long_as_a_release_is_under_way() -> None:
     """No release becomes pending when that connection is lost: these copies would be unknown."""
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"t", "run", 0)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
     (copy,) = pending_releases.due(0, "run")
     pending_releases.suppress(b"t", 1, nowhere)
     pending_releases.suppress(b"another", 5 * MAX_TTL, nowhere)
-    pending_releases.add(b"k", b"t", "run", 5 * MAX_TTL)
+    pending_releases.add(Release(b"k", b"t"), "run", 5 * MAX_TTL)
     pending_releases.on_connection_lost(copy, 5 * MAX_TTL)
     assert pending_releases.due(10**18, RUN) == []
 
@@ -283,9 +285,9 @@ def test_a_lease_that_has_come_back_is_released_again() -> None:
     for carried, releases in ((nowhere, 1), ({b"t"}.__contains__, 0)):
         pending_releases.suppress(b"t", 0, nowhere)
         pending_releases.unsuppress(b"t", carried)
-        pending_releases.add(b"k", b"t", "run", 1)
+        pending_releases.add(Release(b"k", b"t"), "run", 1)
         assert len(pending_releases.due(1, RUN)) == releases
-        pending_releases.on_reply(b"t", "run", GRANTED)
+        pending_releases.on_reply(Release(b"k", b"t"), "run", GRANTED)
 
 
 # --- what relies on a key -----------------------------------------------------------------------
@@ -309,7 +311,7 @@ def test_what_relies_on_a_key_that_may_be_deleted_is_forbidden() -> None:
         assert not pending_releases.forbid(doubtful, "", 0)
     for send in (Send(release, in_doubt=theirs), *(Send(a, in_doubt=theirs) for a in acquires)):
         assert not pending_releases.forbid(send, "run", 0)
-    pending_releases.add(b"k", b"t", "run", 0)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
     assert pending_releases.forbid(Send(extend), "run", 0)
     assert all(pending_releases.forbid(Send(a, LACKING), "whichever", 0) for a in acquires)
     assert not pending_releases.forbid(Send(release), "run", 0)
@@ -319,32 +321,32 @@ def test_what_relies_on_a_key_that_may_be_deleted_is_forbidden() -> None:
 def test_a_refused_release_is_tried_again_after_a_pause() -> None:
     """Closing does not wait for it, existing pending releases stay, and their number is bounded."""
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add_refused(b"k", b"t", "run", 0)
+    pending_releases.add_refused(Release(b"k", b"t"), "run", 0)
     assert (
         pending_releases.due(0, RUN),
         pending_releases.next_due(),
         pending_releases.has_unconfirmed(),
     ) == ([], FIRST_PAUSE, False)
     assert pending_releases.due(FIRST_PAUSE, RUN) == [ReleaseCopy(Release(b"k", b"t"), RUN)]
-    pending_releases.add(b"k", b"owed", "run", 0)
-    pending_releases.add_refused(b"k", b"owed", "run", 0)
+    pending_releases.add(Release(b"k", b"owed"), "run", 0)
+    pending_releases.add_refused(Release(b"k", b"owed"), "run", 0)
     assert pending_releases.has_unconfirmed(), "never carried out, whatever a later error says"
     pending_releases.suppress(b"gone", 0, nowhere)
-    pending_releases.add_refused(b"k", b"gone", "run", 0)
+    pending_releases.add_refused(Release(b"k", b"gone"), "run", 0)
     assert not pending_releases.may_still_release(b"gone", FIRST_PAUSE)
     for number in range(2 * REFUSED_MAX):
-        pending_releases.add_refused(b"k", b"%d" % number, "run", 0)
+        pending_releases.add_refused(Release(b"k", b"%d" % number), "run", 0)
     assert len(pending_releases) == REFUSED_MAX
 
 
 def test_a_pending_release_ends_when_the_node_deleted_the_key() -> None:
     """ "Absent" does not end it: the SET may still be in flight to the same process."""
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"t", "run", 0)
-    pending_releases.on_reply(b"other", "run", GRANTED)
-    pending_releases.on_reply(b"t", "run", ABSENT)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
+    pending_releases.on_reply(Release(b"k", b"other"), "run", GRANTED)
+    pending_releases.on_reply(Release(b"k", b"t"), "run", ABSENT)
     assert len(pending_releases) == 1
-    pending_releases.on_reply(b"t", "run", GRANTED)
+    pending_releases.on_reply(Release(b"k", b"t"), "run", GRANTED)
     assert (
         len(pending_releases),
         pending_releases.next_due(),
@@ -355,19 +357,44 @@ def test_a_pending_release_ends_when_the_node_deleted_the_key() -> None:
 def test_a_pending_release_ends_when_the_node_is_another_process() -> None:
     """Nothing that was sent to the old process can reach the new one."""
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"t", "run", 0)
-    pending_releases.on_reply(b"t", "another run", ABSENT)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
+    pending_releases.on_reply(Release(b"k", b"t"), "another run", ABSENT)
     assert len(pending_releases) == 0
 
 
 def test_adding_twice_is_one_pending_release() -> None:
     """The existing entry stays, with its back-off and its end."""
     pending_releases = PendingReleases(MAX_TTL)
-    pending_releases.add(b"k", b"t", "run", 0)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
     assert len(pending_releases.due(0, RUN)) == 1
-    pending_releases.add(b"k", b"t", "", 1)
+    pending_releases.add(Release(b"k", b"t"), "", 1)
     assert (len(pending_releases), pending_releases.due(1, RUN), pending_releases.next_due()) == (
         1,
         [],
         FIRST_PAUSE,
     )
+
+
+# --- several keys -----------------------------------------------------------------------------
+
+
+def test_it_is_released_at_every_key_that_was_named() -> None:
+    """A token may be released at some of its keys, and then at all: the widest set stays."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(Release(b"b", b"t"), "run", 0)
+    pending_releases.add(Release(b"a", b"t", also=(b"b", b"c")), "run", 0)
+    pending_releases.add_refused(Release(b"c", b"t"), "run", 0)
+    (copy,) = pending_releases.due(0, "run")
+    assert copy.release.token == b"t"
+    assert sorted(copy.release.keys) == [b"a", b"b", b"c"]
+
+
+def test_only_a_release_of_all_its_keys_settles_it() -> None:
+    """The reply to a release that was sent before the others were named says nothing about them."""
+    pending_releases = PendingReleases(MAX_TTL)
+    narrow, wide = Release(b"b", b"t"), Release(b"a", b"t", also=(b"b",))
+    pending_releases.add(wide, "run", 0)
+    pending_releases.on_reply(narrow, "run", GRANTED)
+    assert b"t" in pending_releases
+    pending_releases.on_reply(wide, "run", GRANTED)
+    assert b"t" not in pending_releases

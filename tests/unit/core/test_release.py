@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 
+from quorlock._core.claims import Keys
 from quorlock._core.commands import Release
 from quorlock._core.effects import FlowCancelled
 from quorlock._core.redlock import release, release_by_token
@@ -41,6 +42,7 @@ from tests.harness.support.script import (
 )
 
 ALL = Target(2**9 - 1, None)
+R = Keys(b"r")
 
 
 def cause(say: Say) -> str:
@@ -48,7 +50,7 @@ def cause(say: Say) -> str:
 
 
 def released(script: Script, target: Target | None = ALL) -> ReleaseResult:
-    return script.run(release(b"r", b"t", target, policy_of(script.n)))
+    return script.run(release(R, b"t", target, policy_of(script.n)))
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -146,7 +148,7 @@ def test_cancelled_anywhere_it_asks_once_more(plan: Round) -> None:
     for step in range(len(calm.effects)):
         script = Script([plan])
         with pytest.raises(FlowCancelled):
-            script.run(release(b"r", b"t", ALL, policy_of(3)), abandon_at=step)
+            script.run(release(R, b"t", ALL, policy_of(3)), abandon_at=step)
         after = script.effects[step + 1 :]
         assert [effect for _, effect in after] == [script.sends[0]]
         assert script.commands == [Release(b"r", b"t")] * 2
@@ -154,10 +156,10 @@ def test_cancelled_anywhere_it_asks_once_more(plan: Round) -> None:
 
 def test_closed_anywhere_it_ends_quietly() -> None:
     """A flow whose driver is gone asks for nothing more."""
-    flow = release(b"r", b"t", None, policy_of(3))
+    flow = release(R, b"t", None, policy_of(3))
     next(flow)
     flow.close()
-    flow = release(b"r", b"t", None, policy_of(3))
+    flow = release(R, b"t", None, policy_of(3))
     next(flow)
     flow.send(Target(0b111, None))
     flow.close()

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from quorlock._core.claims import Keys
 from quorlock._core.commands import Acquire, Extend
 from quorlock._core.config import Policy
 from quorlock._core.effects import SendBatch
@@ -70,7 +71,7 @@ class Leased:
         return self.until
 
     def facts(self) -> LeaseFacts:
-        return LeaseFacts("r", self.name, b"t", self.until, self.target)
+        return LeaseFacts("r", Keys(self.name), b"t", self.until, self.target)
 
     @property
     def failure(self) -> LossReason | None:

@@ -16,6 +16,7 @@ from quorlock._core.commands import (
     Extend,
     Inspect,
     IssueFence,
+    Keep,
     Release,
     ScriptedAcquire,
 )
@@ -39,10 +40,11 @@ ACQUIRE = Acquire(b"k", b"t", 1_000)
 SCRIPTED = ScriptedAcquire(b"k", b"t", 1_000)
 FENCE = IssueFence(b"k", b"t", 1, 1)
 EXTEND = Extend(b"k", b"t", 1_000)
+KEEP = Keep(b"k", b"t", b"mark", 3_600_000)
 RELEASE = Release(b"k", b"t")
 INSPECT = Inspect(b"k")
-COMMANDS: tuple[Command, ...] = (ACQUIRE, SCRIPTED, FENCE, EXTEND, RELEASE, INSPECT)
-VOTING: tuple[Command, ...] = (ACQUIRE, SCRIPTED, FENCE, EXTEND)
+COMMANDS: tuple[Command, ...] = (ACQUIRE, SCRIPTED, FENCE, EXTEND, KEEP, RELEASE, INSPECT)
+VOTING: tuple[Command, ...] = (ACQUIRE, SCRIPTED, FENCE, EXTEND, KEEP)
 KEPT_OUT = Quarantine(NOW, NOW + 1, "restarted")
 OVER = Quarantine(NOW, NOW, "restarted")
 
@@ -131,7 +133,7 @@ def test_an_exchange_does_not_overtake_the_acquire_of_its_old_token(may_send_lat
 def test_an_exchange_relies_on_no_key() -> None:
     """A release of the old token may still be carried out, before it or after it."""
     facts = Facts()
-    facts.pending_releases.add(b"k", b"t", "run", NOW)
+    facts.pending_releases.add(RELEASE, "run", NOW)
     assert decide(facts, EXCHANGE, behind(MINE)) == HERE
     assert decide(facts, SCRIPTED, behind(MINE)) is RELEASING
     assert is_plain(Send(EXCHANGE, behind(MINE)), 0b010, MINE)
@@ -184,7 +186,7 @@ def test_what_relies_on_a_key_is_not_sent_where_a_release_is_pending(command: Co
     """Whatever connections there are: extensions, and acquires that restore a key."""
     for link, path, asked in product((Link(), Link(KEPT_OUT), None), (MINE, THEIRS), (0, 0b111)):
         facts = Facts({MINE: link, THEIRS: Link(awaits=b"t")})
-        facts.pending_releases.add(b"k", b"t", "run", NOW)
+        facts.pending_releases.add(RELEASE, "run", NOW)
         found = decide(facts, command, behind(path, asked=asked))
         assert (found is RELEASING) is (command in (ACQUIRE, SCRIPTED, EXTEND))
         assert (decide(facts, command) is RELEASING) is (command is EXTEND)
@@ -237,7 +239,7 @@ def test_a_backlogged_node_gets_what_others_depend_on(command: Command) -> None:
 def test_refusals_come_in_this_order() -> None:
     link = Link(KEPT_OUT, ttl_ms_max=1, awaits=b"t", full=True)
     facts = Facts({MINE: link})
-    facts.pending_releases.add(b"k", b"t", "run", NOW)
+    facts.pending_releases.add(RELEASE, "run", NOW)
     order: list[tuple[int, VoteCode]] = []
     for asked in (0, 0, 0b111, 0b111, 0b111):
         found = decide(facts, ACQUIRE, behind(MINE, asked=asked))
@@ -274,7 +276,7 @@ def test_what_is_for_all_would_go_to_each(command: Command, after: Target | None
     send = Send(command, after)
     if is_for_all(send, 0b010, MINE):
         assert decide(facts, command, after) == HERE
-        facts.pending_releases.add(b"k", b"t", "run", NOW)
+        facts.pending_releases.add(RELEASE, "run", NOW)
         assert is_plain(send, 0b010, MINE) is (decide(facts, command, after) == HERE)
     else:
         assert after is not None

@@ -34,7 +34,7 @@ VALUES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
     "Ticket": (
         Ticket("r", SECRET, 1.0, 7, (("run-id", 0.5),)),
         {"fence": 8},
-        ["resource", "token", "ttl", "fence", "in_doubt"],
+        ["resource", "token", "ttl", "fence", "in_doubt", "resources", "permit", "shared"],
     ),
 }
 pytestmark = pytest.mark.parametrize(("value", "change", "names"), VALUES.values(), ids=VALUES)

@@ -5,13 +5,17 @@ Each test drives the flow by hand: it says what every effect results in.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from quorlock._core.acquiring import acquire
-from quorlock._core.commands import JOIN, LEAVE, Acquire, Release, ScriptedAcquire
+from quorlock._core.claims import Keys
+from quorlock._core.commands import JOIN, LEAVE, Acquire, Look, Release, ScriptedAcquire
 from quorlock._core.effects import (
     CALL,
     Commit,
@@ -33,6 +37,10 @@ from quorlock._core.time import from_seconds
 from quorlock._core.votes import GRANTED, HELD, NOT_SET, Answer, Vote
 from quorlock.errors import AcquireStopped, AcquireTimeout, NodeError, QuorumUnreachable, VoteCode
 from tests.harness.support.script import DOWN, START, Dice, ms, policy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
 
 PLACE = b"0123456789abcdef:1:100"
 POLICY = policy_of(3)
@@ -91,12 +99,19 @@ class Hand:
         for node, answer in enumerate(answers):
             if self.over or not isinstance(self.effect, (Receive, Wait)):
                 return
-            self.step(NodeReply(round_, node, answer, self.now))
+            self.reply(NodeReply(round_, node, answer, self.now))
 
     def call(self, *nodes: int) -> None:
         """Have these nodes call."""
         for node in nodes:
-            self.step(NodeReply(CALL, node, GRANTED, self.now))
+            self.reply(NodeReply(CALL, node, GRANTED, self.now))
+
+    def reply(self, reply: NodeReply) -> None:
+        """Give the flow a reply, as a driver does."""
+        effect = self.effect
+        observer = effect.observer if isinstance(effect, Wait) else None
+        if not isinstance(effect, Wait) or (observer is not None and observer.on_reply(reply)):
+            self.step(reply)
 
     def times_out(self) -> None:
         """Let the time of the wait pass."""
@@ -118,15 +133,43 @@ class Hand:
         return sent
 
 
+class Interrupted:
+    """Raises KeyboardInterrupt at the k-th line of the pure core."""
+
+    def __init__(self, k: int) -> None:
+        self.left = k
+        self.where = ""
+
+    def trace(self, frame: FrameType, event: str, arg: object) -> Any:
+        del arg
+        if "/_core/" not in frame.f_code.co_filename:
+            return None
+        self.left -= event == "line"
+        if self.left == 0 and not self.where:
+            self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+            raise KeyboardInterrupt
+        return self.trace
+
+
+@contextlib.contextmanager
+def interrupted(k: int) -> Iterator[Interrupted]:
+    at, before = Interrupted(k), sys.gettrace()
+    sys.settrace(at.trace)
+    try:
+        yield at
+    finally:
+        sys.settrace(before)
+
+
 def acquires(lines: Lines, timeout: float | None = None, **rest: Any) -> Hand:
     wait = None if timeout is None else from_seconds(timeout)
-    request = AcquireRequest("r", b"r", 10_000, START, wait, **rest)
+    request = AcquireRequest("r", Keys(b"r"), 10_000, START, wait, **rest)
     return Hand(acquire(request, POLICY, Dice(), lines))
 
 
 def releases(lines: Lines, token: bytes = b"old") -> Hand:
     target = Target(0b111, "path")
-    return Hand(release(b"r", token, target, POLICY, Dice(), lines, START))
+    return Hand(release(Keys(b"r"), token, target, POLICY, Dice(), lines, START))
 
 
 def leave() -> Release:
@@ -156,7 +199,7 @@ def attempts(hand: Hand, *, token: bytes = b"token-1", replies: tuple[Answer, ..
 
 def lease_of(token: bytes = b"given") -> Acquired:
     sent = SentRound(1, START, START, 0b111, "path")
-    return Acquired(b"r", token, 10_000, START + ms(9_000), (), sent)
+    return Acquired(Keys(b"r"), token, 10_000, START + ms(9_000), (), sent)
 
 
 # --- the way in --------------------------------------------------------------------------------
@@ -179,6 +222,24 @@ def test_a_quorum_of_calls_leads_to_an_attempt() -> None:
     attempts(hand, replies=(TAKEN, TAKEN))
     hand.expects(Commit)
     assert hand.effect.granted.token == b"token-1"
+
+
+def test_replies_and_calls_that_come_together_all_count() -> None:
+    """The last reply of a quorum and a quorum of calls are one event."""
+    hand = acquires(Lines())
+    hand.sends(Acquire(b"r", b"token-0", 10_000))
+    hand.replies(HELD, HELD, HELD)
+    hand.sends(Release(b"r", b"token-0"))
+    hand.replies(HELD, HELD, HELD)
+    hand.step(PLACE)
+    hand.sends(Release(b"r", b"", PLACE, JOIN))
+    hand.replies(QUEUED)
+    answers = [NodeReply(hand.rounds, node, QUEUED, hand.now) for node in (1, 2)]
+    calls = [NodeReply(CALL, node, GRANTED, hand.now) for node in (2, 1)]
+    for reply in (answers[0], calls[0], answers[1], calls[1]):
+        hand.reply(reply)
+    attempts(hand, replies=(TAKEN, TAKEN))
+    hand.expects(Commit)
 
 
 def test_a_winner_leaves_the_queues_of_nodes_that_were_not_asked() -> None:
@@ -471,7 +532,9 @@ def test_votes_of_an_outage_are_no_sign_of_a_holder() -> None:
 def test_without_votes_a_waiter_of_a_line_makes_one_attempt() -> None:
     """The first has no reply yet, and the error is to have the votes of the nodes."""
     lines = Lines()
-    lines.line(b"r", START).join(Member(AcquireRequest("r", b"r", 10_000, START, None)), START)
+    lines.line(b"r", START).join(
+        Member(AcquireRequest("r", Keys(b"r"), 10_000, START, None)), START
+    )
     behind = acquires(lines, timeout=0.1)
     behind.times_out()
     behind.sends(Acquire(b"r", b"token-0", 10_000))
@@ -541,6 +604,29 @@ def test_an_exchange_that_is_lost_releases_both() -> None:
     assert releaser.result.deleted
 
 
+@pytest.mark.parametrize("has_replies", [True, False])
+def test_after_a_lost_exchange_the_waiter_queues_again(has_replies: bool) -> None:
+    """The exchange has removed its place from the queues: it keeps its number, and its turn."""
+    lines = Lines()
+    hand = queued(lines)
+    hand.times_out()
+    hand.sends(Look(b"r", b"", PLACE, 4))
+    if has_replies:
+        hand.replies(QUEUED, QUEUED, QUEUED)
+    member = hand.waits()
+    releaser = releases(lines)
+    exchange = releaser.send().command
+    assert isinstance(exchange, ScriptedAcquire)
+    assert exchange.place == PLACE
+    releaser.replies(HELD, HELD, HELD)
+    releaser.sends(Release(b"r", b"token-0"))
+    hand.step(member.news.popleft())
+    hand.sends(Look(b"r", b"", PLACE, 4))
+    hand.replies(QUEUED, QUEUED, QUEUED)
+    hand.waits()
+    assert not member.news
+
+
 def test_an_exchange_that_is_won_too_late_releases_both() -> None:
     """The validity is over when the quorum has replied: the lease would be none."""
     for late in (0, 1):
@@ -559,7 +645,7 @@ def test_an_exchange_that_is_won_too_late_releases_both() -> None:
 def test_an_exchange_without_a_fence_releases_both() -> None:
     """The nodes' clocks are too far apart: no fence, no lease."""
     lines = Lines()
-    member = Member(AcquireRequest("r", b"r", 10_000, START, None, fencing=True))
+    member = Member(AcquireRequest("r", Keys(b"r"), 10_000, START, None, fencing=True))
     lines.line(b"r", START).join(member, START)
     releaser = releases(lines)
     exchange = releaser.send()
@@ -614,6 +700,35 @@ def test_a_cancelled_exchange_releases_both() -> None:
             releaser.send()
         assert releaser.cancels() == [Release(b"r", b"token-0"), Release(b"r", b"old")]
         assert hand.waits().is_open
+
+
+def test_an_interrupted_release_does_not_take_back_what_it_has_given() -> None:
+    """Wherever an interrupt comes, the waiter is notified of the lease, or that is released."""
+    given = 0
+    for k in itertools.count(1):
+        lines = Lines()
+        hand = queued(lines)
+        member, woken = hand.waits(), threading.Event()
+        member.wake = woken.set
+        releaser = releases(lines)
+        releaser.send()
+        sent: list[object] = []
+        with interrupted(k) as at, contextlib.suppress(KeyboardInterrupt):
+            releaser.replies(EXCHANGED, EXCHANGED)
+            while not releaser.over and isinstance(releaser.effect, Send):
+                sent.append(releaser.send().command)
+        if not at.where:
+            break
+        print(k, at.where, member.is_open, sent)
+        if member.is_open:
+            assert Release(b"r", b"token-0") in sent, at.where
+        elif Release(b"r", b"token-0") not in sent:
+            given += 1
+            assert isinstance(member.news.popleft(), Acquired), at.where
+            assert woken.is_set(), at.where
+        else:
+            pytest.fail(f"{at.where}: given and released")
+    assert given > 5
 
 
 def test_a_given_lease_is_released_if_its_waiter_is_cancelled() -> None:

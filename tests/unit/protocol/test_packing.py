@@ -12,14 +12,18 @@ from hypothesis import strategies as st
 from quorlock import scripts
 from quorlock._core.commands import (
     Acquire,
+    AcquireAny,
     Command,
     Extend,
     Inspect,
     IssueFence,
+    Keep,
     Release,
     ScriptedAcquire,
 )
+from quorlock._core.resources import KEYS_BYTES_MAX, RESOURCES_MAX
 from quorlock._protocol.encoding import encode, encode_command, encode_eval
+from quorlock._protocol.pipeline import UNCOUNTED_MAX
 
 WORDS = st.one_of(st.binary(max_size=600), st.sampled_from([b"", b"\r\n", b"*1\r\n$4\r\nPING\r\n"]))
 TTLS = st.integers(1, 10**12)
@@ -37,30 +41,39 @@ def words(command: Command, *, in_full: bool = False) -> tuple[bytes, ...]:
         return (b"SET", command.key, command.token, b"NX", b"PX", b"%d" % command.ttl_ms)
     script = {
         ScriptedAcquire: scripts.ACQUIRE,
+        AcquireAny: scripts.ANY,
         IssueFence: scripts.RAISE,
         Release: scripts.RELEASE,
         Extend: scripts.EXTEND,
+        Keep: scripts.KEEP,
         Inspect: scripts.INSPECT,
     }[type(command)]
     head = (b"EVAL", script.text) if in_full else (b"EVALSHA", script.sha)
-    arguments: tuple[bytes, ...] = (command.key,)
+    keys: tuple[bytes, ...] = (command.key,)
+    said: tuple[bytes, ...] = ()
     counter = b"quorlock:fence:" + command.key
+    if not isinstance(command, Inspect):
+        said = (command.token,)
     if isinstance(command, ScriptedAcquire):
         numbers = (command.ttl_ms, command.grid_ms, command.marker_ms)
-        parameters = (command.token, *(b"%d" % number for number in numbers))
+        keys += (counter, b"quorlock:guard")
+        said += tuple(b"%d" % number for number in numbers)
         if command.place or command.instead:
-            parameters += (command.place, command.instead)
-        return (*head, b"3", command.key, counter, b"quorlock:guard", *parameters)
+            said += (command.place, command.instead)
+    if isinstance(command, AcquireAny):
+        keys += (b"quorlock:guard",)
+        said += (b"%d" % command.ttl_ms, b"%d" % command.marker_ms)
     if isinstance(command, IssueFence):
-        parameters = (command.token, b"%d" % command.fence, b"%d" % command.ahead_ms)
-        return (*head, b"2", command.key, counter, *parameters)
-    if isinstance(command, Extend | Release):
-        arguments += (command.token,)
+        keys += (counter,)
+        said += (b"%d" % command.fence, b"%d" % command.ahead_ms)
+    if isinstance(command, Keep):
+        said += (command.mark, b"%d" % command.kept_ms)
     if isinstance(command, Extend):
-        arguments += (b"%d" % command.ttl_ms,)
+        said += (b"%d" % command.ttl_ms,)
     if isinstance(command, Release) and command.place:
-        arguments += (command.place, b"%d" % command.ticket)
-    return (*head, b"1", *arguments)
+        said += (command.place, b"%d" % command.ticket)
+    keys += getattr(command, "also", ())
+    return (*head, b"%d" % len(keys), *keys, *said)
 
 
 @settings(deadline=None)
@@ -71,13 +84,19 @@ def test_every_command_is_packed_as_hiredis_does(key: bytes, token: bytes, ttl_m
     for command in (
         Acquire(key, token, ttl_ms),
         ScriptedAcquire(key, token, ttl_ms, 1_000, 30_000),
+        AcquireAny(key, token, ttl_ms, 30_000, (token, key)),
         IssueFence(key, token, ttl_ms, 15_000),
         ScriptedAcquire(key, token, ttl_ms, 0, 0, b"place", token),
         ScriptedAcquire(key, token, ttl_ms, 0, 0, b"", b"instead"),
         Extend(key, token, ttl_ms),
+        Keep(key, token, b"mark", ttl_ms),
         Release(key, token),
         Release(key, token, b"place", -ttl_ms),
         Release(key, token, b"", ttl_ms),
+        Release(key, token, b"place", ttl_ms, (b"also", key)),
+        Release(key, token, also=(b"also",)),
+        Extend(key, token, ttl_ms, (b"also",)),
+        ScriptedAcquire(key, token, ttl_ms, 1, 2, also=(b"also", b"more")),
         Inspect(key),
     ):
         assert encode(command) == packed_by_hiredis(*words(command))
@@ -89,9 +108,11 @@ def test_every_script_is_packed_in_full(key: bytes, token: bytes, ttl_ms: int) -
     """A node that has lost a script is sent its text with the same arguments."""
     for command in (
         ScriptedAcquire(key, token, ttl_ms),
+        AcquireAny(key, token, ttl_ms),
         IssueFence(key, token, ttl_ms, 1),
         ScriptedAcquire(key, token, ttl_ms, 0, 0, token, b"instead"),
         Extend(key, token, ttl_ms),
+        Keep(key, token, b"mark", ttl_ms),
         Release(key, token),
         Release(key, token, b"place", ttl_ms),
         Inspect(key),
@@ -113,9 +134,22 @@ def test_any_words_are_packed_and_come_back(given_words: list[bytes]) -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [scripts.ACQUIRE, scripts.EXTEND, scripts.INSPECT, scripts.RAISE, scripts.RELEASE],
+    [
+        *(scripts.ACQUIRE, scripts.EXTEND, scripts.INSPECT, scripts.KEEP, scripts.RAISE),
+        scripts.RELEASE,
+    ],
 )
 def test_a_scripts_name_is_its_hash(script: scripts.Script) -> None:
     """The constants are the SHA-1 of the texts, as EVALSHA requires; these have no comments."""
     assert script.sha == hashlib.sha1(script.text).hexdigest().encode()
     assert b"--" not in script.text
+
+
+def test_a_few_of_the_longest_fit_into_what_a_hung_server_reads() -> None:
+    """UNCOUNTED_MAX of them do, each with its release: see UNREAD_MAX."""
+    size = KEYS_BYTES_MAX // RESOURCES_MAX
+    key, *also = [b"%*d" % (size, number) for number in range(RESOURCES_MAX)]
+    token, place = b"0" * 32 + b"@" + b"o" * 128, b"%016x:%d:%d" % (2**63, 10**9, 10**7)
+    acquire = ScriptedAcquire(key, token, 10**8, 1_000, 10**8, place, also=tuple(also))
+    release = Release(key, token, place, 10**9, tuple(also))
+    assert UNCOUNTED_MAX * (len(encode(acquire)) + len(encode(release))) < 16 * 1024

@@ -6,7 +6,7 @@ import pytest
 
 from quorlock._core.commands import JOIN, LEAVE, Command, Release, ScriptedAcquire
 from quorlock._core.rounds import NodeReply
-from quorlock._core.time import NS_PER_MS
+from quorlock._core.time import NS_PER_MS, NS_PER_S
 from quorlock._core.votes import NO_REPLY
 from quorlock._drivers.node_state import NodeState
 from quorlock._nodes.node import Node
@@ -104,3 +104,19 @@ def test_a_place_that_cannot_be_called_counts_as_none(replies: bytes, ticket: in
     peer.parse(replies + b"*4\r\n:5000\r\n$0\r\n\r\n:4\r\n:0\r\n", 2)
     (reply,) = asker.replies
     assert (reply.answer.ticket, reply.answer.ahead) == (ticket, 0)
+
+
+@pytest.mark.parametrize("content", [b"", b":-2\r\n"], ids=["a call", "a call and a reply"])
+def test_what_a_paused_process_reads_does_not_show_that_the_server_is_alive(content: bytes) -> None:
+    """The server sent a call and a reply, and restarted before the process has read them.
+
+    Its successor is no other living server: it votes when the quarantine of its restart ends.
+    """
+    peer = asked(Release(b"k", OLD))
+    state = peer.node_state
+    assert isinstance(state, NodeState)
+    state.guard.on_connect("run", 1_000, 1)
+    call = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"
+    peer.parse(call + content, 100 * NS_PER_S)
+    peer.register_loss(NO_REPLY, 100 * NS_PER_S)
+    assert state.guard.on_connect("next", 95, 101 * NS_PER_S) is None

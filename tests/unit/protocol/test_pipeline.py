@@ -850,7 +850,10 @@ def test_a_link_keeps_the_order_of_a_resent_script() -> None:
         return transport.written, [q.command for q in link.pipeline.pending]
 
     written, waiting = asyncio.run(scene())
-    sent = {encode_eval(extend(b"1")): extend(b"1"), encode(release(b"2")): release(b"2")}
+    sent: dict[bytes, Command] = {
+        encode_eval(extend(b"1")): extend(b"1"),
+        encode(release(b"2")): release(b"2"),
+    }
     assert waiting in ([extend(b"1"), release(b"2")], [release(b"2"), extend(b"1")])
     by_command = {command: data for data, command in sent.items()}
     assert written == b"".join(by_command[command] for command in waiting)

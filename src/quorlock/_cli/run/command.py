@@ -10,7 +10,17 @@ import click
 
 from quorlock._cli.durations import duration
 from quorlock._cli.exit_status import EX_TEMPFAIL, Failed, status_of
-from quorlock._cli.nodes import Source, ttl_option, with_nodes, with_owner, with_wait
+from quorlock._cli.nodes import (
+    Source,
+    lock_of,
+    ttl_option,
+    with_nodes,
+    with_others,
+    with_owner,
+    with_permits,
+    with_shared,
+    with_wait,
+)
 from quorlock._cli.run.parsing import RunCommand
 from quorlock.errors import ConfigError, QuorlockError
 
@@ -25,11 +35,15 @@ if TYPE_CHECKING:
 _KILL_AFTER, _KILL_AFTER_MAX = 1 / 5, 1 / 4
 # Characters of the command's name in the owner: even percent-encoded they fit behind any host.
 _NAME_MAX = 16
+_ONCE_PER_MIN = 0.001  # seconds: nodes count in milliseconds
 
 
 @click.command("run", cls=RunCommand)
 @click.argument("resource")
 @click.argument("words", nargs=-1, metavar="-- CMD...")
+@with_others
+@with_permits
+@with_shared
 @click.option("-n", "--nonblock", is_flag=True, help="Fail at once if the lock is held.")
 @with_wait
 @ttl_option("Lease duration; renewed while the command runs.")
@@ -43,6 +57,11 @@ _NAME_MAX = 16
     type=duration,
     default=0.0,
     help="Keep the lock for at least this time.  [default: 0]",
+)
+@click.option(
+    "--once-per",
+    type=duration,
+    help="If CMD succeeds, keep the lock as done for this time.  Never waits.",
 )
 @click.option(
     "-E",
@@ -76,6 +95,8 @@ _NAME_MAX = 16
 def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> int:
     """Run CMD while holding the lock RESOURCE. Exits with CMD's status.
 
+    With --permits N, up to N commands run at once: CMD has its number in QUORLOCK_PERMIT.
+
     CMD gets stdin, stdout and forwarded signals; messages go to stderr. CMD is stopped before the
     lease can expire, and when `quorlock run` is killed.
 
@@ -87,7 +108,8 @@ def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> i
     from quorlock._cli.run.reporter import Reporter
 
     words = _words(chosen["shell"], chosen["words"])
-    reporter = Reporter(resource, quiet=chosen["quiet"], verbose=chosen["verbose"], as_json=as_json)
+    shown = " + ".join((resource, *chosen["others"]))
+    reporter = Reporter(shown, quiet=chosen["quiet"], verbose=chosen["verbose"], as_json=as_json)
     try:
         settings = source.settings().owned(chosen["owner"], _owner(words))
         return _run(settings, resource, words, chosen, reporter)
@@ -123,10 +145,16 @@ def _plan(
     from quorlock._cli.run.guard import Orders
     from quorlock._cli.run.session import RunPlan
 
+    if chosen["permits"] is not None and chosen["once_per"] is not None:
+        raise click.UsageError("--permits and --once-per exclude each other")
+    if chosen["shared"] and chosen["once_per"] is not None:
+        raise click.UsageError("--shared and --once-per exclude each other")
     renew = not chosen["no_renew"]
     max_hold = math.inf if chosen["max_hold"] is None else chosen["max_hold"]
-    lock = redlock.lock(
-        resource,
+    lock = lock_of(
+        redlock,
+        *(resource, chosen["others"], chosen["permits"]),
+        shared=chosen["shared"],
         ttl=chosen["ttl"],
         timeout=_timeout(chosen),
         renew=renew,
@@ -138,7 +166,9 @@ def _plan(
     longest = max_hold if renew else lock.ttl
     if chosen["min_hold"] > longest:
         raise click.UsageError(f"--min-hold is longer than the {longest:g} s for which it is held")
-    return RunPlan(redlock, lock, orders, chosen["min_hold"], _busy(chosen), renew, max_hold)
+    once_per = _once_per(chosen)
+    hold = (chosen["min_hold"], _busy(chosen), renew, max_hold)
+    return RunPlan(redlock, lock, orders, *hold, once_per)
 
 
 def _words(shell: str | None, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -163,8 +193,18 @@ def _timeout(chosen: dict[str, Any]) -> float | None:
     wait: float | None = chosen["wait"]
     if chosen["nonblock"] and wait is not None:
         raise click.UsageError("--nonblock and --wait exclude each other")
-    at_once = chosen["nonblock"] or (chosen["on_busy"] == "skip" and wait is None)
+    if chosen["once_per"] is not None and wait is not None:
+        raise click.UsageError("--once-per never waits: leave out --wait")
+    skips = chosen["on_busy"] == "skip" and wait is None
+    at_once = chosen["nonblock"] or skips or chosen["once_per"] is not None
     return 0 if at_once else wait
+
+
+def _once_per(chosen: dict[str, Any]) -> float | None:
+    once_per: float | None = chosen["once_per"]
+    if once_per is not None and once_per < _ONCE_PER_MIN:
+        raise click.UsageError(f"--once-per: give at least {_ONCE_PER_MIN:g} s")
+    return once_per
 
 
 def _busy(chosen: dict[str, Any]) -> int | None:

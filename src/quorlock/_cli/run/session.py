@@ -22,8 +22,8 @@ from quorlock._cli.run.waiting import WaitReports
 
 # How often per ttl the lease is checked for renewal or loss, and the longest time between checks.
 _LOOKS, _LONGEST_LOOK = 20, 0.25
-# An enclosing `run` may have set it: it would be mistaken for this lock's.
-_FENCE = "QUORLOCK_FENCE"
+# An enclosing `run` may have set them: they would be mistaken for this lock's.
+_FENCE, _PERMIT = "QUORLOCK_FENCE", "QUORLOCK_PERMIT"
 
 
 class RunPlan(NamedTuple):
@@ -36,6 +36,7 @@ class RunPlan(NamedTuple):
     busy: int | None  # the status if another holds the lock; None: 0, without a message
     renew: bool
     max_hold: float
+    once_per: float | None = None  # for how long a command that succeeded counts as done
 
 
 class RunSession:
@@ -62,14 +63,15 @@ class RunSession:
                 self._child.close()  # before the lock is released
                 raise
             is_held_on = self._hold_on(lease)
-            return self._status(ended, self._release(stack), is_held_on=is_held_on)
+            unkept = self._keep(lease, ended)
+            return self._status(ended, self._release(stack) or unkept, is_held_on=is_held_on)
 
     def _acquire(self, stack: ExitStack) -> Lease | None:
         plan, waiting = self._plan, None
         is_shown = self._reporter.is_verbose or self._reporter.is_watched
         if is_shown and plan.lock.timeout != 0:
             # Below the lock on the stack: released first, the thread may still be inspecting.
-            reports = WaitReports(plan.redlock, plan.lock.resource, self._reporter)
+            reports = WaitReports(plan.redlock, plan.lock.resources, self._reporter)
             waiting = stack.enter_context(reports)
         try:
             with self._signals.raising():
@@ -81,6 +83,19 @@ class RunSession:
         finally:
             if waiting is not None:
                 waiting.end()
+
+    def _keep(self, lease: Lease, ended: ChildEnded) -> str | None:
+        """Keep the lock as done if the command succeeded; return the reason if that failed."""
+        seconds = self._plan.once_per
+        # A command that a signal ends may still end with status 0.
+        if seconds is None or ended.status or not ended.in_time or self._is_ending:
+            return None
+        try:
+            lease.keep(seconds)
+        except (LeaseLost, NodeError) as error:
+            return f"the command succeeded, and may be run again: {error}"
+        self._reporter.info("kept", f"counts as done for {seconds:g} s", seconds=seconds)
+        return None
 
     def _release(self, stack: ExitStack) -> str | None:
         """Release the lock; return the reason if the lease was lost."""
@@ -175,7 +190,7 @@ class RunSession:
 
 def _environment(lease: Lease) -> dict[str, str]:
     """Return the command's environment: the inherited one with the lease, without passwords."""
-    left_out = {_FENCE, *secret_variables()}
+    left_out = {_FENCE, _PERMIT, *secret_variables()}
     inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     values = {
         "QUORLOCK_RESOURCE": lease.resource,
@@ -184,5 +199,6 @@ def _environment(lease: Lease) -> dict[str, str]:
         "QUORLOCK_VALID_UNTIL": f"{lease.valid_until:.3f}",
         "QUORLOCK_VALID_FOR": f"{lease.validity:.3f}",
     }
-    fence = {} if lease.fence is None else {"QUORLOCK_FENCE": str(lease.fence)}
-    return inherited | values | fence
+    numbers = {_FENCE: lease.fence, _PERMIT: lease.permit}
+    given = {name: str(number) for name, number in numbers.items() if number is not None}
+    return inherited | values | given

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 from typing import Self
 
-from quorlock import Redlock
+from quorlock import Inspection, Redlock
 from quorlock._cli.inspection_view import HELD, holders, named, shown_holder, waiting
 from quorlock._cli.run.reporter import Reporter
 from quorlock.errors import QuorlockError, VoteCode
@@ -27,9 +27,9 @@ _FRESH = "; if these nodes are new: quorlock nodes fresh"
 class WaitReports:
     """A thread that reports for whom `run` waits, once, and again when that changes."""
 
-    def __init__(self, redlock: Redlock, resource: str, reporter: Reporter) -> None:
+    def __init__(self, redlock: Redlock, resources: tuple[str, ...], reporter: Reporter) -> None:
         self._redlock = redlock
-        self._resource = resource
+        self._resources = resources
         self._reporter = reporter
         self._reported: object = None
         self._ended = threading.Event()
@@ -60,7 +60,7 @@ class WaitReports:
                 return
 
     def _look(self) -> None:
-        inspection = self._redlock.inspect(self._resource)
+        inspection = self._inspected()
         down = [
             status
             for status in self._redlock.nodes
@@ -80,8 +80,17 @@ class WaitReports:
             facts = {"holder": holder, "owner": named(inspection, holder), "holder_ttl": ttl}
             # This process waits too, and is among them once it has a place in the queues.
             queue = waiting(inspection) if inspection.waiters > 1 else ""
-            sentence = f"held by {shown_holder(inspection, holder)}{left}{queue}"
+            which = f"{inspection.resource!r} is " if self._resources[1:] else ""
+            sentence = f"{which}held by {shown_holder(inspection, holder)}{left}{queue}"
             self._report(holder, sentence, facts | {"waiters": inspection.waiters})
+
+    def _inspected(self) -> Inspection:
+        """Return the state of the first resource that is held; of the last if none is."""
+        for resource in self._resources[:-1]:
+            inspection = self._redlock.inspect(resource)
+            if inspection.verdict == HELD:
+                return inspection
+        return self._redlock.inspect(self._resources[-1])
 
     def _report(self, state: object, sentence: str, facts: Mapping[str, object]) -> None:
         if state == self._reported or self._ended.wait(_SETTLE):

@@ -109,7 +109,8 @@ class NodeWatcher:
         reports, wanted = self._pollers.reports, self._wanted
         listing = merged({node: _names(report) for node, report in reports.items()})
         more = wanted.take(listing)
-        inspections = (await inspect_all(redlock, [_UNUSED_NAME, *wanted.names]))[1:]
+        names = [_UNUSED_NAME, *wanted.names]
+        inspections = (await inspect_all(redlock, names, are_listed=True))[1:]
         wanted.keep(one.resource for one in inspections if verdict(one) != FREE)
         locks = self._history.note(inspections, now())
         if self._unshown:

@@ -75,6 +75,7 @@ def _lock_facts(lock: LockFacts) -> dict[str, Any]:
         "seen_for": round(lock.seen_for, 3),
         "changes": lock.changes,
         "waiters": inspection.waiters,
+        "done": inspection.done,
         "tried": lock.tried,
     }
 
@@ -126,10 +127,12 @@ def _nodes(nodes: Sequence[TopNodeFacts], width: int) -> Iterable[Styled]:
 def _lock(lock: LockFacts, columns: Sequence[_Column], width: int) -> str:
     inspection = lock.inspection
     holder, count = next(iter(holders(inspection)), ("-", 0))
+    readers = len(inspection.readers)
+    shown = named(inspection, holder) or holder
     cells = (
         repr(inspection.resource)[1:-1],
-        verdict(inspection),
-        named(inspection, holder) or holder,
+        "done" if inspection.done else verdict(inspection),
+        f"{shown} and {readers - 1} more" if readers > 1 else shown,
         f"{count}/{len(inspection.nodes)}",
         "-" if inspection.ttl_left is None else _age(inspection.ttl_left, ".1f"),
         _age(lock.seen_for, ".0f"),

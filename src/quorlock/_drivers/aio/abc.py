@@ -27,6 +27,7 @@ class SharedConnection(Protocol):
     pipeline: RequestPipeline
     shared_index: int  # in the shared pipeline; -1: not in it
     is_private: bool  # backlogged, until all its replies have come
+    alive_at: Instant  # its server process was alive then
 
     def write(self, data: bytes) -> None: ...
 
@@ -39,6 +40,7 @@ class SharedReceiver(ReplyReceiver, Protocol):
     Of all its rounds only the last may be on the fast path.
     """
 
+    state: FlowState
     shared_number: int  # of its last round in the shared pipeline
 
     def deliver_quorum(self, nodes: int, last: int, at: Instant) -> None:
@@ -52,7 +54,6 @@ class SharedReceiver(ReplyReceiver, Protocol):
 class RunningFlow(SharedReceiver, Protocol):
     """A running flow as the driver of its event loop knows it."""
 
-    state: FlowState
     last_sent_at: Instant  # the last send that the flow knows of
     reply_deadline: Instant  # the deadline of its nodes' replies
     inbox: list[NodeReply]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from quorlock._core.commands import ACQUIRES, Acquire, Command, Release
 from quorlock._core.rounds import replied
 from quorlock._core.votes import GRANTED
+from quorlock._drivers.aio.flow_state import RECEIVING, RUNNING
 from quorlock._protocol.pipeline import UNCOUNTED_MAX, UNREAD_MAX, size_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _EXPECTED: dict[type[Command], bytes] = {Acquire: b"+OK\r\n", Release: b":-3\r\n"}
 _SIZE = 5
 _NONE = b"\0" * _SIZE  # no server sends that
+_ARRAY = ord("*")  # how the replies to other rounds begin
 # The rounds of 32 tasks in one tick: with their releases, about what a server reads at once.  More
 # tasks exceed that whenever they send, so a slow node is then given more time to catch up.
 _BURST = 64
@@ -104,11 +106,12 @@ class SharedPipeline:
         seat, size = connection.shared_index, len(data)
         mark = self._marks[seat]
         if size % _SIZE or not self._expected.startswith(data, _SIZE * mark):
-            size = self._matches_expected(data, _SIZE * mark)
+            size = 0 if data[0] == _ARRAY else self._matches_expected(data, _SIZE * mark)
             if not size:
                 return 0
         self._marks[seat] = mark = mark + size // _SIZE
-        connection.node_state.latency = at - self._rounds[mark - 1].asked_at
+        connection.alive_at = asked_at = self._rounds[mark - 1].asked_at
+        connection.node_state.latency = at - asked_at
         self._advance(connection, at)
         return size
 
@@ -136,7 +139,10 @@ class SharedPipeline:
                 for receiver in receivers:
                     if receiver is not None:
                         receiver.deliver_quorum(nodes, connection.node_state.index, at)
-        answered = min(marks)
+        self._drop_answered()
+
+    def _drop_answered(self) -> None:
+        answered = min(self._marks)
         if answered == len(self._rounds) or answered >= _TRIM:
             self._drop(answered)
 
@@ -158,12 +164,14 @@ class SharedPipeline:
         request = self._rounds[index]
         self.fall_back(self._first + index)
         self._marks[connection.shared_index] = index + 1
+        self._drop_answered()
         return request
 
     def fall_back(self, number: int) -> None:
         """Deliver the replies to this round one by one, beginning with those that have arrived.
 
-        The latter decide nothing: else the round would be won.
+        The latter decide nothing: else the round would be won.  If it has just been won, and its
+        flow is still to get the quorum, that does not continue in here, where requests are moved.
         """
         index = number - self._first
         if index < 0 or (receiver := self._receivers[index]) is None:
@@ -172,6 +180,8 @@ class SharedPipeline:
         self._expected[_SIZE * index : _SIZE * (index + 1)] = _NONE
         if receiver.over:
             return
+        if index < self._decided and receiver.state is RECEIVING:
+            receiver.state = RUNNING  # until `deliver_quorum`
         round_ = self._rounds[index].round
         for connection, mark in zip(self.connections, self._marks, strict=True):
             if mark > index:

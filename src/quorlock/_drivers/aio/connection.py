@@ -47,6 +47,9 @@ class ConnectionOwner(Protocol):
 
     def on_lost(self, connection: AsyncConnection) -> None: ...  # it was admitted before
 
+    # The calls that may come, in bytes, with their places and lock keys (`Places.expected`).
+    expected_calls: dict[bytes, tuple[bytes, bytes]]
+
     def on_call(self, connection: AsyncConnection, place: bytes, key: bytes) -> None: ...
 
     def on_end(self, connection: AsyncConnection) -> None: ...  # its transport has ended
@@ -299,6 +302,10 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         ):
             size = self._shared_pipeline.match(self, data, at)
             if size == len(data):
+                return
+            call = self._owner.expected_calls.get(data)
+            if call is not None:
+                self._owner.on_call(self, *call)
                 return
             # One unexpected line is parsed alone: the next ones may be as expected again.
             end = _end_of_line(data, size)

@@ -67,6 +67,7 @@ class AsyncConnector:
         self.on_interrupt = on_interrupt  # called if an exception interrupted our own code
         self._shared_pipeline = shared_pipeline
         self._places = places
+        self.expected_calls = places.expected
         self._task: asyncio.Task[None] | None = None
         self._connections: set[AsyncConnection] = set()
         self._closed = False
@@ -200,6 +201,7 @@ class AsyncConnector:
             connection.pipeline.on_invalidation(self._on_invalidation)
         self._connections.add(connection)
         try:
+            connection.alive_at = now()  # or later: when it sends the first request
             await self._open_connection(connection)
             began = now()
             server_info = await handshake.server_info
@@ -296,7 +298,7 @@ class _ReleaseRequest:
     def deliver(self, reply: NodeReply) -> None:
         pending_releases, (release, run_id) = self._node_state.pending_releases, self._copy
         pending_releases.on_connection_lost(self._copy, reply.at)
-        pending_releases.on_reply(release.token, run_id, reply.answer)
+        pending_releases.on_reply(release, run_id, reply.answer)
         self._awaited.answer(release.token, reply.answer, reply.at)
 
 

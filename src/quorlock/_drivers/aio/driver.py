@@ -23,6 +23,7 @@ from quorlock.errors import QuorlockError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from quorlock._core.claims import Claim
     from quorlock._core.config import Policy
     from quorlock._core.effects import Flow
     from quorlock._core.results import NodeStatus
@@ -102,17 +103,17 @@ class Driver:
         for loop_driver in list(self._loop_drivers.values()):
             loop_driver.end_soon()
 
-    def on_lease_over(self, key: bytes) -> None:
+    def on_lease_over(self, claim: Claim) -> None:
         """Record that a lease is over which was not handed on: the next in each line asks.
 
         Safe from any thread.
         """
         for loop_driver in list(self._loop_drivers.values()):
-            line = loop_driver.lines.get(key) if loop_driver.lines is not None else None
-            if line is not None:
+            lines = loop_driver.lines
+            if lines is not None and any(map(lines.get, claim.keys)):
                 with contextlib.suppress(RuntimeError):  # its loop is closed
                     loop_driver.loop.call_soon_threadsafe(
-                        loop_driver.guarded, line.on_released, now()
+                        loop_driver.guarded, lines.on_released, claim, now()
                     )
 
     def send_only(self, flow: Flow[None], loop_driver: LoopDriver) -> None:

@@ -16,7 +16,7 @@ from quorlock.errors import QuorlockError
 if TYPE_CHECKING:
     import asyncio
 
-    from quorlock._core.effects import Effect, Flow
+    from quorlock._core.effects import Effect, Flow, ReplyObserver
     from quorlock._core.member import Member
     from quorlock._core.request import StopEvent
     from quorlock._core.rounds import NodeReply
@@ -36,6 +36,7 @@ class EndingFlow(Generic[T]):
         "_has_slot",
         "_loop_driver",
         "_member",
+        "_observer",
         "_places",
         "_stop",
         "_tally",
@@ -55,6 +56,7 @@ class EndingFlow(Generic[T]):
     _tally: Any
     _unsent: Any  # QUEUED, CONNECTING: the effect that waits
     _member: Member  # WAITING: whose news it waits for
+    _observer: ReplyObserver | None  # WAITING: whose replies change what the flow does next
     _stop: StopEvent | None  # ends the wait of the timer; not set before the first timer
 
     def __init__(self, loop_driver: LoopDriver, flow: Flow[T]) -> None:

@@ -6,7 +6,7 @@ QUEUED      the flow gets a slot, or the deadline of its acquire
 CONNECTING  connections are ready or none is expected, or the deadline of its send
 RECEIVING   a reply that decides, or the deadline of the replies
 SLEEPING    the end of the sleep
-WAITING     a reply or a call, news of its member, or the deadline of the wait
+WAITING     replies or calls, news of its member, or the deadline of the wait
 DONE        none: the flow ended, was cancelled, or has committed and gets no more replies
 
 A timer belongs to the state that set it.

@@ -70,10 +70,10 @@ class FlowTask(EndingFlow[T]):
             if self._tally is None or self._tally.count(reply) is not PENDING:
                 self.state = RUNNING
                 self._run(reply)
-        elif self.state is WAITING:
-            self._end_wait(reply)
-        else:
+        elif self.state is not WAITING:
             self.inbox.append(reply)
+        elif self._observer is not None and self._observer.on_reply(reply):
+            self._end_wait(reply)
 
     def deliver_quorum(self, nodes: int, last: int, at: Instant) -> None:
         """Receive a quorum from the shared pipeline: these nodes granted the flow's last round."""
@@ -81,6 +81,8 @@ class FlowTask(EndingFlow[T]):
             self.state = RUNNING
             tally.count_grants(self.round, nodes)
             self._run(replied((self.round, last, GRANTED, at)))
+        elif self.state is RUNNING:  # `fall_back` has delivered the replies
+            self._run(self.inbox.pop(0))
 
     def _run(self, value: Any) -> None:
         """Perform the flow's effects until it has to wait or ends."""
@@ -165,27 +167,28 @@ class FlowTask(EndingFlow[T]):
         return None
 
     def _take_place(self, effect: Enlist) -> bytes:
-        place = self._loop_driver.enlist(self, effect.key)
-        if place:
-            self._places += (place,)
+        loop_driver = self._loop_driver
+        loop_driver.places.remove(self._places)  # it has left those queues
+        place = loop_driver.enlist(self, effect.key)
+        self._places = (place,) if place else ()
         return place
 
     def _wait(self, effect: Wait) -> Any:
-        """Return news or a reply if there is any; else wait, and return None."""
-        until, stop, member = effect
+        """Return news, or a reply that the flow acts on, if there is one; else wait: None."""
+        until, stop, member, observer = effect
         if self._loop_driver.ending:
             raise QuorlockError(CLOSED)
         self._has_caller_waiting = True
         member.wake = self._on_wake  # before looking, as others may do it in any thread
         if member.news:
             return member.news.popleft()
-        if self.inbox:
-            return self.inbox.pop(0)
-        self._leave_slot()
         self._loop_driver.shared_pipeline.fall_back(self.shared_number)
-        if self.inbox:  # replies that have come before
-            return self.inbox.pop(0)
-        self.state, self._member = WAITING, member
+        while self.inbox:  # replies that have come before
+            reply = self.inbox.pop(0)
+            if observer is not None and observer.on_reply(reply):
+                return reply
+        self._leave_slot()
+        self.state, self._member, self._observer = WAITING, member, observer
         self.reply_deadline = FOR_EVER
         self._stop_timer()
         if until < FOR_EVER or stop is not None:
@@ -195,9 +198,9 @@ class FlowTask(EndingFlow[T]):
     def _on_wake(self) -> None:
         """Read the news soon: another flow has just added them, and is in the middle of a step."""
         loop_driver = self._loop_driver
-        loop_driver.loop.call_soon(loop_driver.guarded, self._read_news)
+        loop_driver.loop.call_soon(loop_driver.guarded, self._read)
 
-    def _read_news(self) -> None:
+    def _read(self) -> None:
         if self.state is WAITING and self._member.news:
             self._end_wait(self._member.news.popleft())
 

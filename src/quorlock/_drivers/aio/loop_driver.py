@@ -10,7 +10,17 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import Acquire, Extend, IssueFence, Look, Release, ScriptedAcquire
+from quorlock._core.commands import (
+    Acquire,
+    AcquireAny,
+    Extend,
+    IssueFence,
+    Keep,
+    Look,
+    Release,
+    ScriptedAcquire,
+    Share,
+)
 from quorlock._core.line import Lines
 from quorlock._core.pending_releases import relies_on_key
 from quorlock._core.rounds import SentRound, Target, replied, round_sent
@@ -137,7 +147,7 @@ class LoopDriver:
             is_forbidden(effect, x.node_state, at) for x in self.connectors
         ):
             return False
-        if isinstance(command, (ScriptedAcquire, IssueFence)):
+        if isinstance(command, (ScriptedAcquire, AcquireAny, Share, IssueFence, Keep)):
             return self.shared_pipeline.has_script(command)
         # A look: each connection knows what has to precede it.
         is_extend, is_look = type(command) is Extend, type(command) is Look

@@ -51,7 +51,7 @@ def connect(node_state: NodeState, node_states: NodeStates, give_up: Instant) ->
         node_state.latency = ended - began
         sock.setblocking(False)
         connection = Connection(sock, node_state, would_block, password, server_info.run_id)
-        connection.pipeline.replied_at = ended
+        connection.alive_at, connection.pipeline.replied_at = began, ended
         connection.resp3 = server_info.resp3
         connection.pipeline.tracking.is_able = server_info.tracks
         admission.admit(server_info, ended, connection)

@@ -72,6 +72,7 @@ class ConnectionSet:
         self._wakeup: WakeupPipe | None = None  # of an owner that waits; made when first needed
         self._places = Places(connectors.policy)
         self.on_call = self._places.on_call
+        self.expected_calls = self._places.expected
         self._is_fresh = True  # the wait for connections of all nodes is still to come
         # The visits of the other sets that carry requests of this round (connectors need none).
         self._carriers: list[Callable[[Any], None]] = []
@@ -182,16 +183,15 @@ class ConnectionSet:
         is_urgent = type(command) is Release and command.token
         everywhere = self._connectors.node_mask
         sends_at_once = is_plain(effect, everywhere, self) and not self._has_quarantines
-        asked, bit = 0, 1
-        for connection in self.connections:
+        asked = 0
+        for index, connection in enumerate(self.connections):
             if (
                 sends_at_once
                 and connection is not None
                 and (is_urgent or len(connection.pending) < UNCOUNTED_MAX)
                 and connection.send(data, request)
-            ) or self._ask(bit.bit_length() - 1, data, request, effect):
-                asked |= bit
-            bit += bit  # the next node's
+            ) or self._ask(index, data, request, effect):
+                asked |= 1 << index
         self.is_busy = False
         return SentRound(round_, started, now(), asked, self)
 

@@ -177,9 +177,9 @@ class Connector:
         _receive(connection, receiver, len(releases), self._deadline())
         receiver.over = True
         for reply in receiver.inbox:
-            token = releases[reply.round].token
-            pending_releases.on_reply(token, connection.run_id, reply.answer)
-            self._awaited.answer(token, reply.answer, reply.at)
+            release = releases[reply.round]
+            pending_releases.on_reply(release, connection.run_id, reply.answer)
+            self._awaited.answer(release.token, reply.answer, reply.at)
         return not connection.lost and len(receiver.inbox) == len(releases)
 
     def _dial(self) -> Connection | None:

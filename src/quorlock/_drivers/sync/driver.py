@@ -34,6 +34,7 @@ from quorlock.errors import ConfigError, QuorlockError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from quorlock._core.claims import Claim
     from quorlock._core.config import Policy
     from quorlock._core.effects import Flow
     from quorlock._core.results import NodeStatus
@@ -78,10 +79,10 @@ class Driver:
         self._background_flows: deque[Flow[None]] = deque()
         self._background_thread = BackgroundThread("quorlock releases", self._run_background_flows)
 
-    def on_lease_over(self, key: bytes) -> None:
+    def on_lease_over(self, claim: Claim) -> None:
         """Record that a lease is over which was not handed on: the next in line asks."""
         if self.lines is not None:
-            self.lines.on_released(key, now())
+            self.lines.on_released(claim, now())
 
     def run(self, flow: Flow[T], over: TrackedConnections | None = None) -> T:
         """Run the flow to its end."""

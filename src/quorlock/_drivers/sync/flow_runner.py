@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from quorlock._core.commands import Acquire, ScriptedAcquire, ends_lease
+from quorlock._core.commands import ACQUIRES, Acquire, ends_lease
 from quorlock._core.effects import (
     Commit,
     Enlist,
@@ -31,7 +31,7 @@ from quorlock.errors import QuorlockError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.effects import Effect, Flow
+    from quorlock._core.effects import Effect, Flow, ReplyObserver
     from quorlock._core.member import Member, News
     from quorlock._core.request import StopEvent
     from quorlock._core.time import Instant
@@ -224,7 +224,7 @@ class FlowRunner(Inbox, Borrower):
             path = behind.path
         command = effect.command
         self.is_urgent = type(command) is not Acquire and (
-            type(command) is not ScriptedAcquire or ends_lease(command)
+            type(command) not in ACQUIRES or ends_lease(command)
         )
         return self._borrow_by(effect.queue_until, effect.stop, path)
 
@@ -294,9 +294,9 @@ class FlowRunner(Inbox, Borrower):
         self._waiting_flows.enlisted.pop(self, None)
 
     def _wait(
-        self, until: Instant, stop: StopEvent | None, member: Member
+        self, until: Instant, stop: StopEvent | None, member: Member, observer: ReplyObserver | None
     ) -> News | NodeReply | Timeout:
-        """Wait for news, a reply or a call; without a place, also without a connection set."""
+        """Wait for news, replies or calls; without a place, also without a connection set."""
         if not self._place:
             self.return_connections()
         wakeup = self._connection_set or Wakeup()
@@ -307,8 +307,10 @@ class FlowRunner(Inbox, Borrower):
             while True:
                 if member.news:
                     return member.news.popleft()
-                if self.inbox:
-                    return self.inbox.popleft()
+                while self.inbox:
+                    reply = self.inbox.popleft()
+                    if observer is not None and observer.on_reply(reply):
+                        return reply
                 if self._closed.up:
                     raise QuorlockError(CLOSED_MEANWHILE)
                 at = now()

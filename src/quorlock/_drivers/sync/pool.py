@@ -244,19 +244,16 @@ class ConnectionPool:
         """
         self._look_after(connection_set)
         # Usually the queue is empty, and there is no surplus.
-        if (
-            connection_set.closed
-            or self._queue
-            or self.closing
-            or len(self._connection_sets) > self._kept
-        ):
+        if connection_set.closed or self._queue or len(self._connection_sets) > self._kept:
             if round_ is not None and self._queue:
                 self._slots.adapt(round_)
             idle = len(self._connection_sets) - len(self._owners)
             is_surplus = idle >= self._kept and not connection_set.has_pending
-            if connection_set.closed or self.closing or is_surplus:
+            if connection_set.closed or is_surplus:
                 self._end(connection_set)
         self._owners.pop(connection_set, None)
+        if self.closing:  # checked last: a signal handler above may have called `close`
+            self._end_if_free(connection_set)
         if self._urgent or self._queue:
             self._wake_first()
         if self._returned.waiting:
@@ -312,10 +309,8 @@ class ConnectionPool:
         """Close all idle sets, after draining each until `until`; borrowed ones on their return."""
         self._drain_until = until
         self.closing = True
-        closer = _SelfBorrower()
         for connection_set in self.all():
-            if self._owners.setdefault(connection_set, closer) is closer:
-                self._end(connection_set)
+            self._end_if_free(connection_set)
 
     def drain_idle(self) -> bool:
         """Receive pending replies of idle sets; return whether any were pending.
@@ -334,6 +329,8 @@ class ConnectionPool:
         if self._owners.setdefault(connection_set, visitor) is visitor:
             connection_set.drain()
             self._owners.pop(connection_set, None)
+            if self.closing:  # as in `give_back`
+                self._end_if_free(connection_set)
             self._wake_first()
 
     def _is_visited(self) -> bool:
@@ -348,6 +345,11 @@ class ConnectionPool:
         # A copy: other threads borrow and return at any time. Made by `copy`: CPython 3.11 may
         # collect garbage between two pairs of `items`, and finalizers would change the dict.
         return list(self._owners.copy().items())
+
+    def _end_if_free(self, connection_set: ConnectionSet) -> None:
+        closer = _SelfBorrower()
+        if self._owners.setdefault(connection_set, closer) is closer:
+            self._end(connection_set)
 
     def _end(self, connection_set: ConnectionSet) -> None:
         # The claim is removed last: after an interrupt before it, the next return repeats this.

@@ -64,6 +64,8 @@ STATUSES = {
     "min-hold over a ttl": (64, ["--min-hold", "20s", "--no-renew", "--", "true"]),
     "max-hold under a ttl": (64, ["--max-hold", "5s", "--", "true"]),
     "a ttl over max_ttl": (64, ["--ttl", "1h", "--", "true"]),
+    "once-per and -w": (64, ["--once-per", "1h", "-w", "1s", "--", "true"]),
+    "no once-per": (64, ["--once-per", "0", "--", "true"]),
     "no nodes": (78, ["--nodes", "http://a", "--", "true"]),
     "no quorum": (69, ["--nodes", NOBODY, "-n", "--", "true"]),
 }
@@ -180,6 +182,42 @@ def test_json_has_one_line_for_every_event(run: Runner) -> None:
     assert reported["ended"]["status"] == 4
     failed = events(run("x", "--json", "--nodes", NOBODY, "-n", "--", "true"))
     assert failed["failed"]["status"] == 69
+
+
+def test_once_per_runs_what_has_succeeded_no_more(run: Runner, redlock: Redlock) -> None:
+    """A failure is no success; others are refused, at once, and see who has done it."""
+    once = ("x", "--once-per", "1h", "--owner", "web-3")
+    assert run(*once, "-c", "exit 4").returncode == 4
+    assert not run.keys_stay()
+    assert run(*once, "--", "echo", "ran").stdout == "ran\n"
+    again = run(*once, "--", "echo", "ran")
+    assert (again.returncode, again.stdout) == (75, "")
+    assert "'x' is held by web-3" in again.stderr
+    skipped = run(*once, "--on-busy", "skip", "--", "echo", "ran")
+    assert (skipped.returncode, skipped.stdout, skipped.stderr) == (0, "", "")
+    found = redlock.inspect("x")
+    assert (found.done, found.owner) == (True, "web-3")
+    assert 3_500 < (found.ttl_left or 0) <= 3_600
+    assert found.nodes[0].holder is not None
+    assert redlock.break_lease("x", found.nodes[0].holder)
+    assert run(*once, "--", "echo", "ran").stdout == "ran\n"
+
+
+def test_once_per_does_not_keep_what_a_signal_ended(run: Runner) -> None:
+    """Also if its status is 0: the work was stopped."""
+    ended = run.patient("x", "--once-per", "1h", does="obey")
+    ended.send(signal.SIGTERM)
+    assert ended.end().returncode == 0
+    assert not run.keys_stay()
+
+
+def test_once_per_is_reported(run: Runner) -> None:
+    reported = events(run("x", "--json", "--once-per", "1m", "--", "true"))
+    assert list(reported) == ["acquired", "ended", "kept"]
+    assert reported["kept"]["seconds"] == 60
+    assert all(problems(one, SCHEMA["$defs"]["event"], SCHEMA) == [] for one in reported.values())
+    held = run("x", "-v", "--once-per", "1m", "-n", "--", "true")
+    assert held.returncode == 75
 
 
 def test_waiting_is_reported_with_its_holder(run: Runner, redlock: Redlock) -> None:

@@ -1,0 +1,248 @@
+"""Acquire any one of several locks: a permit of a semaphore, or one of a pool of named things.
+
+A node gives the first lock that is free there, in an order that is drawn for each attempt.  The
+attempt is won if a quorum gives *the same one*: so it is a lock like any other, and two holders of
+it would need two quorums.  To count how many locks a node has given would not do (rule 15).
+
+A lease that is won is a plain lease on one lock.  Whatever else nodes have given, or may still
+give, is released before the caller gets its lease.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from quorlock._core.acquiring import WORTH_RETRYING, Failures, next_attempt_at, raise_failure
+from quorlock._core.claims import AnyOf, Keys
+from quorlock._core.effects import Commit, Send, Sleep, to_send
+from quorlock._core.redlock import (
+    collect_until_decided,
+    key_in_the_way,
+    lease_won,
+    release_failed_attempt,
+    time_until_free_ms,
+)
+from quorlock._core.resources import KEYS_BYTES_MAX
+from quorlock._core.results import Acquired
+from quorlock._core.rounds import Target
+from quorlock._core.tally import LOST, WON, Tally, Verdict
+from quorlock._core.time import FOR_EVER, to_seconds
+from quorlock._core.votes import NO_REPLY, Answer, Vote, node_votes
+from quorlock.errors import AcquireTimeout, VoteCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from quorlock._core.config import Policy
+    from quorlock._core.effects import Entropy, Flow
+    from quorlock._core.request import AnyRequest
+    from quorlock._core.results import AttemptFailed
+    from quorlock._core.rounds import NodeReply, SentRound
+
+# So many locks are asked for at once, if their keys have no more than KEYS_BYTES_MAX.
+WINDOW = 16
+
+
+class PlaceTally(Tally):
+    """The votes of a round in which each node may give one of several locks, by their places.
+
+    The place of a lock is the number of those before it in the command.  Attributes:
+        place: the one that most nodes have given; `granted` and `granted_mask` are about it.
+    """
+
+    __slots__ = ("_masks", "place")
+
+    def __init__(self, n: int, round_: int) -> None:
+        super().__init__(n, round_)
+        self.place = 0
+        self._masks: dict[int, int] = {}
+
+    def count(self, reply: NodeReply) -> Verdict:
+        """Count one reply; won if a quorum gave the same lock, lost if none can be the one."""
+        round_, node, answer, _ = reply
+        if round_ != self.round or self.answers[node] is not None:
+            return self.verdict
+        self.answers[node] = answer
+        self.pending -= 1
+        if answer.vote is Vote.GRANTED:
+            mask = self._masks.get(answer.before, 0) | 1 << node
+            self._masks[answer.before] = mask
+            if mask.bit_count() > self.granted:
+                self.granted, self.granted_mask = mask.bit_count(), mask
+                self.place = answer.before
+        if self.granted >= self.quorum:
+            self.verdict = WON
+        elif self.granted + self.pending < self.quorum:
+            self.verdict = LOST
+        return self.verdict
+
+    def final_answers(self) -> tuple[Answer, ...]:
+        """Return all answers; a node that gave another lock is against this one."""
+        return tuple([self._about_place(node, answer) for node, answer in enumerate(self.answers)])
+
+    def _about_place(self, node: int, answer: Answer | None) -> Answer:
+        if answer is None:
+            return NO_REPLY
+        if answer.vote is Vote.GRANTED and not self.granted_mask >> node & 1:
+            return _GAVE_ANOTHER._replace(before=answer.before)
+        return answer
+
+
+_GAVE_ANOTHER = Answer(Vote.REFUSED, VoteCode.HELD, "granted another of them")
+
+
+def acquire(request: AnyRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired]:
+    """Attempt until granted, until `stop` is set, or until waiting longer makes no sense.
+
+    As `acquiring.acquire` does where it tries again after random pauses; with the same errors.
+    """
+    failures, stop = Failures(request), request.stop
+    while stop is None or not stop.is_set():
+        outcome = yield from attempt(request, policy, entropy)
+        if isinstance(outcome, Acquired):
+            return outcome
+        outcome = failures.add(outcome, None)
+        wake = next_attempt_at(outcome, request, policy, entropy, failures.outage_since)
+        if wake is not None:
+            yield Sleep(wake, stop)
+        elif stop is None or not stop.is_set():
+            _raise_failure(outcome, request, policy, failures.count)
+    raise failures.stopped(policy)
+
+
+def try_acquire(request: AnyRequest, policy: Policy, entropy: Entropy) -> Flow[Acquired | None]:
+    """Make one attempt; None if all are held. Raises QuorumUnreachable, NodeError."""
+    outcome = yield from attempt(request, policy, entropy)
+    if isinstance(outcome, Acquired):
+        return outcome
+    if outcome.reason in WORTH_RETRYING:
+        return None
+    raise_failure(outcome, request, policy, attempts=1)
+
+
+def _raise_failure(
+    last: AttemptFailed, request: AnyRequest, policy: Policy, attempts: int
+) -> NoReturn:
+    if last.reason not in WORTH_RETRYING:
+        raise_failure(last, request, policy, attempts)
+    left = time_until_first_free_ms(last.answers, policy.quorum)
+    raise AcquireTimeout(
+        request.resource,
+        node_votes(policy.addresses, last.answers),
+        attempts,
+        to_seconds(last.ended - request.asked_at),
+        holder_ttl=None if left is None else left / 1000,
+        permits=len(request.claim.keys),
+    )
+
+
+def attempt(
+    request: AnyRequest, policy: Policy, entropy: Entropy
+) -> Flow[Acquired | AttemptFailed]:
+    """Ask for the locks in an order that is drawn here, `WINDOW` at a time, until one is won.
+
+    Only if a quorum has none free of one window, the next one is asked for: else a pause, and
+    another order, are more likely to end a collision with other clients.
+    """
+    failed: AttemptFailed | None = None
+    attempts = 0
+    for keys in windows(request.claim.keys, entropy):
+        if failed is not None and not _is_next_window_worth(request, failed, policy):
+            break
+        attempts += 1
+        window = request.on(AnyOf(keys))
+        outcome: Acquired | AttemptFailed = yield from _attempt_window(window, policy, entropy)
+        if isinstance(outcome, Acquired):
+            return outcome
+        failed = outcome
+    assert failed is not None  # there is a first window
+    return failed._replace(attempts=attempts)
+
+
+def _is_next_window_worth(request: AnyRequest, last: AttemptFailed, policy: Policy) -> bool:
+    """Return whether a quorum has no lock of the last window free, and there is time left.
+
+    A single attempt, which has no time to lose, asks for every lock.
+    """
+    if request.stop is not None and request.stop.is_set():
+        return False
+    # A node without a free lock replies with the ttl of one of them.
+    full = sum(answer.is_held and answer.ttl_left_ms is not None for answer in last.answers)
+    is_late = bool(request.timeout) and last.ended >= request.asked_at + (request.timeout or 0)
+    return full >= policy.quorum and not is_late
+
+
+def windows(keys: Sequence[bytes], entropy: Entropy) -> Iterator[tuple[bytes, ...]]:
+    """Yield all keys in a random order, so many at a time as one command may name."""
+    left = list(keys)
+    size = max(1, min(WINDOW, KEYS_BYTES_MAX // max(map(len, keys))))
+    while left:
+        drawn: list[bytes] = []
+        while left and len(drawn) < size:
+            index = entropy.between(0, len(left) - 1)
+            left[index], left[-1] = left[-1], left[index]
+            drawn.append(left.pop())
+        yield tuple(drawn)
+
+
+def _attempt_window(
+    request: AnyRequest, policy: Policy, entropy: Entropy
+) -> Flow[Acquired | AttemptFailed]:
+    """Run one acquire round and, if it did not win, its release; as `redlock.attempt` does."""
+    token, claim = entropy.token(), request.claim
+    sent: SentRound | None = None
+    try:
+        wait = request.timeout
+        by = FOR_EVER if wait is None else request.asked_at + max(wait, policy.connect_timeout)
+        acquire = claim.acquire(token, request.ttl_ms, policy)
+        sent_round: SentRound = yield to_send((acquire, None, by, FOR_EVER, None, request.stop))
+        sent = sent_round
+        tally = PlaceTally(policy.n, sent_round.round)
+        until = sent_round.sent_at + policy.node_timeout
+        decided_at = yield from collect_until_decided(tally, until)
+        won_request = request.on(Keys(claim.keys[tally.place]))
+        won = yield from lease_won(won_request, token, tally, sent_round, decided_at, policy)
+        if won:
+            yield from _release_strays(claim.keys, won, tally)
+            yield Commit(won)
+            return won
+        back = claim.release(token)
+        failed: AttemptFailed = yield from release_failed_attempt(
+            request, back, tally, sent_round, policy, None
+        )
+        # Of the acquire: the release does not say which lock expires first.
+        answers = tally.final_answers()
+        return failed._replace(answers=answers, key=key_in_the_way(claim, answers))
+    except GeneratorExit:
+        raise
+    except BaseException:
+        # Cancelled or interrupted anywhere above: release, wait for nothing, end.
+        yield Send(claim.release(token), sent.target if sent else None)
+        raise
+
+
+def _release_strays(keys: tuple[bytes, ...], won: Acquired, tally: PlaceTally) -> Flow[None]:
+    """Release the other locks on nodes that gave one of them, or may still do so.
+
+    Without waiting: the release follows the acquire on the same connection.  A node that has
+    refused has set nothing.
+    """
+    settled = tally.granted_mask
+    for node, answer in enumerate(tally.answers):
+        if answer is not None and answer.is_held:
+            settled |= 1 << node
+    others = tuple([key for key in keys if key != won.claim.key])
+    doubtful = won.sent_round.nodes & ~settled
+    if others and doubtful:
+        yield Send(AnyOf(others).release(won.token), Target(doubtful, won.sent_round.path))
+
+
+def time_until_first_free_ms(answers: tuple[Answer, ...], needed: int) -> int | None:
+    """Return when one of the locks expires on a quorum; None if no quorum names the same one.
+
+    Each node names the one that expires first there.
+    """
+    named = [answer.before for answer in answers if answer.is_held]
+    first = max(named, key=named.count, default=0)
+    about_it = tuple([answer for answer in answers if answer.is_held and answer.before == first])
+    return time_until_free_ms(about_it, needed)

@@ -1,0 +1,43 @@
+"""Tests of the asyncio API on uvloop: the same cases as on the loop of the standard library.
+
+Left out: KeyboardInterrupt in the middle of our code.  uvloop stops its loop then, and asyncio's
+does not, so the test would have to be another one.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+CASES = (
+    "tests/servers/api/test_lease.py",
+    "tests/servers/api/test_semaphore.py",
+    "tests/servers/api/test_waiting.py",
+    "tests/servers/api/test_waiting_tasks.py",
+    "tests/servers/drivers/test_waiting_in_loop.py",
+    "tests/exhaustive/test_cancellation.py",
+)
+
+
+def test_the_asyncio_cases_on_uvloop() -> None:
+    """Run them in another process, since a policy for loops is for a whole process."""
+    if find_spec("uvloop") is None:  # not imported: this process keeps its own loops
+        pytest.skip("uvloop is not installed")
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "tests.harness.on_uvloop"]
+    done = subprocess.run(
+        [*command, "-m", "not slow", "-k", "asyncio or test_waiting_ or test_cancellation", *CASES],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > len(CASES)

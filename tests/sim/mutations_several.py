@@ -1,0 +1,88 @@
+"""Breaks of claims on several keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from quorlock._core.claims import Keys
+from quorlock._core.commands import Release
+from quorlock._core.pending_releases import PendingReleases
+from quorlock.testing.fake_node import FakeNode
+from tests.sim.mutation import Mutation
+
+if TYPE_CHECKING:
+    from quorlock.testing.fake_keys import Reply
+
+_missing = FakeNode._missing
+_add = PendingReleases.add
+
+
+def sets_the_first_only(
+    self: FakeNode, keys: tuple[bytes, ...], token: bytes, ours: set[bytes], at: int
+) -> Any:
+    """A node looks at all keys and sets one."""
+    missing = _missing(self, keys, token, ours, at)
+    return dict.fromkeys([*missing][:1]) if isinstance(missing, dict) else missing
+
+
+def grants_in_part(
+    self: FakeNode, keys: tuple[bytes, ...], token: bytes, ours: set[bytes], at: int
+) -> Any:
+    """A node sets those that are free, and grants if it is one at least."""
+    free = {key: None for key in keys if self.alive(key, at) is None}
+    return free or _missing(self, keys, token, ours, at)
+
+
+def releases_the_first_only(
+    self: Keys, token: bytes, place: bytes = b"", ticket: int = 0
+) -> Release:
+    return Release(self.key, token, place, ticket)
+
+
+def narrows(self: PendingReleases, release: Release, run_id: str, now: int) -> None:
+    """A pending release keeps one key."""
+    _add(self, release._replace(also=()), run_id, now)
+
+
+def issues_to_the_first_only(
+    self: FakeNode, keys: tuple[bytes, ...], grid_ms: int, at: int
+) -> Reply:
+    """The fence is above one counter."""
+    return _next_fence(self, keys[:1], grid_ms, at)
+
+
+_next_fence = FakeNode._next_fence
+
+
+MUTATIONS = (
+    Mutation(
+        "several keys: a grant sets the first only",
+        "overlap",
+        ((FakeNode, "_missing", sets_the_first_only),),
+        "several",
+    ),
+    Mutation(
+        "several keys: a node grants in part",
+        "overlap",
+        ((FakeNode, "_missing", grants_in_part),),
+        "several",
+    ),
+    Mutation(
+        "several keys: released at the first only",
+        "leftover",
+        ((Keys, "release", releases_the_first_only),),
+        "several",
+    ),
+    Mutation(
+        "several keys: pending release narrowed",
+        "leftover",
+        ((PendingReleases, "add", narrows),),
+        "several",
+    ),
+    Mutation(
+        "several keys: fence above one counter",
+        "fence",
+        ((FakeNode, "_next_fence", issues_to_the_first_only),),
+        "several",
+    ),
+)
