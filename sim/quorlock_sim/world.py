@@ -96,8 +96,9 @@ class World:
         self.freed_on: dict[bytes, int] = {}  # by token: nodes that exchanged or released it
         self.asked_at: dict[bytes, int] = {}  # by token: the start of a fenced attempt
         self.handed_over: set[bytes] = set()  # their old owner need not release them
-        # Keys that may stay until their ttl ends: no client can know that a duplicate set them, or
-        # that a restart brought them back.
+        # Keys that may stay until their ttl ends: no client can know that a duplicate set them, that
+        # a restart brought them back, or that their acquire arrived after the lease was handed
+        # over.
         self.unowed: set[tuple[bytes, int]] = set()
         # Keys set by bytes of a broken connection: their pending releases last for max_ttl.
         self.set_late: set[tuple[bytes, int]] = set()
@@ -282,7 +283,7 @@ class World:
             self.freed_on[token] = self.freed_on.get(token, 0) | 1 << server.index
         if isinstance(command, ACQUIRES):
             if has_granted(reply):
-                if message.copy:
+                if message.copy or command.token in self.handed_over:
                     self.unowed.add((command.token, server.index))
                 if message.link.lost:
                     self.set_late.add((command.token, server.index))

@@ -164,6 +164,19 @@ EXPLAINED = {
         waits(),
         max_ttl_ms=3_000,
     ),
+    # Its seed: network, 11036430. The acquire reaches n1 after the new owner has released there, and
+    # the old one need not release.
+    "the late key of a lease that was handed over": plan(
+        [job(hold=20 * MS, ttl_ms=3_000, ending="hand_over", successor_holds=40 * MS)],
+        [],
+        waits(after=90 * MS),
+        faults=[
+            fault("one_way_to", client=0, node=1, lasts=80 * MS),
+            fault("partition", 80 * MS, client=2, node=2, lasts=3_100 * MS),
+        ],
+        lasts=3_200 * MS,
+        max_ttl_ms=3_000,
+    ),
 }
 
 
