@@ -725,6 +725,33 @@ def test_waiting(nodes: Servers, waits_in: str, granularity: str) -> None:
         every_point(wait_for_release, scene, granularity, stride=73, before=hold, after=join)
 
 
+@pytest.mark.parametrize("within", ["ConnectionSet.wait", "Places.on_call"])
+def test_while_calls_are_read(nodes: Servers, within: str) -> None:
+    """Nodes that have called reserve the lock, here for 10 s: it is free much earlier."""
+    scene = Scene(nodes, list(nodes), maker(nodes, node_timeout=5.0))
+    interrupted = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def hold() -> None:
+        lease = other.lock(RESOURCE, timeout=5.0).acquire()
+        interrupted.clear()
+
+        def release() -> None:
+            until(lambda: scene.live_places() or interrupted.is_set(), 5.0)
+            lease.release()
+
+        threads[:] = [threading.Thread(target=release, daemon=True)]
+        threads[0].start()
+
+    def join() -> None:
+        interrupted.set()
+        threads[0].join(10)
+
+    with maker(nodes)() as other:
+        settings: dict[str, Any] = {"within": within, "before": hold, "after": join}
+        every_point(wait_for_release, scene, "line", stride=1, **settings)
+
+
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_handing_on(nodes: Servers, granularity: str) -> None:
     """The interrupted release gives the lock to a thread that waits: what that has, it keeps."""

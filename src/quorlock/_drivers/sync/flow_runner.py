@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from quorlock._core.commands import ACQUIRES, Acquire, ends_lease
+from quorlock._core.commands import ACQUIRES, Acquire, Release, ends_lease
 from quorlock._core.effects import (
     Commit,
     Enlist,
@@ -161,7 +161,8 @@ class FlowRunner(Inbox, Borrower):
         """Cancel the flow, so that it releases the lock, and return its connection set.
 
         A set whose owner was interrupted inside is discarded. The releases that the flow would send
-        over it become pending releases on every node of the round.
+        over it become pending releases on every node of the round. The place in the queues is
+        removed over another set: nodes that have called reserve the lock for it.
         """
         self.over = True
         connection_set = self._connection_set
@@ -187,11 +188,22 @@ class FlowRunner(Inbox, Borrower):
             # given a lease, whose release follows the round of another flow.
             is_needed = self.round or self.is_urgent or effect.behind is not None
             connection_set = (self._connection_set or self._borrow(effect)) if is_needed else None
+            if connection_set is not None and connection_set.closed and _only_leaves(effect):
+                connection_set = self._replace(connection_set, effect)
             # To its end in any case: it may have to leave a line.
             effect = flow.send(
                 connection_set.send(effect, self) if connection_set else self._skip_round(NOT_SET)
             )
         flow.close()
+
+    def _replace(self, discarded: ConnectionSet, effect: Send) -> ConnectionSet | None:
+        """Return the discarded set, and borrow one that is open."""
+        self._connection_set = None
+        self._pool.give_back(discarded)
+        borrowed = self._borrow(effect)
+        if borrowed is not None:
+            borrowed.prepare(now() + self._node_states.policy.node_timeout)
+        return borrowed
 
     def _send(self, effect: Send) -> SentRound:
         if self._closed.up and (self._pool.closing or not ends_lease(effect.command)):
@@ -321,3 +333,8 @@ class FlowRunner(Inbox, Borrower):
                 wakeup.wait(at if is_last_look else next_look(until, stop))
         finally:
             self._waiting_flows.remove(self)
+
+
+def _only_leaves(effect: Send) -> bool:
+    """Return whether a release has no token: it follows no acquire, and removes a place."""
+    return type(effect.command) is Release and not effect.command.token
