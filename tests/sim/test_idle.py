@@ -164,8 +164,8 @@ EXPLAINED = {
         waits(),
         max_ttl_ms=3_000,
     ),
-    # Its seed: network, 11036430. The acquire reaches n1 after the new owner has released there, and
-    # the old one need not release.
+    # Its seed: network, 11036430. The acquire reaches n1 after the new owner has released there,
+    # and the old one need not release.
     "the late key of a lease that was handed over": plan(
         [job(hold=20 * MS, ttl_ms=3_000, ending="hand_over", successor_holds=40 * MS)],
         [],

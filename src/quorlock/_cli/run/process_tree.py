@@ -128,9 +128,11 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # a thread may end in between
-            yield from map(int, children.read_text().split())
+    threads = Path(f"/proc/{pid}/task")
+    with suppress(OSError):  # the process may end in between, and so may a thread
+        for thread in os.listdir(threads):
+            with suppress(OSError):
+                yield from map(int, (threads / thread / "children").read_text().split())
 
 
 def _die_with(parent: int) -> Callable[[], None] | None:
