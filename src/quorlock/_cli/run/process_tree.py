@@ -130,9 +130,9 @@ def _descendants(pid: int) -> Iterator[int]:
 def _children(pid: int) -> Iterator[int]:
     threads = Path(f"/proc/{pid}/task")
     with suppress(OSError):  # the process may end in between, and so may a thread
-        for thread in os.listdir(threads):
+        for thread in threads.iterdir():
             with suppress(OSError):
-                yield from map(int, (threads / thread / "children").read_text().split())
+                yield from map(int, (thread / "children").read_text().split())
 
 
 def _die_with(parent: int) -> Callable[[], None] | None:
