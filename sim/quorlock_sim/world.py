@@ -96,9 +96,8 @@ class World:
         self.freed_on: dict[bytes, int] = {}  # by token: nodes that exchanged or released it
         self.asked_at: dict[bytes, int] = {}  # by token: the start of a fenced attempt
         self.handed_over: set[bytes] = set()  # their old owner need not release them
-        # Keys that may stay until their ttl ends: no client can know that a duplicate set them, that
-        # a restart brought them back, or that their acquire arrived after the lease was handed
-        # over.
+        # Keys that may stay until their ttl ends: no client can know that a duplicate set them,
+        # that a restart brought them back, or that they were set after their lease was handed over.
         self.unowed: set[tuple[bytes, int]] = set()
         # Keys set by bytes of a broken connection: their pending releases last for max_ttl.
         self.set_late: set[tuple[bytes, int]] = set()

@@ -1,5 +1,7 @@
 """The node-side actions, one Lua file each; the header of the file is its contract.
 
+Some begin with parts that they share.
+
 The texts are constant: whatever varies goes through KEYS and ARGV.  They are sent without comments
 and indentation: half as many bytes.
 """
@@ -17,9 +19,13 @@ class Script(NamedTuple):
     sha: bytes
 
 
-def _load(name: str, sha: bytes) -> Script:
+def _load(sha: bytes, *names: str) -> Script:
+    return Script(b"\n".join(map(_read, names)), sha)
+
+
+def _read(name: str) -> bytes:
     with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:
-        return Script(as_sent(file.read()), sha)
+        return as_sent(file.read())
 
 
 def as_sent(text: bytes) -> bytes:
@@ -29,14 +35,18 @@ def as_sent(text: bytes) -> bytes:
 
 
 # Written down, and compared by a test: hashlib loads OpenSSL, 5 ms of every program's start.
-ACQUIRE: Final = _load("acquire.lua", b"6f19d9754c5f773786c2d1a11cc42c8b5c0e7265")
-ANY: Final = _load("any.lua", b"c21d37c8f6653dcf0d4f29277f1cdf276b0f3dff")
-CONFIG: Final = _load("config.lua", b"a9add594b3396e5c6f8998cac3fc3dad399a009d")
-EXTEND: Final = _load("extend.lua", b"8d66c36e9086cfa8d1756d6605608c879fbbce00")
-GUARD: Final = _load("guard.lua", b"4cab6a184b8aa578dc1b406d873fad31a28a68d8")
-INSPECT: Final = _load("inspect.lua", b"40468ea27c559bd687ea49b94ed76732b9374b22")
-KEEP: Final = _load("keep.lua", b"02655b805d09794ffa362bfa1ddfb9f642b3f688")
-PROBE: Final = _load("probe.lua", b"408cefde37e2e2a56bc62aa2945f11adccf7a183")
-RAISE: Final = _load("raise.lua", b"02af04d7f501f6f704b2a1166d1cbfdd88bfb794")
-RELEASE: Final = _load("release.lua", b"81af3e790953e63dcfb7924ee5a889660c0eadc5")
-SHARE: Final = _load("share.lua", b"293b28411e229153b8be0de146901c2352dcd091")
+ACQUIRE: Final = _load(
+    b"c6c62f4492165fa51e12948b53b1b35422f5a6fb", "kept_out.lua", "holder_of.lua", "acquire.lua"
+)
+ANY: Final = _load(
+    b"f00f5dc8bfa9425ed60073896f85d77e77c3c634", "kept_out.lua", "holder_of.lua", "any.lua"
+)
+CONFIG: Final = _load(b"a9add594b3396e5c6f8998cac3fc3dad399a009d", "config.lua")
+EXTEND: Final = _load(b"8d66c36e9086cfa8d1756d6605608c879fbbce00", "extend.lua")
+GUARD: Final = _load(b"4cab6a184b8aa578dc1b406d873fad31a28a68d8", "guard.lua")
+INSPECT: Final = _load(b"40468ea27c559bd687ea49b94ed76732b9374b22", "inspect.lua")
+KEEP: Final = _load(b"02655b805d09794ffa362bfa1ddfb9f642b3f688", "holder_of.lua", "keep.lua")
+PROBE: Final = _load(b"408cefde37e2e2a56bc62aa2945f11adccf7a183", "probe.lua")
+RAISE: Final = _load(b"f48512cf1f7952dbaca29392da6ff36d2cde7fad", "holder_of.lua", "raise.lua")
+RELEASE: Final = _load(b"81af3e790953e63dcfb7924ee5a889660c0eadc5", "release.lua")
+SHARE: Final = _load(b"1530681d3c8e249dd6fa4d8d0d02df674fb6f501", "kept_out.lua", "share.lua")

@@ -17,38 +17,12 @@ local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local us = time[1] * 1000000 + time[2]
 local place, instead = ARGV[5], ARGV[6]
--- Returns true for readers, who hold it together.
-local function holder_of(key)
-  local value = redis.pcall('GET', key)
-  if type(value) == 'table' then
-    local count = redis.pcall('ZCARD', key)
-    local why = type(count) == 'table' and count.err or ''
-    if string.find(why, 'WRONGTYPE') or not string.find(value.err, 'WRONGTYPE') then
-      redis.call('GET', key)
-    end
-    return true
-  end
-  return value
-end
 if place and place ~= '' then
   redis.pcall('ZREM', 'quorlock:queue:' .. KEYS[1], place)
 end
-if ARGV[4] ~= '0' then
-  -- Of the process that this one followed as a replica, the last; zeros if it never was one.
-  local followed = string.match(redis.call('INFO', 'replication'), 'master_replid2:(%w*[1-9a-f]%w*)')
-  followed = followed and '.' .. followed or ''
-  local owner, since = string.match(redis.call('GET', KEYS[3]) or '', '^(.*):(%d+)$')
-  since = tonumber(since)
-  if not since or since > ms or (string.match(owner, '%..*$') or '') ~= followed then
-    -- Forgotten with everything else (FLUSHALL), written before the clock was set back, or come
-    -- with the keys of another master.
-    local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-    redis.call('SET', KEYS[3], run_id .. followed .. ':' .. string.format('%.0f', ms))
-    since = ms
-  end
-  if ms - since < tonumber(ARGV[4]) then
-    return { -1, us, since + ARGV[4] - ms }
-  end
+local out = kept_out(KEYS[3], ARGV[4], ms)
+if out then
+  return { -1, us, out }
 end
 local holder = holder_of(KEYS[1])
 local replaces = place and holder and holder ~= '' and holder == instead

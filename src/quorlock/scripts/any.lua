@@ -12,33 +12,9 @@
 local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local us = time[1] * 1000000 + time[2]
-if ARGV[3] ~= '0' then
-  -- As in acquire.lua.
-  local followed = string.match(redis.call('INFO', 'replication'), 'master_replid2:(%w*[1-9a-f]%w*)')
-  followed = followed and '.' .. followed or ''
-  local owner, since = string.match(redis.call('GET', KEYS[2]) or '', '^(.*):(%d+)$')
-  since = tonumber(since)
-  if not since or since > ms or (string.match(owner, '%..*$') or '') ~= followed then
-    local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-    redis.call('SET', KEYS[2], run_id .. followed .. ':' .. string.format('%.0f', ms))
-    since = ms
-  end
-  if ms - since < tonumber(ARGV[3]) then
-    return { -1, us, since + ARGV[3] - ms }
-  end
-end
--- Returns true for readers, who hold it together.
-local function holder_of(key)
-  local value = redis.pcall('GET', key)
-  if type(value) == 'table' then
-    local count = redis.pcall('ZCARD', key)
-    local why = type(count) == 'table' and count.err or ''
-    if string.find(why, 'WRONGTYPE') or not string.find(value.err, 'WRONGTYPE') then
-      redis.call('GET', key)
-    end
-    return true
-  end
-  return value
+local out = kept_out(KEYS[2], ARGV[3], ms)
+if out then
+  return { -1, us, out }
 end
 local free, ours
 local locks = { KEYS[1] }

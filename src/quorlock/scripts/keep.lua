@@ -2,19 +2,6 @@
 -- KEYS[1] lock key  ARGV[1] token  ARGV[2] mark  ARGV[3] ttl of the mark in ms
 -- returns 1 kept (or kept before), 0 held by another, -1 absent
 -- errors  WRONGTYPE: the key holds another type of data; it is left alone
--- Returns true for readers, who hold it together.
-local function holder_of(key)
-  local value = redis.pcall('GET', key)
-  if type(value) == 'table' then
-    local count = redis.pcall('ZCARD', key)
-    local why = type(count) == 'table' and count.err or ''
-    if string.find(why, 'WRONGTYPE') or not string.find(value.err, 'WRONGTYPE') then
-      redis.call('GET', key)
-    end
-    return true
-  end
-  return value
-end
 local holder = holder_of(KEYS[1])
 if not holder then
   return -1

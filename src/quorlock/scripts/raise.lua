@@ -10,19 +10,6 @@
 local time = redis.call('TIME')
 local ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local us = time[1] * 1000000 + time[2]
--- Returns true for readers, who hold it together.
-local function holder_of(key)
-  local value = redis.pcall('GET', key)
-  if type(value) == 'table' then
-    local count = redis.pcall('ZCARD', key)
-    local why = type(count) == 'table' and count.err or ''
-    if string.find(why, 'WRONGTYPE') or not string.find(value.err, 'WRONGTYPE') then
-      redis.call('GET', key)
-    end
-    return true
-  end
-  return value
-end
 local counters = { KEYS[2] }
 for i, key in ipairs(KEYS) do
   if i ~= 2 then

@@ -18,20 +18,9 @@ local is_next = place and string.find(redis.pcall('ZRANGE', queue, 0, 0)[1] or '
 if place then
   redis.pcall('ZREM', queue, place)
 end
-if ARGV[3] ~= '0' then
-  -- As in acquire.lua.
-  local followed = string.match(redis.call('INFO', 'replication'), 'master_replid2:(%w*[1-9a-f]%w*)')
-  followed = followed and '.' .. followed or ''
-  local owner, since = string.match(redis.call('GET', KEYS[2]) or '', '^(.*):(%d+)$')
-  since = tonumber(since)
-  if not since or since > ms or (string.match(owner, '%..*$') or '') ~= followed then
-    local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-    redis.call('SET', KEYS[2], run_id .. followed .. ':' .. string.format('%.0f', ms))
-    since = ms
-  end
-  if ms - since < tonumber(ARGV[3]) then
-    return { -1, us, since + ARGV[3] - ms }
-  end
+local out = kept_out(KEYS[2], ARGV[3], ms)
+if out then
+  return { -1, us, out }
 end
 if type(redis.pcall('GET', KEYS[1])) == 'string' then
   return { 0, us, redis.call('PTTL', KEYS[1]) }

@@ -76,16 +76,10 @@ DELETED = -3  # the reply of scripts/release.lua when the key was deleted
 # The lines of the scripts in which they fail.
 _GETS: Final = b"redis.call('GET'"
 _GETS_LOCK, _GETS_COUNTER = b"redis.call('GET', key)", b"local last = redis"
-_GETS_MARKER: Final = b"redis.call('GET', KEYS[3]"
 _SETS_LOCK, _SETS_COUNTER = b"redis.call('SET', key", b"redis.call('SET', counter"
 _NO_LIFE: Final = Error("ERR invalid expire time in 'set' command")
 _EXPIRES: Final = b"redis.call('PEXPIRE', key, ARGV[2])\nredis.call('PTTL'"
-_SETS_MARKER: Final = b"redis.call('SET', KEYS[3]"
-_OF_MARKER: Final = {
-    scripts.ACQUIRE: (_GETS_MARKER, _SETS_MARKER),
-    scripts.ANY: (b"redis.call('GET', KEYS[2]", b"redis.call('SET', KEYS[2]"),
-    scripts.SHARE: (b"redis.call('GET', KEYS[2]", b"redis.call('SET', KEYS[2]"),
-}
+_GETS_MARKER, _SETS_MARKER = b"redis.call('GET', marker", b"redis.call('SET', marker"
 
 
 class FakeNode(FakeKeys):
@@ -250,17 +244,16 @@ class FakeNode(FakeKeys):
         self, marker_ms: int, refusal: Error | None, at: int, script: scripts.Script
     ) -> Reply:
         """Return the script's reply if the marker is too recent; None if it is old enough."""
-        gets_marker, sets_marker = _OF_MARKER[script]
         entry = self.alive(MARKER, at)
         if entry is not None and entry.value is None:
-            return in_script(WRONG_TYPE, script, gets_marker)
+            return in_script(WRONG_TYPE, script, _GETS_MARKER)
         found = re.fullmatch(rb"(.*):([0-9]+)", (entry and entry.value) or b"", re.DOTALL)
         # A marker of another owner was replicated, with the keys of another master.
         is_own = found is not None and followed_by(found[1]) == self.followed
         since = int(found[2]) if found and is_own else None
         if since is None or since > at:
             if refusal:
-                return in_script(refusal, script, sets_marker)
+                return in_script(refusal, script, _SETS_MARKER)
             owner = self.run_id.encode() + self.followed
             self.keys[MARKER] = Entry(b"%b:%d" % (owner, at), None)
             since = at

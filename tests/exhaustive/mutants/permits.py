@@ -12,6 +12,10 @@ def _lua(name: str, old: str, new: str) -> Mutant:
     return Mutant(f"lua-any-{name}", "scripts/any.lua", old, new, _SCRIPT)
 
 
+def _part(name: str, old: str, new: str) -> Mutant:
+    return Mutant(f"lua-kept-out-{name}", "scripts/kept_out.lua", old, new, _SCRIPT)
+
+
 def _flow(name: str, old: str, new: str) -> Mutant:
     return Mutant(f"any-{name}", "_core/any_of.py", old, new, _UNIT)
 
@@ -26,8 +30,9 @@ PERMITS = [
     _lua("counts-from-one", "return { 1, us, 0, free - 1 }", "return { 1, us, 0, free }"),
     _lua("names-the-last-to-expire", "ttl < left)", "ttl > left)"),
     _lua("names-what-never-expires", "if ttl >= 0 and (left", "if (left"),
-    _lua("without-its-marker", "if ARGV[3] ~= '0' then\n", "if false then\n"),
-    _lua("a-new-marker-lets-in", "  if ms - since < tonumber(ARGV[3]) then\n", "  if false then\n"),
+    _lua("without-its-marker", "kept_out(KEYS[2], ARGV[3], ms)", "kept_out(KEYS[2], '0', ms)"),
+    _lua("with-another-marker", "kept_out(KEYS[2], ", "kept_out(KEYS[1], "),
+    _part("lets-a-new-marker-in", "  if ms - since < tonumber(wanted) then\n", "  if false then\n"),
     # --- the count -------------------------------------------------------------------------------
     _flow(
         "counts-grants-of-different-ones",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from quorlock.scripts import as_sent
@@ -18,6 +20,7 @@ from tests.exhaustive.mutants.mutant import ROOT, Mutant
 COPIED = ("src", "sim", "tests", "tools", "spec", "bench", "docs", "examples", "pyproject.toml")
 SECONDS_MAX = 600.0  # a mutant that makes a test hang is killed as well
 _SCRIPTS = "src/quorlock/scripts/__init__.py"
+_LOADED = re.compile(r'_load\(\s*b"(\w+)"[^)]*')  # the SHA-1 of a script, and its files
 
 
 def run(mutant: Mutant) -> str:
@@ -46,21 +49,21 @@ def copied_tree() -> Iterator[Path]:
 
 
 def plant(mutant: Mutant, tree: Path) -> None:
-    """Change the copy. A script's SHA-1 is written down in another file, and goes along."""
+    """Change the copy. The SHA-1 of a script is written down in another file, and goes along."""
     path = tree / mutant.path
     text = path.read_text()
     if text.count(mutant.old) != 1:
         raise ValueError(f"{mutant.name}: its old text is {text.count(mutant.old)} times there")
-    changed = text.replace(mutant.old, mutant.new)
-    path.write_text(changed)
+    path.write_text(text.replace(mutant.old, mutant.new))
     if path.suffix == ".lua":
         scripts = tree / _SCRIPTS
-        original = scripts.read_text()
-        scripts.write_text(original.replace(_sha(text), _sha(changed)))
+        scripts.write_text(_LOADED.sub(partial(_with_new_sha, path.parent), scripts.read_text()))
 
 
-def _sha(text: str) -> str:
-    return hashlib.sha1(as_sent(text.encode()), usedforsecurity=False).hexdigest()
+def _with_new_sha(folder: Path, loaded: re.Match[str]) -> str:
+    names = re.findall(r'"(\w+\.lua)"', loaded[0])
+    text = b"\n".join([as_sent((folder / name).read_bytes()) for name in names])
+    return loaded[0].replace(loaded[1], hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
 def passes(tree: Path, tests: tuple[str, ...]) -> bool:

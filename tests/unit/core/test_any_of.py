@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from quorlock import scripts
 from quorlock._core.any_of import (
     WINDOW,
     PlaceTally,
@@ -309,15 +308,3 @@ def test_the_marker_is_checked_if_the_guard_asks_for_it() -> None:
     assert Send(claim.acquire(b"t", 1_000, policy)).command == AcquireAny(
         KEYS[0], b"t", 1_000, 0, KEYS[1:]
     )
-
-
-def test_the_marker_is_checked_as_for_a_single_lock() -> None:
-    """Both scripts have the same lines, but for the numbers of the key and the argument."""
-    begin, end = b"if ARGV[%b] ~= '0' then\n", b"local "
-
-    def block(script: scripts.Script, argument: bytes, key: bytes) -> bytes:
-        start = script.text.index(begin % argument)
-        lines = script.text[start:].split(b"\nend\n" + end)[0]
-        return lines.replace(b"ARGV[" + argument, b"ARGV[").replace(b"KEYS[" + key, b"KEYS[")
-
-    assert block(scripts.ANY, b"3", b"2") == block(scripts.ACQUIRE, b"4", b"3")
