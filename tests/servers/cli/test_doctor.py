@@ -335,6 +335,22 @@ def test_every_right_to_call_waiters_that_is_missing(two: list[str], word: str) 
     assert finding.fix.startswith(f"grant {CALLING} (")
 
 
+SHARING = "+time +zadd +zcard +zrange +zrem +zremrangebyscore +zscore"
+
+
+@pytest.mark.parametrize("word", SHARING.split()[1:])  # every client needs +time
+def test_every_right_to_share_locks_that_is_missing(two: list[str], word: str) -> None:
+    """It is said, and warns of nothing: few users share locks."""
+    rights = [right for right in SHARING.split() if right != word]
+    with Servers(1) as (server,):
+        node = lowly(server, " ".join([RIGHTS, *rights]))
+        found = examine([*two, node], prefix="app:", waiting="poll")
+    assert names(found, "error", "warning", "unknown") == set()
+    (sharing,) = [finding.found for finding in found["ok"] if finding.check == "sharing"]
+    assert sharing.startswith(f"1 of 3 nodes cannot share locks ({server.path}: NOPERM ")
+    assert sharing.endswith(f"; shared=True needs {SHARING} (docs/how-to/acl.md)")
+
+
 def test_the_report_and_its_status(bare_shell: Shell, nodes: Servers, tmp_path: Path) -> None:
     config = tmp_path / "quorlock.toml"
 

@@ -76,6 +76,7 @@ class NodeFacts(NamedTuple):
     config: Mapping[str, str] = {}  # the settings that CONFIG GET returned
     refused: Mapping[str, str] = {}  # the commands that quorlock needs, with the node's errors
     unqueued: Mapping[str, str] = {}  # the commands that queues need, with the node's errors
+    unshared: Mapping[str, str] = {}  # the commands that shared locks need, with the node's errors
     tracking: bool | None = None  # it knows CLIENT TRACKING; None: not permitted
     open_to_all: bool = False  # it replies to clients without a login
     other_run_id: str = ""  # the run_id on a second connection

@@ -10,6 +10,7 @@ from quorlock._cli.doctor.facts import Facts, NodeFacts
 from quorlock._cli.doctor.findings import Check, Result, error, ok, unknown, warning
 from quorlock._cli.doctor.node_checks import CHECKS as EACH
 
+_READERS = "+time +zadd +zcard +zrange +zrem +zremrangebyscore +zscore"
 _CALLING = "+subscribe +publish +zadd +zpopmin +zrange +zrank +zrem +zcard &quorlock:inbox:*"
 _PATIENCE = "wait; restart nodes one at a time, max_ttl apart"
 _APART_MAX = 1.0  # seconds: NTP keeps servers within milliseconds
@@ -149,6 +150,17 @@ def _waiting(facts: Facts) -> list[Result]:
     return [warning(found, f"{fix}; or give waiting='poll'")]
 
 
+def _sharing(facts: Facts) -> list[Result]:
+    """Say which nodes cannot keep readers. That is no warning: most users share no lock."""
+    fit = [node for node in facts.reached if not node.refused]
+    unable = [node for node in fit if node.unshared]
+    if not unable:
+        return [ok("all nodes can share locks")] if fit else []
+    refusal = next(iter(unable[0].unshared.values()))
+    found = f"{len(unable)} of {facts.n} nodes cannot share locks ({_names(unable)}: {refusal})"
+    return [ok(f"{found}; shared=True needs {_READERS} (docs/how-to/acl.md)")]
+
+
 def _grouped(facts: Facts, key: Callable[[NodeFacts], str]) -> dict[str, list[NodeFacts]]:
     """Group the nodes that could be asked by a property; nodes without a value are left out."""
     groups: defaultdict[str, list[NodeFacts]] = defaultdict(list)
@@ -179,6 +191,7 @@ CHECKS: tuple[Check, ...] = (
         "Waiters that no node calls try again at random times, and the order is lost.",
         _waiting,
     ),
+    Check("sharing", "A lock is shared on a quorum of nodes that can keep its readers.", _sharing),
     Check("uptime", "A restarted node may have forgotten locks, so it casts no vote.", _uptime),
     Check("clocks", "Fences and the marker guard go by the nodes' clocks.", _clocks),
 )

@@ -101,6 +101,7 @@ def _ask(
     info = _info(connection, connection.ask(b"INFO"))
     config = _config(connection)
     refused |= _try_out(connection, prefix)
+    unshared = _try_sharing(connection, prefix)
     unqueued = _try_queue(node, prefix, seconds)
     tracking = _tracking(connection)
     side_keys = [
@@ -116,6 +117,7 @@ def _ask(
         config=config,
         refused=refused,
         unqueued=unqueued,
+        unshared=unshared,
         tracking=tracking,
         open_to_all=_lets_all_in(node, seconds),
         other_run_id=_second_look(node, seconds),
@@ -194,6 +196,22 @@ def _try_out(connection: DiagnosticConnection, prefix: bytes) -> dict[str, str]:
     connection.ask(b"DEL", side_key)
     # NOSCRIPT says that the EVAL before it was refused, which is reported already.
     return {name: text for name, text in refused.items() if not text.startswith("NOSCRIPT")}
+
+
+def _try_sharing(connection: DiagnosticConnection, prefix: bytes) -> dict[str, str]:
+    """Try every command by which nodes keep the readers of a lock, and return the refusals."""
+    key = prefix + b"quorlock-doctor:" + secrets.token_hex(8).encode()
+    questions = {
+        "zadd": (b"ZADD", key, b"1", b"reader"),
+        "pexpire": (b"PEXPIRE", key, _KEY_MS),
+        "zscore": (b"ZSCORE", key, b"reader"),
+        "zcard": (b"ZCARD", key),
+        "zrange": (b"ZRANGE", key, b"0", b"-1"),
+        "zremrangebyscore": (b"ZREMRANGEBYSCORE", key, b"-inf", b"(1"),
+        "zrem": (b"ZREM", key, b"reader"),
+        "time": (b"TIME",),
+    }
+    return _refusals(connection, questions)
 
 
 def _try_queue(node: Node, prefix: bytes, seconds: float) -> dict[str, str]:
