@@ -135,6 +135,29 @@ def test_the_childs_copy_of_a_lease(nodes: Servers) -> None:
         assert lease.release()
 
 
+def test_the_childs_copy_of_a_shared_lease(nodes: Servers) -> None:
+    """The child may read beside its parent, and neither ends the other's lease."""
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        await_all_up(redlock, nodes)
+        lease = redlock.lock("parents", shared=True).acquire()
+
+        def work() -> None:
+            assert not lease.held
+            assert lease.release() is False
+            with redlock.lock("parents", shared=True) as own:
+                assert own.held
+                assert len(redlock.inspect("parents").readers) == 2
+            del own
+            gc.collect()
+
+        in_child(work)
+        assert lease.held
+        assert len(redlock.inspect("parents").readers) == 1
+        lease.extend()
+        assert lease.release()
+        assert redlock.inspect("parents").verdict == "free"
+
+
 def test_a_child_is_the_owner_of_its_locks(nodes: Servers) -> None:
     """The child has its own pid in the owner, and the parent keeps its own."""
     with Redlock(nodes.urls, owner="job {pid}", **PATIENT) as redlock:

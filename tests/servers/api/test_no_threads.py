@@ -155,8 +155,26 @@ CLOSING = """
         assert other.inspect("a").verdict == "free"
 """
 
-PROGRAMS = [RENEWAL, ADOPTION, LOSS, COLD, GARBAGE, CLOSING]
-NAMES = ["renewal", "adoption", "loss", "cold", "garbage", "closing"]
+SHARED = """
+    with Redlock(sys.argv[1:], **{**SETTINGS, "ttl": 20.0}) as redlock:
+        warm(redlock)
+        reader = redlock.lock("a", shared=True).acquire()
+        alone()
+        with no_threads():
+            try:
+                redlock.lock("a", shared=True, renew=True).acquire()
+            except QuorlockError as error:
+                assert "no thread" in str(error), error
+            else:
+                raise AssertionError("a lease that nothing renews")
+            (left,) = redlock.inspect("a").readers
+        assert reader.held
+        assert reader.release()
+        assert redlock.inspect("a").verdict == "free"
+"""
+
+PROGRAMS = [RENEWAL, ADOPTION, LOSS, COLD, GARBAGE, CLOSING, SHARED]
+NAMES = ["renewal", "adoption", "loss", "cold", "garbage", "closing", "shared"]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)

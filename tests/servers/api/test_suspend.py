@@ -88,6 +88,21 @@ RENEWED = """
         lease.release()
 """
 
+SHARED = """
+    with Redlock(URLS, **SETTINGS) as redlock, Redlock(URLS, **SETTINGS) as other:
+        lease = redlock.lock("doc", shared=True, ttl=60.0, renew=True).acquire()
+        beside = other.lock("doc", shared=True, ttl=20.0).acquire()
+        first = lease.valid_until
+        time.sleep(0.2)
+        suspend(30)
+        assert not beside.held
+        while lease.valid_until == first:  # it is extended, beside a reader whose lease is over
+            soon()
+            time.sleep(0.01)
+        assert lease.held
+        assert lease.release()
+"""
+
 BLOCK = """
     async def main():
         async with quorlock.asyncio.Redlock(URLS, **SETTINGS) as redlock:
@@ -167,6 +182,7 @@ QUEUED_IN_ASYNCIO = """
 PROGRAMS = {
     "waiting for a loss": WAITING,
     "renewed": RENEWED,
+    "shared": SHARED,
     "a block": BLOCK,
     "renewed in asyncio": RENEWED_IN_ASYNCIO,
     "waiting for a lock": QUEUED,
