@@ -3,7 +3,8 @@
     python -m bench.guard             exit 1 if the cost has risen
     python -m bench.guard --record    write the current figures of this Python into guard.toml
 
-Two kinds of figures, for the blocking API with one thread and for asyncio with 100 tasks, N = 5:
+Two kinds of figures, for the blocking API with one thread and for asyncio with 100 tasks, N = 5,
+by `acquire` and `release`, and in a `with` block:
 
 counts    Python instructions, calls of C functions, and system calls, per cycle. They are the same
           in every run on every machine with the same Python, so the margin is small, and 0 for
@@ -47,7 +48,7 @@ from bench.limit import All
 from quorlock.testing.servers import Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Coroutine, Generator, Mapping
     from types import FrameType
 
 BASELINE = Path(__file__).with_name("guard.toml")
@@ -62,7 +63,9 @@ TASKS_A_PIECE = 10  # tasks per timed piece
 TTL = 10.0
 NODE_TIMEOUT = 2.0  # the tracer slows everything down
 WARM_UP = 20
-TRACED = {"blocking": 16, "asyncio": 8}  # traced calls; one of asyncio is 100 cycles
+# Traced calls.
+TRACED = {"blocking": 16, "blocking_with": 16, "asyncio": 8, "asyncio_with": 8}
+CYCLES = {"blocking": 1, "blocking_with": 1, "asyncio": TASKS, "asyncio_with": TASKS}  # of a call
 
 SWEEPS = 60  # minimum; one takes about 25 ms: a batch of asyncio and SINGLES of the others
 SINGLES = 8
@@ -73,7 +76,7 @@ _NTH_FASTEST = 2  # the very fastest might be an error of the clock
 
 # The share of the limit that is subtracted. With 100 tasks one packet has 100 commands, so that
 # there is almost nothing to subtract.
-LIMITS = {"blocking": 1.0, "asyncio": 0.0}
+LIMITS = {"blocking": 1.0, "blocking_with": 1.0, "asyncio": 0.0, "asyncio_with": 0.0}
 
 
 @dataclass(frozen=True)
@@ -103,12 +106,12 @@ class Bench:
             for _ in range(WARM_UP):
                 self.limit()
                 self.blocking()
-                self._loop.run_until_complete(self._task(0))
+                self._loop.run_until_complete(self._cycle(0))
         canned.replay = True
         for _ in range(WARM_UP):
             self.limit()
-            self.blocking()
-            self.asyncio()
+            for api in TRACED:
+                self.work(api)()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -129,14 +132,28 @@ class Bench:
         """Run one cycle of the blocking API."""
         self._blocking.lock("guard", timeout=0).acquire().release()
 
+    def blocking_with(self) -> None:
+        """Run one cycle of the blocking API in a block."""
+        with self._blocking.lock("guard", timeout=0):
+            pass
+
     def asyncio(self) -> None:
         """Run one cycle in each of 100 tasks."""
-        self._loop.run_until_complete(self._batch())
+        self._loop.run_until_complete(self._batch(self._cycle))
 
-    async def _batch(self) -> None:
-        await asyncio.gather(*map(self._task, range(TASKS)))
+    def asyncio_with(self) -> None:
+        """Run one cycle in a block in each of 100 tasks."""
+        self._loop.run_until_complete(self._batch(self._block))
 
-    async def _task(self, number: int) -> None:
+    def work(self, api: str) -> Callable[[], None]:
+        """Return the method of that name."""
+        work: Callable[[], None] = getattr(self, api)
+        return work
+
+    async def _batch(self, task: Callable[[int], Coroutine[None, None, None]]) -> None:
+        await asyncio.gather(*map(task, range(TASKS)))
+
+    async def _cycle(self, number: int) -> None:
         marked = number % TASKS_A_PIECE == 0
         if marked:
             self._mark()
@@ -144,6 +161,14 @@ class Bench:
         if marked:
             self._mark()
         await lease.release()
+
+    async def _block(self, number: int) -> None:
+        marked = number % TASKS_A_PIECE == 0
+        if marked:
+            self._mark()
+        async with self._asyncio.lock(f"guard:{number}", timeout=0):
+            if marked:
+                self._mark()
 
     def _mark(self) -> None:
         self._marks.append(self._own_ns())
@@ -153,8 +178,8 @@ class Bench:
     def counts(self) -> dict[str, dict[str, float]]:
         """Return the counts of one cycle of each API."""
         return {
-            "blocking": _usual([traced(self.blocking) for _ in range(TRACED["blocking"])], 1),
-            "asyncio": _usual([traced(self.asyncio) for _ in range(TRACED["asyncio"])], TASKS),
+            api: _usual([traced(self.work(api)) for _ in range(calls)], CYCLES[api])
+            for api, calls in TRACED.items()
         }
 
     def sweep(self, fastest: Fastest) -> None:
@@ -163,7 +188,9 @@ class Bench:
             fastest.note("unit", [self._cpu_ns(yardstick)])
             fastest.note("limit", [self._cpu_ns(self.limit)])
             fastest.note("blocking", [self._cpu_ns(self.blocking)])
-        fastest.note("asyncio", self._pieces_ns())
+            fastest.note("blocking_with", [self._cpu_ns(self.blocking_with)])
+        fastest.note("asyncio", self._pieces_ns(self.asyncio))
+        fastest.note("asyncio_with", self._pieces_ns(self.asyncio_with))
 
     def _cpu_ns(self, work: Callable[[], object]) -> int:
         """Return the CPU time of one call, without that of the far ends."""
@@ -174,7 +201,7 @@ class Bench:
     def _own_ns(self) -> int:
         return time.process_time_ns() - self._canned.spent_ns
 
-    def _pieces_ns(self) -> list[int]:
+    def _pieces_ns(self, batch: Callable[[], None]) -> list[int]:
         """Return the CPU time of a batch in pieces: ticks of the loop, and groups of tasks in them.
 
         A whole batch takes so long that on a busy machine none completes undisturbed.
@@ -188,7 +215,7 @@ class Bench:
         self._marks.clear()
         self._mark()
         tick()
-        self.asyncio()
+        batch()
         self._mark()
         next_tick[0].cancel()
         return [after - before for before, after in pairwise(self._marks)]
@@ -216,19 +243,19 @@ class Fastest:
         form = max((form for form in self._seen if form[0] == kind), key=self._seen.__getitem__)
         return sum(times[-1] for times in self._pieces[form])
 
+    def cycle_ns(self, api: str) -> float:
+        """Return the CPU time of one cycle of this API."""
+        return self.ns(api) / CYCLES[api]
+
     def units(self) -> dict[str, float]:
         """Return the units of one cycle of each API."""
         unit, limit = self.ns("unit") / UNITS, self.ns("limit")
-        per_cycle = {"blocking": float(self.ns("blocking")), "asyncio": self.ns("asyncio") / TASKS}
-        return {api: (per_cycle[api] - LIMITS[api] * limit) / unit for api in LIMITS}
+        return {api: (self.cycle_ns(api) - LIMITS[api] * limit) / unit for api in LIMITS}
 
     def limits(self) -> dict[str, float]:
         """Return the CPU time of one cycle of each API as a multiple of the limit's."""
         limit = self.ns("limit")
-        return {
-            "blocking": self.ns("blocking") / limit,
-            "asyncio": self.ns("asyncio") / TASKS / limit,
-        }
+        return {api: self.cycle_ns(api) / limit for api in LIMITS}
 
 
 # --- the yardstick ---------------------------------------------------------------------------
@@ -488,12 +515,12 @@ def show(costs: dict[str, Cost], limits: list[Bound], known: str) -> None:
     for api, cost in costs.items():
         *counts, _ = asdict(cost).items()
         parts = [f"{value:.1f} {name.replace('_', ' ')}" for name, value in counts]
-        print(f"  {api:9} {', '.join(parts)} ({cost.limits:.2f} x the limit's CPU)")
+        print(f"  {api:13} {', '.join(parts)} ({cost.limits:.2f} x the limit's CPU)")
     for limit in limits:
         change = asdict(costs[limit.api])[limit.figure] / limit.baseline - 1
         allowed = limit.at_most / limit.baseline - 1
         print(
-            f"  {limit.api:9} {limit.figure:13} {change:+6.1%}, up to {allowed:+.0%} allowed",
+            f"  {limit.api:13} {limit.figure:13} {change:+6.1%}, up to {allowed:+.0%} allowed",
             end="",
         )
         at_most = limit.limits_at_most

@@ -49,7 +49,7 @@ class ContextStack(Generic[L]):
         """Remove the lease of a block that was not entered after all."""
         self._blocks.pop(lease, None)
 
-    def pop(self, block: Block, owner: object, is_over: Callable[[L], bool]) -> L:
+    def pop(self, block: Block, owner: Callable[[], object], is_over: Callable[[L], bool]) -> L:
         """Remove and return the lease of the block that is being left.
 
         If the block was not entered by a `with` statement in this frame (ExitStack), take a lease
@@ -61,7 +61,8 @@ class ContextStack(Generic[L]):
         if same:
             lease = same[-1]
         else:
-            own = [lease for lease, entry in blocks if entry[1] == owner]
+            me = owner()
+            own = [lease for lease, entry in blocks if entry[1] == me]
             open_ = own or [lease for lease, _ in blocks]
             lease = next(filter(is_over, open_), open_[-1])
         del self._blocks[lease]

@@ -105,7 +105,7 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        lease = self._entered.pop(block_of_caller(), threading.get_ident(), _is_over)
+        lease = self._entered.pop(block_of_caller(), threading.get_ident, _is_over)
         try:
             exit_block(lease, error)
         except BaseException:

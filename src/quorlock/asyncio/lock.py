@@ -133,8 +133,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        block, task = block_of_caller(), asyncio.current_task()
-        lease = self._entered.pop(block, task, lambda lease: not lease.held)
+        lease = self._entered.pop(block_of_caller(), asyncio.current_task, _is_over)
         try:
             await exit_block(lease, error)
         except BaseException:
@@ -146,6 +145,10 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
     ) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorate a coroutine function: every call of it runs under the lock."""
         return locked_call(function, lambda *_, **__: self)
+
+
+def _is_over(lease: Lease) -> bool:
+    return not lease.held
 
 
 class LockDecorator(ResourceOfCall[Lock]):

@@ -1,21 +1,24 @@
 """Reporting of a lost lease in asyncio: an event, and the cancelling of the lease's block.
 
-Both depend only on the loop's timer and the local clock, whatever the network does.
+Both depend only on a timer of the loop and the local clock, whatever the network does.
 """
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Literal, TypeAlias
+from weakref import WeakKeyDictionary
 
+from quorlock._core.time import FOR_EVER
 from quorlock._drivers.aio.loops import call_in
-from quorlock._drivers.clock import sleep_seconds
+from quorlock._drivers.clock import now, sleep_seconds
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._api.lease_state import LeaseState
+    from quorlock._core.time import Instant
 
 OnLost: TypeAlias = Literal["cancel", "flag"]
 
@@ -28,20 +31,81 @@ def checked_on_lost(on_lost: OnLost) -> OnLost:
     return on_lost
 
 
+class LossTimer:
+    """The timer of all watchers of one event loop.
+
+    Nearly every lease is released long before it could be lost, and a timer of its own would be the
+    dearest part of its block. This one is set for the earliest deadline, and then checks them all.
+    It has no reference to its loop, which would keep a closed loop in `_TIMERS`.
+    """
+
+    __slots__ = ("_due", "_watchers")
+
+    def __init__(self) -> None:
+        self._watchers: dict[LossWatcher, None] = {}
+        self._due: Instant = FOR_EVER  # of the timer that is set; FOR_EVER: none is
+
+    def add(self, watcher: LossWatcher, deadline: Instant) -> None:
+        """Check this watcher at its deadline; called in the loop."""
+        self._watchers[watcher] = None
+        if deadline < self._due:
+            self._set(deadline)
+
+    def remove(self, watcher: LossWatcher) -> None:
+        """Check it no more; safe from any thread."""
+        self._watchers.pop(watcher, None)
+
+    def _set(self, due: Instant) -> None:
+        self._due = due
+        loop = asyncio.get_running_loop()
+        loop.call_later(sleep_seconds(due), self._check_all, due)
+
+    def _check_all(self, due: Instant) -> None:
+        if due != self._due:
+            return  # an earlier one was set since
+        self._due = FOR_EVER
+        deadlines = [watcher.check() for watcher in list(self._watchers.copy())]
+        earliest = min(deadlines, default=FOR_EVER)
+        if earliest < self._due:
+            self._set(earliest)
+
+
+_TIMERS: WeakKeyDictionary[asyncio.AbstractEventLoop, LossTimer] = WeakKeyDictionary()
+
+
 class LossWatcher:
     """An event that is set once, when the lease is lost, with listeners; never by a release."""
 
+    __slots__ = ("_event", "_lease_state", "_listeners", "_loop", "_timer", "_was_lost")
+
     def __init__(self, lease_state: LeaseState) -> None:
-        self.event: asyncio.Event = asyncio.Event()
         self._lease_state = lease_state
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._listeners: list[Callable[[], None]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._look()
+        self._was_lost = False
+        self._event: asyncio.Event | None = None  # made when it is asked for
+        timer = _TIMERS.get(loop)
+        if timer is None:
+            timer = _TIMERS[loop] = LossTimer()
+        self._timer = timer
+        deadline = lease_state.deadline
+        if now() < deadline:
+            timer.add(self, deadline)
+        else:
+            self.check()
+
+    @property
+    def event(self) -> asyncio.Event:
+        """The event that is set when the lease is lost."""
+        if self._event is None:
+            self._event = asyncio.Event()
+            if self._was_lost:
+                self._event.set()
+        return self._event
 
     def add(self, listener: Callable[[], None]) -> None:
         """Call this listener when the lease is lost; at once if it has been."""
-        if self.event.is_set():
+        if self._was_lost:
             listener()
         else:
             self._listeners.append(listener)
@@ -53,19 +117,25 @@ class LossWatcher:
 
     def ended(self) -> None:
         """Check the state after the lease has ended, lost or released; safe from any thread."""
-        call_in(self._loop, self._look)
+        if self._lease_state.was_released:
+            self._timer.remove(self)
+        else:
+            call_in(self._loop, self.check)
 
-    def _look(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._lease_state.was_released or self.event.is_set():
-            return
-        if self._lease_state.check_expired():
-            delay = sleep_seconds(self._lease_state.deadline)
-            self._timer = self._loop.call_later(delay, self._look)
-            return
-        self.event.set()
+    def check(self) -> Instant:
+        """Report a loss; return when to check again, FOR_EVER once the lease is over."""
+        lease_state = self._lease_state
+        if not lease_state.was_released and not self._was_lost:
+            if lease_state.check_expired():
+                return lease_state.deadline
+            self._report()
+        self._timer.remove(self)
+        return FOR_EVER
+
+    def _report(self) -> None:
+        self._was_lost = True
+        if self._event is not None:
+            self._event.set()
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener()
@@ -73,6 +143,8 @@ class LossWatcher:
 
 class BodyCancellation:
     """Cancellation of the current task when its lease is lost, as `asyncio.timeout` does it."""
+
+    __slots__ = ("_fired", "_requests_before", "_soon", "_task", "_watcher")
 
     def __init__(self, watcher: LossWatcher) -> None:
         task = asyncio.current_task()

@@ -144,7 +144,7 @@ def test_another_leaves_while_we_look_for_our_own() -> None:
     entered.push("ours", here, owner)
     entered.push("last", here, "another")
     elsewhere = (0, here[1])
-    assert entered.pop(elsewhere, owner, lambda _: False) == "ours"
+    assert entered.pop(elsewhere, lambda: owner, lambda _: False) == "ours"
 
 
 # --- asyncio ---------------------------------------------------------------------------------
