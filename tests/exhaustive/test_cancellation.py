@@ -394,7 +394,7 @@ def test_waiting(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, None
 @pytest.mark.parametrize("act", [*WANTING, acquire_and_release])
 def test_cold(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
     """The first call of a Redlock is cancelled while it connects."""
-    run(every_point(act, Scene(list(nodes), maker(nodes.urls)), stride=7, cold=True))
+    run(every_point(act, Scene(list(nodes), maker(nodes.urls)), stride=11, cold=True))
 
 
 @pytest.mark.parametrize("act", WANTING)
@@ -402,7 +402,7 @@ def test_contended(nodes: Servers, act: Callable[[Scene], Coroutine[Any, Any, No
     """Another client holds the lock throughout: several attempts and their releases."""
     scene = Scene(list(nodes), maker(nodes.urls), held_by_another=True)
     scene.scrub()
-    run(every_point(act, scene, stride=5))
+    run(every_point(act, scene, stride=7))
 
 
 @pytest.mark.parametrize("act", [*WANTING, acquire_and_release, wait_in_line])
@@ -416,7 +416,7 @@ def test_one_node_hung(
         every_point(
             act,
             Scene(list(nodes), maker(nodes.urls)),
-            stride=11 if cold else 2,
+            stride=13 if cold else 3,
             cold=cold,
             before=nodes[4].stop,
             after=nodes[4].cont,
@@ -569,7 +569,7 @@ def test_verbs(
             held_after: bool | None = verb is not release
             if state == "quorum hung" and verb is extend:
                 held_after = None
-            stride = 5 if held_after is None else 1
+            stride = 7 if held_after is None else 1
             await verb_at_every_point(
                 scene, verb, held_after=held_after, stride=stride, before=before, after=after
             )

@@ -605,7 +605,7 @@ GRANULARITIES = ["line", "signal"] if THOROUGH else ["line"]
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 @pytest.mark.parametrize("act", ACTS)
 def test_warm(nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str) -> None:
-    every_point(act, Scene(nodes, list(nodes), maker(nodes)), granularity, stride=11)
+    every_point(act, Scene(nodes, list(nodes), maker(nodes)), granularity, stride=17)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
@@ -623,7 +623,7 @@ def test_reentrant(nodes: Servers, act: Callable[[Scene, Interrupter], None]) ->
 @pytest.mark.parametrize("act", [permit, last_permit, several, once, campaign])
 def test_the_family(nodes: Servers, act: Callable[[Scene, Interrupter], None]) -> None:
     """No permit, key, token or lease is left, whatever was interrupted."""
-    every_point(act, Scene(nodes, list(nodes), maker(nodes)), "line", stride=17)
+    every_point(act, Scene(nodes, list(nodes), maker(nodes)), "line", stride=23)
 
 
 STARTS = [
@@ -652,7 +652,7 @@ def renewal_has_ended() -> None:
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_what_reports_a_loss(nodes: Servers, granularity: str) -> None:
     """The event that renewal sets, and that looks at the clock."""
-    every_point(ask_for_the_loss, Scene(nodes, list(nodes), maker(nodes)), granularity, stride=29)
+    every_point(ask_for_the_loss, Scene(nodes, list(nodes), maker(nodes)), granularity, stride=37)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
@@ -794,7 +794,7 @@ def test_handing_on(nodes: Servers, granularity: str) -> None:
         if thread.is_alive():
             scene.faults.append("the waiter is stuck")
 
-    every_point(hand_on, scene, granularity, stride=29, before=hold, after=join)
+    every_point(hand_on, scene, granularity, stride=37, before=hold, after=join)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
@@ -806,7 +806,7 @@ def test_one_node_hung(
     # All that still answer are needed where the interrupt cuts one off.
     scene = Scene(nodes, list(nodes), maker(nodes, node_timeout=0.5))
     hung = nodes[4]
-    every_point(act, scene, granularity, stride=29, before=hung.stop, after=hung.cont)
+    every_point(act, scene, granularity, stride=37, before=hung.stop, after=hung.cont)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
@@ -815,7 +815,7 @@ def test_one_node_dead(
     nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str
 ) -> None:
     nodes[4].kill()
-    every_point(act, Scene(nodes, list(nodes)[:4], maker(nodes)), granularity, stride=29)
+    every_point(act, Scene(nodes, list(nodes)[:4], maker(nodes)), granularity, stride=37)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)

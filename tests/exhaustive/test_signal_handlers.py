@@ -125,7 +125,7 @@ def test_a_handler_calls_the_library(
     """The handler returns in time, and so does the interrupted call; nothing is left."""
     scene = Scene(nodes, list(nodes), maker(nodes))
     scene.begin(warm=True)
-    stride = 1 if THOROUGH else 61
+    stride = 1 if THOROUGH else 83
     called = 0
     for k in range(random.randint(1, stride), POINTS_MAX, stride):
         other = scene.redlock.lock("other", timeout=2.0).acquire()
@@ -347,7 +347,7 @@ def test_asyncio_continues(
     hangs.
     """
     caplog.set_level(logging.CRITICAL, "asyncio")  # it logs what it does not pass on
-    stride = 1 if THOROUGH else 43
+    stride = 1 if THOROUGH else 61
     with asyncio.Runner() as runner:
         redlock = runner.run(opened(nodes))
         for k in range(random.randint(1, stride), POINTS_MAX, stride):
@@ -435,7 +435,7 @@ def test_asyncio_interrupted_by_the_release_of_another_loop(
 ) -> None:
     """A callback sends the release here too, since its acquire has no reply yet."""
     caplog.set_level(logging.CRITICAL, "asyncio")
-    stride = 1 if THOROUGH else 9
+    stride = 1 if THOROUGH else 14
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         redlock = runner.run(opened(nodes))

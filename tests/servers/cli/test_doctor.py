@@ -340,7 +340,7 @@ SHARING = "+time +zadd +zcard +zrange +zrem +zremrangebyscore +zscore"
 
 @pytest.mark.parametrize("word", SHARING.split()[1:])  # every client needs +time
 def test_every_right_to_share_locks_that_is_missing(two: list[str], word: str) -> None:
-    """It is said, and warns of nothing: few users share locks."""
+    """The doctor names the nodes, and warns of nothing: few users share locks."""
     rights = [right for right in SHARING.split() if right != word]
     with Servers(1) as (server,):
         node = lowly(server, " ".join([RIGHTS, *rights]))

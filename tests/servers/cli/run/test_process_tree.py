@@ -22,7 +22,7 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="there is no /p
 @needs_linux
 @pytest.mark.parametrize("step", ["iterdir", "read_text"])
 def test_a_process_ends_between_two_steps(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guard goes on: without it `run` reported status 137 instead of the lost lease."""
+    """No exception ends the guard: `run` then reported status 137 instead of the lost lease."""
     parent = subprocess.Popen(["sh", "-c", "sleep 60; :"])
     assert until(lambda: list(process_tree._children(parent.pid)))
     (child,) = process_tree._children(parent.pid)
