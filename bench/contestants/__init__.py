@@ -154,7 +154,16 @@ _ALL = (
         "limit.saturated", "asyncio", "", (), "cycles pipelined to every node", extends=False
     ),
     _peer("quorlock", "blocking", "ours:Ours", (), "defaults"),
+    _peer("quorlock+with", "blocking", "ours:OursInBlocks", (), "in a `with` block", extends=False),
     _peer("quorlock.asyncio", "asyncio", "ours:OursAsyncio", (), "defaults"),
+    _peer(
+        "quorlock.asyncio+with",
+        "asyncio",
+        "ours:OursAsyncioInBlocks",
+        (),
+        "in an `async with` block",
+        extends=False,
+    ),
     _peer(
         "quorlock.asyncio+uvloop",
         "asyncio",

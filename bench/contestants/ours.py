@@ -33,6 +33,17 @@ class Ours:
         self._redlock.close()
 
 
+class OursInBlocks(Ours):
+    """The blocking API as most users write it: `acquire` enters and leaves a `with` block."""
+
+    def acquire(self, resource: str) -> None:  # type: ignore[override]
+        with self._redlock.lock(resource, timeout=0):
+            pass
+
+    def release(self, handle: None) -> None:  # type: ignore[override]
+        """Do nothing: the block has released it."""
+
+
 class OursAsyncio:
     """The asyncio API."""
 
@@ -56,3 +67,14 @@ class OursAsyncio:
 
     async def close(self) -> None:
         await self._redlock.close()
+
+
+class OursAsyncioInBlocks(OursAsyncio):
+    """The asyncio API as most users write it: `acquire` enters and leaves an `async with` block."""
+
+    async def acquire(self, resource: str) -> None:  # type: ignore[override]
+        async with self._redlock.lock(resource, timeout=0):
+            pass
+
+    async def release(self, handle: None) -> None:  # type: ignore[override]
+        """Do nothing: the block has released it."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bench.results import Found
 
 _LIMITS = ("limit.all", "limit.quorum")
-_OURS = ("quorlock.asyncio", "quorlock.asyncio+uvloop")
+_OURS = ("quorlock.asyncio", "quorlock.asyncio+with", "quorlock.asyncio+uvloop")
 _GATHERS = ("redis.asyncio+gather", "redis.asyncio+gather.tuned", "coredis+gather")
 _POTTERIES = ("pottery.asyncio", "pottery.asyncio.tuned")
 _BEST = ("redlock-py.tuned", "pottery")
@@ -56,7 +56,10 @@ PLAN = [
     _threads(
         1,
         5,
-        (*_LIMITS, "quorlock", "redlock-py", "redlock-py.tuned", "pottery", "pottery.tuned"),
+        (
+            *(*_LIMITS, "quorlock", "quorlock+with"),
+            *("redlock-py", "redlock-py.tuned", "pottery", "pottery.tuned"),
+        ),
         quick=(*_LIMITS, "quorlock", *_BEST),
     ),
     Case(
