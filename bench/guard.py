@@ -70,8 +70,8 @@ CYCLES = {"blocking": 1, "blocking_with": 1, "asyncio": TASKS, "asyncio_with": T
 SWEEPS = 60  # minimum; one takes about 25 ms: a batch of asyncio and SINGLES of the others
 SINGLES = 8
 UNITS = 10  # repetitions of the yardstick in one piece
-SECONDS_MAX = 20.0
-RECORD_SECONDS = 15.0
+SECONDS_MAX = 40.0
+RECORD_SECONDS = 30.0
 _NTH_FASTEST = 2  # the very fastest might be an error of the clock
 
 # The share of the limit that is subtracted. With 100 tasks one packet has 100 commands, so that

@@ -31,7 +31,7 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
             patch.setattr(guard, "BASELINE", path)
-            patch.setattr(guard, "RECORD_SECONDS", 5.0)
+            patch.setattr(guard, "RECORD_SECONDS", 8.0)
             assert guard.main(["--record"]) == 0
     return path
 
@@ -99,7 +99,7 @@ def test_it_is_quiet_when_nothing_has_changed(capsys: pytest.CaptureFixture[str]
         assert figure in reported.out
 
 
-def complaints_about(face: str, figures: Iterable[str], seconds: float = 30.0) -> list[str]:
+def complaints_about(face: str, figures: Iterable[str], seconds: float = 60.0) -> list[str]:
     """Return the complaints about these figures, as soon as the guard has no others.
 
     A red `guard.main` measures to the end of its time, in case that what it complains of goes away.
