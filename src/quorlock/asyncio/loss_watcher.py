@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
-from quorlock._core.time import FOR_EVER
+from quorlock._core.time import FOR_EVER, PAST
 from quorlock._drivers.aio.loops import call_in
 from quorlock._drivers.clock import now, sleep_seconds
 from quorlock.errors import ConfigError
@@ -56,18 +56,20 @@ class LossTimer:
         self._watchers.pop(watcher, None)
 
     def _set(self, due: Instant) -> None:
-        self._due = due
-        loop = asyncio.get_running_loop()
-        loop.call_later(sleep_seconds(due), self._check_all, due)
+        asyncio.get_running_loop().call_later(sleep_seconds(due), self._check_all, due)
+        self._due = due  # last: an interrupt before it leaves a timer that does nothing
 
     def _check_all(self, due: Instant) -> None:
         if due != self._due:
             return  # an earlier one was set since
         self._due = FOR_EVER
-        deadlines = [watcher.check() for watcher in list(self._watchers.copy())]
-        earliest = min(deadlines, default=FOR_EVER)
-        if earliest < self._due:
-            self._set(earliest)
+        earliest = PAST  # an interrupt below: again at once
+        try:
+            deadlines = [watcher.check() for watcher in list(self._watchers.copy())]
+            earliest = min(deadlines, default=FOR_EVER)
+        finally:
+            if earliest < self._due:
+                self._set(earliest)
 
 
 _TIMERS: WeakKeyDictionary[asyncio.AbstractEventLoop, LossTimer] = WeakKeyDictionary()

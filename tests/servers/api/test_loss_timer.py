@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import quorlock
 from quorlock.asyncio import Redlock, loss_watcher
-from quorlock.asyncio.loss_watcher import LossTimer
+from quorlock.asyncio.loss_watcher import LossTimer, LossWatcher
 
 if TYPE_CHECKING:
     import pytest
@@ -84,6 +84,25 @@ async def test_a_release_in_another_thread_is_watched_no_more() -> None:
         thread.join()
         assert not timer._watchers
         assert not lost.is_set()
+
+
+async def test_an_interrupted_check_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler raises an exception while a loss is reported, and the loop goes on."""
+    interrupted: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: interrupted.append(told))
+    real = LossWatcher.check
+
+    def interrupt(self: LossWatcher) -> Instant:
+        if not interrupted:
+            raise TimeoutError
+        return real(self)
+
+    async with Redlock(NODES, **SHORT) as redlock:
+        leases = [await redlock.lock(f"r{number}", ttl=0.4).acquire() for number in range(2)]
+        events = [lease.lost for lease in leases]
+        monkeypatch.setattr(LossWatcher, "check", interrupt)
+        await asyncio.gather(*[event.wait() for event in events])
+    assert len(interrupted) == 1
 
 
 def test_a_closed_loop_is_not_kept() -> None:
