@@ -43,9 +43,9 @@ def test_a_place_is_queued_when_a_quorum_agrees_on_its_number(
 
 
 def test_a_reservation_lasts_for_longer_where_the_clock_was_set_back() -> None:
-    """Its seed: mixed, 20044664.
+    """n0 calls c1, whose time is up, and crashes before it reads that c1 leaves.
 
-    n0 calls c1, whose time is up, and goes down before it hears that c1 has left.
+    Its seed: mixed, 20044664.
     """
     wanted = plan(
         [job(hold=50 * MS)],

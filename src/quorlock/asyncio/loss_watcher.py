@@ -34,9 +34,9 @@ def checked_on_lost(on_lost: OnLost) -> OnLost:
 class LossTimer:
     """The timer of all watchers of one event loop.
 
-    Nearly every lease is released long before it could be lost, and a timer of its own would be the
-    dearest part of its block. This one is set for the earliest deadline, and then checks them all.
-    It has no reference to its loop, which would keep a closed loop in `_TIMERS`.
+    Nearly every lease is released long before it could be lost, and a timer for each lease was the
+    most expensive part of a block. This one is set for the earliest deadline, and checks all
+    watchers then. It has no reference to its loop, which would keep a closed loop in `_TIMERS`.
     """
 
     __slots__ = ("_due", "_watchers")

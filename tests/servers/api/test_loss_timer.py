@@ -87,7 +87,7 @@ async def test_a_release_in_another_thread_is_watched_no_more() -> None:
 
 
 async def test_an_interrupted_check_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal handler raises an exception while a loss is reported, and the loop goes on."""
+    """A signal handler raises an exception while a loss is reported, and the loop continues."""
     interrupted: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, told: interrupted.append(told))
     real = LossWatcher.check
