@@ -61,7 +61,8 @@ def test_what_bash_offers(line: str, installed: Shell) -> None:
     if words[-1] == "" and words[-2] == "=":
         words.pop()
     done = has_run("bash", script, f"quorlock {line}", *words, shell=installed)
-    assert done.split() == OFFERED[line]
+    # A command that is on the PATH twice is offered once, by readline.
+    assert list(dict.fromkeys(done.split())) == OFFERED[line]
 
 
 @pytest.mark.parametrize("line", OFFERED)
