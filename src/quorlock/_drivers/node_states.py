@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from operator import attrgetter
 from typing import TYPE_CHECKING, NoReturn
 
 from quorlock._core.agreement import (
@@ -31,7 +32,7 @@ from quorlock._protocol.replies import printable
 from quorlock.errors import ConfigError, VoteCode
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from quorlock._core.config import Policy
     from quorlock._core.time import Duration, Instant
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from quorlock._nodes.node import Node
     from quorlock._protocol.handshake import ServerInfo
 
+_MISCONFIGURED: Callable[[NodeState], ConfigError | None] = attrgetter("misconfigured")
 _LOCKED_MAX = 0.1  # seconds; no code under the lock waits
 # A connection that waits to be admitted looks every millisecond; a later look counts for this much.
 _LOOK_COUNTS_MAX: Duration = 10 * NS_PER_MS
@@ -136,9 +138,10 @@ class NodeStates:
 
     def raise_config_errors(self) -> None:
         """Raise configuration errors that connecting has found."""
-        for node_state in self.all:
-            if node_state.misconfigured is not None:
-                raise node_state.misconfigured
+        # Before every acquire: a loop in Python takes three times as long.
+        error = next(filter(None, map(_MISCONFIGURED, self.all)), None)
+        if error is not None:
+            raise error
 
     def find_duplicate(self, node_state: NodeState, run_id: str) -> NodeState | None:
         """Return the other node that is the same server, if there is one."""
