@@ -251,6 +251,12 @@ async def test_a_replica_takes_over(guard: str, face: Face) -> None:
 # --- what all must agree on --------------------------------------------------------------------
 
 
+def connections(server: Server) -> set[bytes]:
+    """Return the ids of the connections of clients of this library."""
+    clients = server.execute("CLIENT", "LIST").splitlines()
+    return {line.split()[0] for line in clients if b"name=quorlock" in line}
+
+
 async def test_what_clients_agree_on_is_written_down(nodes: Servers, face: Face) -> None:
     """The first client writes them permanently, and again if they are gone."""
     async with face.redlock(nodes.urls[:3], **LONG) as redlock:
@@ -263,10 +269,12 @@ async def test_what_clients_agree_on_is_written_down(nodes: Servers, face: Face)
         )
         assert said[0] == b"n=3 max_ttl_ms=30000 restart_guard=uptime set=" + b"-".join(run_ids)
         assert [server.execute("PTTL", CONFIG) for server in nodes[:3]] == [-1] * 3
+        before = connections(nodes[0])
         for server in nodes[:3]:
             server.execute("FLUSHALL")
         await redlock.lock("y").try_acquire()
-        assert nodes[0].execute("GET", CONFIG) is None
+        # Written when a node is met: on a busy machine it may have been met again.
+        assert nodes[0].execute("GET", CONFIG) is None or connections(nodes[0]) != before
         deadline = quorlock.now() + 10
         while [server.execute("GET", CONFIG) for server in nodes[:3]] != said:
             # A node whose settings came long before the others' gets the name when it is next met.
