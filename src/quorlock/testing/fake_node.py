@@ -354,15 +354,9 @@ class FakeNode(FakeKeys):
             is_ours = (bool(holder) and holder == token) or (was_shared and readers.has(token))
             is_ours |= is_reserved and not index and action >= LEAVE
             queues = bool(place) and not index and action >= JOIN
-            reservation = RESERVED + place if is_reserved and not index else b""
+            tokens = (token or b"", RESERVED + place if is_reserved and not index else b"")
             is_deaf, error = self._free(
-                lock,
-                (token or b"", reservation),
-                place,
-                at,
-                is_ours=is_ours,
-                was_shared=was_shared,
-                queues=queues,
+                lock, tokens, place, at, is_ours=is_ours, was_shared=was_shared, queues=queues
             )
             if error is not None:
                 return error

@@ -12,38 +12,31 @@ nodes.  The witness must find more than three holders then, without any fault.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
 import random
 import secrets
-import subprocess
 import sys
-import tempfile
-import threading
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import redis
 
-from quorlock import AcquireTimeout, LeaseLost, NodeError, QuorumUnreachable, Redlock, now
-from quorlock.testing.servers import Servers
-from tests.servers.scenarios.several import (
-    PROCESSES,
+from quorlock import Redlock, now
+from tests.servers.scenarios.witness import (
+    PATIENCE,
     SETTINGS,
-    THREADS,
     Held,
-    inflict,
-    left_on,
-    read,
+    observe,
+    parser,
+    turns,
+    work,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from quorlock import Lease
+
 PERMITS = 3
-PATIENCE = 5.0
 # The control: what a node does that counts.
 ADMIT = """
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', ARGV[2])
@@ -76,21 +69,8 @@ class Report(NamedTuple):
 
 def run(seconds: float, *, control: bool = False, faults: bool = True) -> Report:
     """Run the processes and the faults; return what the witness has seen."""
-    with Servers(5) as servers, tempfile.TemporaryDirectory() as folder:
-        module = "tests.servers.scenarios.semaphore"
-        command = [sys.executable, "-m", module, "--worker", folder, "--seconds", str(seconds)]
-        command += ["--control"] if control else []
-        workers = [
-            subprocess.Popen([*command, "--name", str(number), *servers.urls])
-            for number in range(PROCESSES)
-        ]
-        stops = kills = 0
-        if faults:
-            stops, kills = inflict(servers, time.monotonic() + seconds)
-        assert [worker.wait(seconds + 60) for worker in workers] == [0] * PROCESSES
-        held = read(Path(folder))
-        left = {server.path: keys for server in servers if (keys := left_on(server))}
-        return witness(held)._replace(stops=stops, kills=kills, left=left)
+    seen = observe("semaphore", seconds, control=control, faults=faults)
+    return witness(seen.held)._replace(stops=seen.stops, kills=seen.kills, left=seen.left)
 
 
 def witness(held: list[Held]) -> Report:
@@ -109,50 +89,16 @@ def witness(held: list[Held]) -> Report:
 # --- a process ------------------------------------------------------------------------------------
 
 
-def work(name: str, folder: Path, urls: list[str], seconds: float, *, control: bool) -> None:
-    """Take permits in several threads, until the time is up."""
-    with Redlock(urls, **SETTINGS) as redlock:
-        take: Any = count_permits if control else take_permits
-        threads = [
-            threading.Thread(
-                target=write_down,
-                args=(take(redlock, urls, now() + seconds), folder / f"{name}.{number}"),
-            )
-            for number in range(THREADS)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-
-def write_down(times: Iterator[Held], path: Path) -> None:
-    """Write down when a permit was held."""
-    with path.open("w") as file:
-        for held in times:
-            if held.begin < held.end:
-                file.write(json.dumps(held._replace(thread=path.name)) + "\n")
-
-
 def take_permits(redlock: Redlock, _: list[str], until: float) -> Iterator[Held]:
     """Take permits until the time is up; yield when each was held."""
-    entropy = random.Random()
     semaphore = redlock.semaphore("pool", PERMITS, timeout=PATIENCE)
-    while now() < until:
-        try:
-            lease = semaphore.acquire()
-        except (AcquireTimeout, QuorumUnreachable, NodeError):
-            continue
-        begin, valid_until = now(), lease.valid_until
-        time.sleep(entropy.uniform(0, 0.01))
-        if entropy.random() < 0.1:
-            with contextlib.suppress(LeaseLost):
-                lease.extend()
-                valid_until = max(valid_until, lease.valid_until)
+
+    def acquire() -> tuple[Lease, tuple[str, ...]]:
+        lease = semaphore.acquire()
         assert lease.resource == f"pool#{lease.permit}"
-        yield Held(begin, min(now(), valid_until), (lease.resource,), "")
-        with contextlib.suppress(NodeError):
-            lease.release()
+        return lease, (lease.resource,)
+
+    return turns(acquire, until)
 
 
 def count_permits(_: Redlock, urls: list[str], until: float) -> Iterator[Held]:
@@ -176,15 +122,9 @@ def count_permits(_: Redlock, urls: list[str], until: float) -> Iterator[Held]:
 
 def main() -> int:
     """Run as a program: the whole, or one process of it."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("urls", nargs="*")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--control", action="store_true")
-    parser.add_argument("--worker", type=Path)
-    parser.add_argument("--name", default="")
-    given = parser.parse_args()
+    given = parser().parse_args()
     if given.worker:
-        work(given.name, given.worker, given.urls, given.seconds, control=given.control)
+        work(given, count_permits if given.control else take_permits)
         return 0
     report = run(given.seconds, control=given.control, faults=not given.control)
     print(report)

@@ -15,8 +15,6 @@ It prints how often each side got the lock, and the longest waits.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
 import random
 import subprocess
@@ -25,26 +23,19 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import redis
 
-from quorlock import AcquireTimeout, LeaseLost, NodeError, QuorumUnreachable, Redlock, now
+from quorlock import Redlock, now
 from quorlock.testing.servers import Servers
-from tests.servers.scenarios.several import (
-    PROCESSES,
-    SETTINGS,
-    THREADS,
-    Held,
-    inflict,
-    left_on,
-    read,
-)
+from tests.servers.scenarios.witness import PATIENCE, Held, observe, parser, turns, work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE = 5.0
+    from quorlock import Lease
+
 READER, WRITER = ("reader",), ("writer",)
 # The control: what a node does that counts its readers.
 COUNTED = """
@@ -84,21 +75,8 @@ class Report(NamedTuple):
 
 def run(seconds: float, *, control: bool = False, faults: bool = True) -> Report:
     """Run the processes and the faults; return what the witness has seen."""
-    with Servers(5) as servers, tempfile.TemporaryDirectory() as folder:
-        module = "tests.servers.scenarios.shared"
-        command = [sys.executable, "-m", module, "--worker", folder, "--seconds", str(seconds)]
-        command += ["--control"] if control else []
-        workers = [
-            subprocess.Popen([*command, "--name", str(number), *servers.urls])
-            for number in range(PROCESSES)
-        ]
-        stops = kills = 0
-        if faults:
-            stops, kills = inflict(servers, time.monotonic() + seconds)
-        assert [worker.wait(seconds + 60) for worker in workers] == [0] * PROCESSES
-        held = read(Path(folder))
-        left = {server.path: keys for server in servers if (keys := left_on(server))}
-        return witness(held)._replace(stops=stops, kills=kills, left=left)
+    seen = observe("shared", seconds, control=control, faults=faults)
+    return witness(seen.held)._replace(stops=seen.stops, kills=seen.kills, left=seen.left)
 
 
 def witness(held: list[Held]) -> Report:
@@ -117,49 +95,15 @@ def witness(held: list[Held]) -> Report:
 # --- a process ------------------------------------------------------------------------------------
 
 
-def work(name: str, folder: Path, urls: list[str], seconds: float, *, control: bool) -> None:
-    """Read and write in several threads, until the time is up."""
-    with Redlock(urls, **SETTINGS) as redlock:
-        take: Any = count_readers if control else share
-        threads = [
-            threading.Thread(
-                target=write_down,
-                args=(take(redlock, urls, now() + seconds), folder / f"{name}.{number}"),
-            )
-            for number in range(THREADS)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-
-def write_down(times: Iterator[Held], path: Path) -> None:
-    """Write down when the lock was held."""
-    with path.open("w") as file:
-        for held in times:
-            if held.begin < held.end:
-                file.write(json.dumps(held._replace(thread=path.name)) + "\n")
-
-
 def share(redlock: Redlock, _: list[str], until: float) -> Iterator[Held]:
     """Read, and sometimes write, until the time is up; yield when the lock was held."""
-    entropy = random.Random()
-    while now() < until:
-        reads = entropy.random() < 0.75
-        try:
-            lease = redlock.lock("doc", shared=reads, timeout=PATIENCE).acquire()
-        except (AcquireTimeout, QuorumUnreachable, NodeError):
-            continue
-        begin, valid_until = now(), lease.valid_until
-        time.sleep(entropy.uniform(0, 0.01))
-        if entropy.random() < 0.1:
-            with contextlib.suppress(LeaseLost):
-                lease.extend()
-                valid_until = max(valid_until, lease.valid_until)
-        yield Held(begin, min(now(), valid_until), READER if lease.shared else WRITER, "")
-        with contextlib.suppress(NodeError):
-            lease.release()
+
+    def acquire() -> tuple[Lease, tuple[str, ...]]:
+        shared = random.random() < 0.75
+        lease = redlock.lock("doc", shared=shared, timeout=PATIENCE).acquire()
+        return lease, READER if lease.shared else WRITER
+
+    return turns(acquire, until)
 
 
 def count_readers(_: Redlock, urls: list[str], until: float) -> Iterator[Held]:
@@ -233,26 +177,20 @@ def fairness(seconds: float) -> str:
 
 def main() -> int:
     """Run as a program: the whole, or one process of it."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("urls", nargs="*")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--control", action="store_true")
-    parser.add_argument("--fair", action="store_true")
-    parser.add_argument("--worker", type=Path)
-    parser.add_argument("--name", default="")
-    given = parser.parse_args()
+    options = parser()
+    options.add_argument("--fair", action="store_true")
+    given = options.parse_args()
     if given.worker and given.fair:
         compete(given.name, given.worker, given.urls, given.seconds)
-        return 0
-    if given.worker:
-        work(given.name, given.worker, given.urls, given.seconds, control=given.control)
-        return 0
-    if given.fair:
+    elif given.worker:
+        work(given, count_readers if given.control else share)
+    elif given.fair:
         print(fairness(given.seconds))
-        return 0
-    report = run(given.seconds, control=given.control, faults=not given.control)
-    print(report)
-    return bool(report.clashes or report.left)
+    else:
+        report = run(given.seconds, control=given.control, faults=not given.control)
+        print(report)
+        return bool(report.clashes or report.left)
+    return 0
 
 
 if __name__ == "__main__":
