@@ -857,6 +857,27 @@ CASES = (
         {"TTL": 2},
         is_heavy=True,
     ),
+    shared(
+        "shared, upgrade, key released",
+        "a reader becomes the writer; where no quorum agreed, its key is released",
+        FAILS,
+        {**QUICK, "UPGRADE": 1},
+        is_heavy=True,
+    ),
+    shared(
+        "shared, upgrade, a reader again",
+        "the same; it is made a reader again",
+        FAILS,
+        {**QUICK, "UPGRADE": 2},
+        is_heavy=True,
+    ),
+    shared(
+        "shared, upgrade, lease ends",
+        "the same; it is a reader no more",
+        HOLDS,
+        {**QUICK, "UPGRADE": 3},
+        is_heavy=True,
+    ),
 )
 
 

@@ -3,10 +3,10 @@
  * Each attempt is that of a reader or of a writer.  A node grants a reader unless it has a writer's token,
  * and a writer only if it has no token.  An attempt is won if a quorum has granted it.  With COUNTING, a node
  * keeps the number of its readers, and a release that arrives takes one away, also where the attempt was
- * refused.  The reductions are those of redlock.pml: time is relative, clocks of nodes err by DRIFT, a
- * message arrives at any later moment or is lost, a release arrives at any moment and any number of times, a
- * token without traces is as good as a fresh one, and nodes are interchangeable, so their columns are
- * sorted.
+ * refused.  With UPGRADE, a reader may ask to become the writer; a node that has no other token agrees.  The
+ * reductions are those of redlock.pml: time is relative, clocks of nodes err by DRIFT, a message arrives at
+ * any later moment or is lost, a release arrives at any moment and any number of times, a token without
+ * traces is as good as a fresh one, and nodes are interchangeable, so their columns are sorted.
  *
  * What must hold: a client with a valid lease as writer is the only one with a valid lease; and when an
  * extension is granted, no client was granted a lease that excludes this one since it began.
@@ -47,26 +47,33 @@
 #ifndef COUNTING
 #define COUNTING 0       /* 1: a release takes any one reader away */
 #endif
+#ifndef UPGRADE
+#define UPGRADE 0        /* what becomes of an upgrade that no quorum agreed to, at the nodes that did agree:
+                          * 1: the key is released there; 2: the token is a reader's again; 3: the lease ends */
+#endif
 
 #define TOKENS (CLIENTS * SLOTS)
 #define OWNER(t) ((t) / SLOTS)
 /* A node's column: for each token what is left of its life (3 bits), a request under way, a vote of the
- * present round; and the node's quarantine. */
-#define W 5
+ * present round, whether it was upgraded here; and the node's quarantine. */
+#define W 6
 #define LIFE(n, t) ((col[n] >> ((t) * W)) & 7)
 #define FLY(n, t) ((col[n] >> ((t) * W + 3)) & 1)
 #define VOTED(n, t) ((col[n] >> ((t) * W + 4)) & 1)
+#define LIFTED(n, t) ((col[n] >> ((t) * W + 5)) & 1)
 #define QUAR(n) ((col[n] >> 28) & 7)
 #define PUT(n, shift, mask, v) col[n] = (col[n] & ~((mask) << (shift))) | ((v) << (shift))
 #define SET_LIFE(n, t, v) PUT(n, (t) * W, 7, v)
 #define SET_FLY(n, t, v) PUT(n, (t) * W + 3, 1, v)
 #define SET_VOTED(n, t, v) PUT(n, (t) * W + 4, 1, v)
+#define SET_LIFTED(n, t, v) PUT(n, (t) * W + 5, 1, v)
 #define SET_QUAR(n, v) PUT(n, 28, 7, v)
 
 #define IDLE 0
 #define ASKING 1
 #define HOLDING 2
 #define EXTENDING 3
+#define UPGRADING 4
 
 int col[N];
 byte phase[CLIENTS];
@@ -77,6 +84,13 @@ bool reads[TOKENS];      /* it is a reader's; else a writer's */
 byte fresh[CLIENTS];     /* of the validity, if the extension is won */
 bool sent[TOKENS];       /* an extension was sent */
 bool met[CLIENTS];       /* a client that it excludes was granted a lease since it began */
+#endif
+#if UPGRADE
+bool writes[CLIENTS];    /* its lease was upgraded */
+bool back[TOKENS];       /* a message that undoes an upgrade was sent */
+#define SHARES(c) (reads[slot[c]] && !writes[c])
+#else
+#define SHARES(c) reads[slot[c]]
 #endif
 byte i, j; int x;
 
@@ -98,7 +112,7 @@ inline sort() {
 }
 
 /* --- what must hold --- */
-#define EXCLUDE(c, o) (!reads[slot[c]] || !reads[slot[o]])
+#define EXCLUDE(c, o) (!SHARES(c) || !SHARES(o))
 inline sound(c) {
 	i = 0;
 	do
@@ -165,6 +179,9 @@ inline begin(c, t, r) {
 #if EXTEND
 		sent[t] = false;
 #endif
+#if UPGRADE
+		back[t] = false;
+#endif
 		sort()
 	}
 }
@@ -194,12 +211,15 @@ inline finish(c) {
 #if EXTEND
 		fresh[c] = 0; met[c] = false;
 #endif
+#if UPGRADE
+		writes[c] = false;
+#endif
 		sort()
 	}
 }
 
 /* --- a node --- */
-#define BARS(n, t, o) (LIFE(n, o) > 0 && (o) != (t) && !(reads[t] && (reads[o] || LAX)))
+#define BARS(n, t, o) (LIFE(n, o) > 0 && (o) != (t) && !(reads[t] && (reads[o] && !LIFTED(n, o) || LAX)))
 #if TOKENS == 2
 #define HELD_AT(n) ((LIFE(n, 0) > 0) + (LIFE(n, 1) > 0))
 #define GIVES(n, t) (!BARS(n, t, 0) && !BARS(n, t, 1))
@@ -238,7 +258,7 @@ inline refused(n, t) {   /* or lost */
 inline released(n, t) {
 	d_step {
 		!CURRENT(t) && LIFE(n, t) > 0 ->
-		SET_LIFE(n, t, 0);
+		SET_LIFE(n, t, 0); SET_LIFTED(n, t, 0);
 		printf("%c: its release arrives at node %d\n", NAME(OWNER(t)), (n) + 1);
 		sort()
 	}
@@ -288,6 +308,10 @@ inline tick() {
 			:: else ->
 				if
 				:: LIFE(i, j) > 0 -> x = LIFE(i, j) - 1; SET_LIFE(i, j, x)
+				:: else
+				fi;
+				if
+				:: LIFE(i, j) == 0 -> SET_LIFTED(i, j, 0)
 				:: else
 				fi;
 				j++
@@ -353,6 +377,59 @@ inline extended(c) {
 }
 #endif
 
+/* --- a reader that becomes the writer --- */
+#if UPGRADE
+inline upgrade(c) {
+	d_step {
+		phase[c] == HOLDING && SHARES(c) && left[c] > 0 ->
+		phase[c] = UPGRADING;
+		forget_votes(c);
+		printf("%c: asks all nodes to make it the writer\n", NAME(c));
+		sort()
+	}
+}
+inline lifts(n, t) {
+	d_step {
+		CURRENT(t) && phase[OWNER(t)] == UPGRADING && LIFE(n, t) > 0 && HELD_AT(n) == 1 && !VOTED(n, t) ->
+		SET_LIFTED(n, t, 1); SET_VOTED(n, t, 1);
+		printf("%c: node %d has no other, and makes it the writer\n", NAME(OWNER(t)), (n) + 1);
+		sort()
+	}
+}
+inline upgraded(c) {
+	d_step {
+		phase[c] == UPGRADING && left[c] > 0 && VOTES(slot[c]) >= QUORUM ->
+		phase[c] = HOLDING; writes[c] = true;
+		printf("%c: counts a quorum, is the writer\n", NAME(c));
+		sound(c);
+		forget_votes(c);
+		sort()
+	}
+}
+inline not_upgraded(c) {
+	d_step {
+		UPGRADE < 3 && phase[c] == UPGRADING ->
+		phase[c] = HOLDING; back[slot[c]] = true;
+		forget_votes(c);
+		printf("%c: counts no quorum, undoes it at all nodes, and still reads\n", NAME(c));
+		sort()
+	}
+}
+inline undone(n, t) {
+	d_step {
+		back[t] && LIFTED(n, t) ->
+		SET_LIFTED(n, t, 0);
+#if UPGRADE == 1
+		SET_LIFE(n, t, 0);
+		printf("%c: node %d deletes its key\n", NAME(OWNER(t)), (n) + 1);
+#else
+		printf("%c: node %d makes it a reader again\n", NAME(OWNER(t)), (n) + 1);
+#endif
+		sort()
+	}
+}
+#endif
+
 /* --- everything --- */
 #if CLIENTS == 2
 #define EACH_CLIENT(a) :: a(0) :: a(1)
@@ -408,6 +485,13 @@ active proctype world() {
 	EACH_CLIENT(extend)
 	EACH_CLIENT(extended)
 	EACH_MESSAGE(extends)
+#endif
+#if UPGRADE
+	EACH_CLIENT(upgrade)
+	EACH_CLIENT(upgraded)
+	EACH_CLIENT(not_upgraded)
+	EACH_MESSAGE(lifts)
+	EACH_MESSAGE(undone)
 #endif
 	:: tick()
 	od
