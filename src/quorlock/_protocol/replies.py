@@ -189,20 +189,21 @@ def _extended(reply: Any) -> Answer:
 def _released(reply: Any) -> Answer:
     if _whole(reply):
         return GRANTED if reply == -3 else _found(reply, None)  # noqa: PLR2004 (see release.lua)
-    try:
-        what, owner, *of_place = reply
-    except (TypeError, ValueError):
+    if reply.__class__ is not list or tuple(map(type, reply)) not in _RELEASED:
         return NONSENSE
-    is_of_several = len(of_place) in (1, 3)
-    before = of_place.pop() if is_of_several else 0
-    ticket, ahead = of_place if len(of_place) == 2 else (0, -1)  # noqa: PLR2004
-    is_shaped = isinstance(owner, bytes) and len(of_place) in (0, 2) and _whole(before)
-    if not is_shaped or not _whole(ticket) or not _whole(ahead) or min(ticket, ahead + 1) < 0:
+    what, owner, *of_place = reply
+    before = of_place.pop() if len(of_place) % 2 else 0  # of several keys
+    ticket, ahead = of_place or (0, -1)
+    if min(ticket, ahead + 1) < 0:
         return NONSENSE
     found = _found(what, None, owner, ticket, ahead)
-    if (of_place or is_of_several) and what == -3 and not owner:  # noqa: PLR2004
+    if what == -3 and not owner and reply[2:]:  # noqa: PLR2004
         found = GRANTED._replace(ticket=ticket, ahead=ahead) if of_place else GRANTED
     return _with_before(found, before) if before else found
+
+
+# The forms of its lists: with a place or without, of one key or of several.
+_RELEASED = {(int, bytes, *(int,) * rest) for rest in range(4)}
 
 
 def _with_before(found: Answer, before: Any) -> Answer:
