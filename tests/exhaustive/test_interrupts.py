@@ -145,7 +145,7 @@ def impossible(code: CodeType) -> frozenset[int]:
     after an exception there, the handled one would be the context of all later ones in this thread.
     """
     instructions = list(dis.get_instructions(code))
-    guards, blocks = opcodes(code)[1], lines_in_blocks(code.co_filename)
+    guards, (heads, blocks) = opcodes(code)[1], lines_of(code.co_filename)
     entries = {
         i.positions.lineno: i.offset
         for i in reversed(instructions)
@@ -155,29 +155,30 @@ def impossible(code: CodeType) -> frozenset[int]:
         i.offset
         for i in instructions
         if i.opname in ("NOP", "SEND", "POP_EXCEPT")
-        or (i.positions and i.positions.lineno in heads_of_handlers(code.co_filename))
+        or (i.positions and i.positions.lineno in heads)
         or (i.positions and i.offset > entries.get(i.positions.lineno, i.offset))
         or (i.positions and i.positions.lineno in blocks and guards[i.offset] is None)
     )
 
 
 @functools.cache
-def heads_of_handlers(file: str) -> frozenset[int]:
-    """The lines `except …:` of a file: no call, no jump back, so no look for signals in them."""
-    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    return frozenset(n.lineno for n in ast.walk(tree) if isinstance(n, ast.ExceptHandler))
+def lines_of(file: str) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the lines `except …:` of a file, and those of all bodies of `with`.
 
-
-@functools.cache
-def lines_in_blocks(file: str) -> frozenset[int]:
-    """The lines of all bodies of `with` in a file."""
-    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
-    return frozenset(
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, ast.With)
-        for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1)
-    )
+    In the former is no call and no jump back, so no look for signals.
+    """
+    # Python 3.11 parses one file at a time. A collection in between may close one of our
+    # generators, whose lines are traced as well, and need another file.
+    gc.disable()
+    try:
+        nodes = list(ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))))
+    finally:
+        gc.enable()
+    heads = frozenset(n.lineno for n in nodes if isinstance(n, ast.ExceptHandler))
+    bodies = [
+        range(n.body[0].lineno, (n.end_lineno or 0) + 1) for n in nodes if isinstance(n, ast.With)
+    ]
+    return heads, frozenset(line for body in bodies for line in body)
 
 
 class Stuck(BaseException):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from quorlock._core.line import Lines
     from quorlock._core.request import AcquireRequest, BaseRequest
     from quorlock._core.results import AttemptFailed
+    from quorlock._core.rounds import SentRound
     from quorlock._core.time import Instant
     from quorlock._core.votes import Answer
 
@@ -41,7 +42,11 @@ _ERRORS = (FailureReason.FAULTY, FailureReason.FORBIDDEN)
 
 
 def acquire(
-    request: AcquireRequest, policy: Policy, entropy: Entropy, lines: Lines | None = None
+    request: AcquireRequest,
+    policy: Policy,
+    entropy: Entropy,
+    lines: Lines | None = None,
+    begun: tuple[bytes, SentRound] | None = None,
 ) -> Flow[Acquired]:
     """Attempt until granted, until `stop` is set, or until waiting longer makes no sense.
 
@@ -52,6 +57,7 @@ def acquire(
         policy: The settings.
         entropy: The source of tokens and pauses.
         lines: The lines of this process; None to try again after random pauses instead.
+        begun: The token and the round of the first attempt, if it was sent already (`usual`).
 
     Raises:
         AcquireStopped: `stop` was set before the lock was granted.
@@ -63,8 +69,7 @@ def acquire(
     failures, stop = Failures(request), request.stop
     if lines is not None and (request.timeout == 0 or request.asked_at < lines.polls_until):
         lines = None
-    line = None if lines is None else lines.get(request.claim.key)
-    joins = line is not None and line.is_in_use(request.asked_at)
+    joins = begun is None and joins_line(request, lines)
     while stop is None or not stop.is_set():
         outcome: Acquired | AttemptFailed | None = None
         if joins and lines is not None:
@@ -75,7 +80,8 @@ def acquire(
         # A waiter for several locks then waits in the queue of the next key that is in its way.
         joins = lines is not None and (not joins or bool(request.claim.keys[1:]))
         if outcome is None:
-            outcome = yield from attempt(request, policy, entropy)
+            outcome = yield from attempt(request, policy, entropy, begun=begun)
+            begun = None
         if isinstance(outcome, Acquired):
             return outcome
         outcome = failures.add(outcome, lines)
@@ -86,6 +92,12 @@ def acquire(
         if wake is not None and not joins:
             yield Sleep(wake, stop)
     raise failures.stopped(policy)
+
+
+def joins_line(request: AcquireRequest, lines: Lines | None) -> bool:
+    """Return whether a call begins with a wait in line, as others of this process are before it."""
+    line = None if lines is None else lines.get(request.claim.key)
+    return line is not None and line.is_in_use(request.asked_at)
 
 
 def _behind_holder(request: AcquireRequest, failures: Failures, lines: Lines) -> AcquireRequest:

@@ -49,11 +49,17 @@ def release(
         lines: The lines of this process; None if its callers do not wait in line.
         at: The current time.
     """
-    line = None if lines is None else lines.get(claim.key)
-    # An exchange would replace one of several tokens.
-    if line is None or waits_apart(claim):
+    line = line_of(claim, lines)
+    if line is None:
         return redlock.release(claim, token, target, policy)
     return _release_in_line(claim, token, target, policy, entropy, line, at)
+
+
+def line_of(claim: Claim, lines: Lines | None) -> Line | None:
+    """Return the line of callers to whom the lock may be handed on; None if there is none."""
+    line = None if lines is None else lines.get(claim.key)
+    # An exchange would replace one of several tokens.
+    return None if line is None or waits_apart(claim) else line
 
 
 def _release_in_line(

@@ -26,7 +26,7 @@ from quorlock._core.results import (
     ReleaseResult,
 )
 from quorlock._core.rounds import Target
-from quorlock._core.tally import LOST, PENDING, WON, Tally
+from quorlock._core.tally import LOST, PENDING, WON, Tally, all_granted
 from quorlock._core.time import FOR_EVER, PAST, to_seconds
 from quorlock._core.votes import Answer, node_votes
 from quorlock.errors import (
@@ -74,26 +74,28 @@ class Turn(Protocol):
 
 
 def attempt(
-    request: AcquireRequest, policy: Policy, entropy: Entropy, turn: Turn | None = None
+    request: AcquireRequest,
+    policy: Policy,
+    entropy: Entropy,
+    turn: Turn | None = None,
+    begun: tuple[bytes, SentRound] | None = None,
 ) -> Flow[Acquired | AttemptFailed]:
     """Run one acquire round and, if it did not win, its release on all nodes.
 
-    turn: the caller's place in the queues of the nodes: where a key is reserved for it, it is
-    granted, and a release queues it again.
+    Args:
+        request: The lock.
+        policy: The settings.
+        entropy: The source of tokens.
+        turn: The caller's place in the queues of the nodes: where a key is reserved for it, it is
+            granted, and a release queues it again.
+        begun: The token and the round, if it was sent already (`usual`).
     """
     # Fresh for every attempt: a late release of an older one must not delete a newer key (rule 2).
-    token = entropy.token()
-    sent: SentRound | None = None
+    token, sent = begun or (entropy.token(), None)
     try:
-        # Queue in this process for the caller's own time, or for connect_timeout if that is longer.
-        wait = request.timeout
-        by = FOR_EVER if wait is None else request.asked_at + max(wait, policy.connect_timeout)
         # Steps 1 and 2: read the time, then ask all nodes at once; each has little time to reply.
         place = turn.place if turn else b""
-        acquire = request.claim.acquire(
-            token, request.ttl_ms, policy, fenced=request.fencing, place=place
-        )
-        sent_round: SentRound = yield to_send((acquire, None, by, FOR_EVER, None, request.stop))
+        sent_round: SentRound = sent or (yield acquire_round(request, policy, token, place))
         sent = sent_round
         tally = (turn.tally if turn else Tally)(policy.n, sent_round.round)
         until = sent_round.sent_at + policy.node_timeout
@@ -117,6 +119,19 @@ def attempt(
         raise
 
 
+def acquire_round(
+    request: AcquireRequest, policy: Policy, token: bytes, place: bytes = b""
+) -> Send:
+    """Return the round of an attempt. place: the caller's, in the queues of the nodes."""
+    # Queue in this process for the caller's own time, or for connect_timeout if that is longer.
+    wait = request.timeout
+    by = FOR_EVER if wait is None else request.asked_at + max(wait, policy.connect_timeout)
+    acquire = request.claim.acquire(
+        token, request.ttl_ms, policy, fenced=request.fencing, place=place
+    )
+    return to_send((acquire, None, by, FOR_EVER, None, request.stop))
+
+
 def lease_won(
     request: AcquireRequest,
     token: bytes,
@@ -126,9 +141,8 @@ def lease_won(
     policy: Policy,
 ) -> Flow[Acquired | None]:
     """Return the lease if the round has won it in time, with a fence where one is wanted."""
-    # Step 3: a majority, in less than the validity; step 4: what is left of it.
-    valid_until = policy.valid_until(sent_round.started_at, request.ttl_ms)
-    if tally.verdict is not WON or decided_at >= valid_until:
+    valid_until = _valid_until(request, tally.granted, sent_round, decided_at, policy)
+    if not valid_until:
         return None
     claim, fence = request.claim, 0
     if request.fencing:
@@ -139,6 +153,31 @@ def lease_won(
             return None
     answers = tally.final_answers()
     return Acquired(claim, token, request.ttl_ms, valid_until, answers, sent_round, fence)
+
+
+def _valid_until(
+    request: AcquireRequest, granted: int, sent_round: SentRound, at: Instant, policy: Policy
+) -> Instant:
+    """Return the end of the validity if a round with so many grants has won in time; else 0."""
+    # Step 3: a majority, in less than the validity; step 4: what is left of it.
+    valid_until = policy.valid_until(sent_round.started_at, request.ttl_ms)
+    return valid_until if granted >= policy.quorum and at < valid_until else 0
+
+
+def lease_by_grants(
+    request: AcquireRequest,
+    token: bytes,
+    nodes: int,
+    sent_round: SentRound,
+    at: Instant,
+    policy: Policy,
+) -> Acquired | None:
+    """Return the lease that plain grants of these nodes (bit i: node i) have won in time."""
+    valid_until = _valid_until(request, nodes.bit_count(), sent_round, at, policy)
+    if not valid_until:
+        return None
+    answers = all_granted(policy.n, nodes)
+    return Acquired(request.claim, token, request.ttl_ms, valid_until, answers, sent_round, 0)
 
 
 def _end_turn(
@@ -433,11 +472,18 @@ def _loss(
 
 
 def release(
-    claim: Claim, token: bytes, target: Target | None, policy: Policy
+    claim: Claim,
+    token: bytes,
+    target: Target | None,
+    policy: Policy,
+    sent: SentRound | None = None,
 ) -> Flow[ReleaseResult]:
-    """Compare-and-delete on all nodes that were asked; a quorum of them decides."""
+    """Compare-and-delete on all nodes that were asked; a quorum of them decides.
+
+    sent: its round, if it was sent already (`usual`).
+    """
     try:
-        back = yield to_send((claim.release(token), target, FOR_EVER, FOR_EVER, None, None))
+        back: SentRound = sent or (yield release_round(claim, token, target))
         tally = Tally(policy.n, back.round)
         until = back.sent_at + policy.node_timeout
         ended = yield from collect_until_decided(tally, until)
@@ -454,6 +500,19 @@ def release(
         return ReleaseResult(deleted=True, gone=None, answers=answers, ended=ended)
     gone = _loss(answers, policy.quorum)
     return ReleaseResult(deleted=False, gone=gone, answers=answers, ended=ended)
+
+
+def release_round(claim: Claim, token: bytes, target: Target | None) -> Send:
+    """Return the round of a release."""
+    return to_send((claim.release(token), target, FOR_EVER, FOR_EVER, None, None))
+
+
+def release_by_grants(nodes: int, at: Instant, policy: Policy) -> ReleaseResult | None:
+    """Return the result if these nodes (bit i: node i) have deleted the key; None: too few."""
+    if nodes.bit_count() < policy.quorum:
+        return None
+    answers = all_granted(policy.n, nodes)
+    return ReleaseResult(deleted=True, gone=None, answers=answers, ended=at)
 
 
 def release_by_token(

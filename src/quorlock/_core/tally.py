@@ -111,7 +111,7 @@ class Tally:
     def final_answers(self) -> tuple[Answer, ...]:
         """Return all answers; `NO_REPLY` for nodes that the verdict did not wait for."""
         if self.granted + self.pending == self.n:
-            return _granted(self.n, self.granted_mask)
+            return all_granted(self.n, self.granted_mask)
         return tuple([NO_REPLY if answer is None else answer for answer in self.answers])
 
 
@@ -122,6 +122,9 @@ def _mask_of(n: int, nodes: int) -> list[Answer | None]:
 
 
 @functools.lru_cache
-def _granted(n: int, nodes: int) -> tuple[Answer, ...]:
-    """Return one shared tuple for all leases without a refusal: saves half of a lease's memory."""
+def all_granted(n: int, nodes: int) -> tuple[Answer, ...]:
+    """Return the answers of a round with these grants, and no other reply before the verdict.
+
+    One shared tuple for all leases without a refusal: saves half of a lease's memory.
+    """
     return tuple([YES if nodes >> node & 1 else NO_REPLY for node in range(n)])

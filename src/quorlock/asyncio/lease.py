@@ -15,7 +15,10 @@ from quorlock._core import handing_on
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
 from quorlock._core.results import ExtendFailed, LossReason, ReleaseResult, is_unreachable
-from quorlock._drivers.aio.driver import Driver
+from quorlock._core.usual import usual_release
+from quorlock._drivers.aio.direct_task import DirectTask
+from quorlock._drivers.aio.driver import Driver, itself
+from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.clock import now
 from quorlock.asyncio.loss_watcher import BodyCancellation, OnLost, watcher_of
 from quorlock.errors import LeaseLost
@@ -199,16 +202,15 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
                 return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
             lease_state.stop_renewal()
             asked_at, here = now(), session.driver.loop_driver()
-            flow = handing_on.release(
-                lease_state.claim,
-                lease_state.token,
-                lease_state.target,
-                session.policy,
-                session.entropy,
-                here.lines,
-                asked_at,
+            what = lease_state.claim, lease_state.token, lease_state.target, session.policy
+            usual = usual_release(*what, here.lines)
+            flow = handing_on.release
+            task = (
+                DirectTask(here, usual)
+                if usual
+                else FlowTask(here, flow(*what, session.entropy, here.lines, asked_at))
             )
-            released = await session.driver.run(flow, here)
+            released = await session.driver.lead(task, itself)
         except asyncio.CancelledError:
             raise  # the cancelled flow has sent its release
         except BaseException:

@@ -20,7 +20,10 @@ from quorlock._core import acquiring
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
 from quorlock._core.request import StopEvent
+from quorlock._core.usual import usual_acquire
+from quorlock._drivers.aio.direct_task import DirectTask
 from quorlock._drivers.aio.driver import Driver
+from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock.asyncio.lease import Lease, drop, enter_block, exit_block
 from quorlock.asyncio.loss_watcher import OnLost, checked_on_lost
 
@@ -76,10 +79,10 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         session = self._session
         stop = self._stop if stop is None else checked_stop(stop)
         here = session.driver.loop_driver()
-        flow = acquiring.acquire(
-            self._request(timeout, stop), session.policy, session.entropy, here.lines
-        )
-        return await session.driver.run_and_claim(flow, self._lease, here)
+        call = self._request(timeout, stop), session.policy, session.entropy, here.lines
+        usual = usual_acquire(*call)
+        task = DirectTask(here, usual) if usual else FlowTask(here, acquiring.acquire(*call))
+        return await session.driver.lead(task, self._lease)
 
     async def try_acquire(self) -> Lease | None:
         """Make one attempt: return a Lease, or None if another client holds the lock.

@@ -31,8 +31,8 @@ CORE = [
     Mutant(
         "boundary-of-validity",
         "_core/redlock.py",
-        "if tally.verdict is not WON or decided_at >= valid_until:",
-        "if tally.verdict is not WON or decided_at > valid_until:",
+        "return valid_until if granted >= policy.quorum and at < valid_until else 0",
+        "return valid_until if granted >= policy.quorum and at <= valid_until else 0",
         ("tests/unit/core/test_acquire.py",),
     ),
     Mutant(

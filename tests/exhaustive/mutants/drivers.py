@@ -175,6 +175,27 @@ DRIVERS = [
         ("tests/servers/drivers/test_shared_pipeline.py",),
     ),
     Mutant(
+        "direct-cancelled-and-not-released",
+        "_drivers/aio/direct_task.py",
+        "            self._loop_driver.send(self._usual.cancelled(self._sent_round), self)\n",
+        "            pass\n",
+        ("tests/servers/drivers/test_direct_task.py",),
+    ),
+    Mutant(
+        "direct-flow-asks-again",
+        "_drivers/aio/direct_task.py",
+        "self._flow = self._usual.flow(self._sent_round)",
+        "self._flow = self._usual.flow(None)",
+        ("tests/servers/drivers/test_direct_task.py",),
+    ),
+    Mutant(
+        "direct-late-quorum-ignored",
+        "_drivers/aio/direct_task.py",
+        "            if not is_decided:\n                return",
+        "            if self._usual is None:\n                return",
+        ("tests/servers/drivers/test_direct_task.py",),
+    ),
+    Mutant(
         "asyncio-late-loop-no-grace",
         "_drivers/aio/deadlines.py",
         "self._loop.call_later(extra / 1e9, self._guarded, _elapsed, tasks, at)",

@@ -55,12 +55,12 @@ class RunningFlow(SharedReceiver, Protocol):
     """A running flow as the driver of its event loop knows it."""
 
     last_sent_at: Instant  # the last send that the flow knows of
-    reply_deadline: Instant  # the deadline of its nodes' replies
+    reply_deadline: Instant  # the deadline of its nodes' replies, or of its wait for a slot
     inbox: list[NodeReply]
     future: asyncio.Future[Any]  # the outcome, for its caller
 
     def on_deadline(self, until: Instant) -> None:
-        """Receive the end of its nodes' time to reply."""
+        """Receive the end of its nodes' time to reply, or of its wait for a slot."""
         ...
 
     def set_timer(self, until: Instant) -> None:

@@ -1,4 +1,4 @@
-"""The deadlines of an event loop's waits for replies, and the one timer that they share."""
+"""The deadlines of an event loop's waits for replies and for slots, and their one timer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Deadlines:
-    """The deadlines of all flows that wait for a reply.
+    """The deadlines of all flows that wait for a reply or for a slot.
 
     One timer serves all flows. Most rounds have the same time to reply, and when the timer fires,
     mostly none of the flows that it was set for is left. A timer for each costs a tenth of a cycle.
@@ -53,7 +53,7 @@ class Deadlines:
             self._sending.append((task, until))
         else:
             task.reply_deadline = until
-            self._set_timer(until)
+            self.check_at(until)
 
     def on_sent(self) -> None:
         """Begin the nodes' time to reply: the bytes of all flows are sent now."""
@@ -64,9 +64,9 @@ class Deadlines:
                 if until > due:
                     task.reply_deadline = until
             self._sending.clear()
-            self._set_timer(due)
+            self.check_at(due)
 
-    def _set_timer(self, until: Instant) -> None:
+    def check_at(self, until: Instant) -> None:
         """Have the deadlines checked at `until`, if not earlier."""
         if self._timer is not None:
             if self._timer_at <= until:
@@ -88,7 +88,7 @@ class Deadlines:
         if late:
             self.final_read_then_timeout(late, at)
         if next_due < FOR_EVER:
-            self._set_timer(next_due)
+            self.check_at(next_due)
 
     def final_read_then_timeout(self, tasks: list[RunningFlow], at: Instant) -> None:
         """Call `on_deadline` of these flows after one last read of the sockets.

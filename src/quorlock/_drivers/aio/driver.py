@@ -52,23 +52,24 @@ class Driver:
         self._loop_drivers: dict[asyncio.AbstractEventLoop, LoopDriver] = {}
         self._latest: LoopDriver | None = None
 
-    def run(self, flow: Flow[T], here: LoopDriver | None = None) -> Coroutine[Any, Any, T]:
-        """Run the flow to its end. here: `loop_driver()`, if the caller has it already."""
-        return self.run_and_claim(flow, _itself, here)
+    def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
+        """Run the flow to its end."""
+        return self.run_and_claim(flow, itself)
 
-    async def run_and_claim(
-        self, flow: Flow[T], claim: Callable[[T], R], here: LoopDriver | None = None
-    ) -> R:
-        """Run the flow to its end, and make the caller's result (a lease) from its outcome.
+    def run_and_claim(self, flow: Flow[T], claim: Callable[[T], R]) -> Coroutine[Any, Any, R]:
+        """Run the flow to its end, and make the caller's result (a lease) from its outcome."""
+        return self.lead(FlowTask(self.loop_driver(), flow), claim)
+
+    async def lead(self, task: FlowTask[T], claim: Callable[[T], R]) -> R:
+        """Run a task's flow to its end, and make the caller's result from its outcome.
 
         If the caller is cancelled before that, the flow releases the lock.
         """
-        task = FlowTask(here or self.loop_driver(), flow)
         try:
             task.begin()
             result = claim(await task.future)
             task.detach()
-            flow.close()
+            task.close()
             return result
         except BaseException:
             task.cancel()
@@ -172,5 +173,6 @@ def _nothing(loop_driver: LoopDriver) -> None:
     del loop_driver
 
 
-def _itself(outcome: T) -> T:
+def itself(outcome: T) -> T:
+    """Return the outcome as the caller's result."""
     return outcome

@@ -63,7 +63,9 @@ class EndingFlow(Generic[T]):
         self.state: FlowState = RUNNING
         self.round = 0
         self.last_sent_at: Instant = 0  # the last send that the flow knows of
-        self.reply_deadline: Instant = FOR_EVER  # the deadline of its nodes' replies
+        self.reply_deadline: Instant = (
+            FOR_EVER  # the deadline of its nodes' replies, or of its wait for a slot
+        )
         self.shared_number = -1  # of its last round in the shared pipeline
         self.inbox: list[NodeReply] = []
         self.future: asyncio.Future[T] = loop_driver.loop.create_future()
@@ -109,6 +111,10 @@ class EndingFlow(Generic[T]):
             self.future.exception()  # marked as retrieved: its caller may be gone
         else:
             self.future.cancel()
+
+    def close(self) -> None:
+        """End the flow, whose caller has the lease."""
+        self._flow.close()
 
     def detach(self) -> None:
         """Deregister the flow, whose caller has the outcome: closing need not wait for it."""

@@ -135,8 +135,7 @@ class FlowTask(EndingFlow[T]):
             if kind in ACQUIRES and not self._has_slot:
                 self._has_slot = loop_driver.admission.try_enter()
                 if not self._has_slot:
-                    loop_driver.admission.queue.append(self)
-                    self._hold(QUEUED, effect, effect.queue_until, effect.stop)
+                    self._wait_for_slot(effect)
                     return None
         if not loop_driver.readiness.is_ready():
             self._connect(effect, effect.connect_until, effect.stop)
@@ -223,6 +222,17 @@ class FlowTask(EndingFlow[T]):
         if until < FOR_EVER or stop is not None:
             self.set_timer(until, stop)
 
+    def _wait_for_slot(self, effect: Send) -> None:
+        """Wait in the queue of acquires, at most until the send's deadline."""
+        loop_driver, until = self._loop_driver, effect.queue_until
+        loop_driver.admission.queue.append(self)
+        if effect.stop is not None:
+            self._hold(QUEUED, effect, until, effect.stop)
+            return
+        self.state, self._unsent, self.reply_deadline = QUEUED, effect, until
+        if until < FOR_EVER:
+            loop_driver.deadlines.check_at(until)  # no timer of its own: there may be thousands
+
     def _connect(self, effect: Waiting, until: Instant, stop: StopEvent | None = None) -> None:
         """Send once: when connections are ready, none is expected, or at `until`."""
         self._hold(CONNECTING, effect, until, stop)
@@ -274,11 +284,15 @@ class FlowTask(EndingFlow[T]):
             self._loop_driver.deadlines.wait_until(until, self)
 
     def on_deadline(self, until: Instant) -> None:
-        """Return `Timeout` to the flow if its wait for a reply has reached the deadline."""
-        if self.state is RECEIVING and self.reply_deadline <= until:
+        """End the flow's wait for a reply or for a slot, if it has reached the deadline."""
+        if self.reply_deadline > until:
+            return
+        if self.state is RECEIVING:
             self._loop_driver.shared_pipeline.fall_back(self.shared_number)
             self.state = RUNNING
             self._run(Timeout(now()))
+        elif self.state is QUEUED:
+            self._skip_round()
 
     def set_timer(self, until: Instant, stop: StopEvent | None = None) -> None:
         """Continue at `until`, or soon after `stop` is set, by a timer for this flow alone."""
@@ -303,8 +317,12 @@ class FlowTask(EndingFlow[T]):
         elif self.state is CONNECTING:
             self._send(self._unsent)
         elif self.state is QUEUED:
-            self.state = RUNNING
-            self._run(self._loop_driver.skip_round(self, CROWDED))
+            self._skip_round()
         elif self.state is SLEEPING:
             self.state = RUNNING
             self._run(at)
+
+    def _skip_round(self) -> None:
+        """Go on without a slot, and without a round."""
+        self.state = RUNNING
+        self._run(self._loop_driver.skip_round(self, CROWDED))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import Release
 from quorlock._core.effects import Timeout
-from quorlock._core.rounds import SentRound, replied
+from quorlock._core.rounds import replied, round_sent
 from quorlock._core.routing import HERE, Over, is_plain, route, unsent
 from quorlock._core.tally import PENDING
 from quorlock._core.time import FOR_EVER, NS_PER_MS
@@ -27,7 +27,7 @@ from quorlock._drivers.places import Places
 from quorlock._drivers.sync.polling import Poll, WakeupPipe
 from quorlock._drivers.wait import is_stopped, next_look
 from quorlock._protocol.encoding import encode
-from quorlock._protocol.pipeline import UNCOUNTED_MAX, PendingRequest
+from quorlock._protocol.pipeline import UNCOUNTED_MAX, requested
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
     from quorlock._core.effects import Receive, Send, SendBatch
     from quorlock._core.request import StopEvent
-    from quorlock._core.rounds import NodeReply
+    from quorlock._core.rounds import NodeReply, SentRound
     from quorlock._core.routing import Route
     from quorlock._core.time import Instant
     from quorlock._drivers.node_state import NodeState
     from quorlock._drivers.sync.connection import Connection, Inbox
     from quorlock._drivers.sync.connector import Connectors
     from quorlock._drivers.sync.polling import Polled
-    from quorlock._protocol.pipeline import InvalidationCallback
+    from quorlock._protocol.pipeline import InvalidationCallback, PendingRequest
 
 # After this idle time a set checks whether its nodes have closed connections.
 _STALE_AFTER = 1_000 * NS_PER_MS
@@ -177,13 +177,13 @@ class ConnectionSet:
         data = encode(command)
         receiver.round = round_ = receiver.round + 1
         started = now()
-        request = PendingRequest(command, receiver, round_, started)
+        request = requested((command, receiver, round_, started, False))
         # Fast path: in nearly every round no node is a special case, and every connection gets the
         # bytes.
         is_urgent = type(command) is Release and command.token
         everywhere = self._connectors.node_mask
         sends_at_once = is_plain(effect, everywhere, self) and not self._has_quarantines
-        asked = 0
+        asked = everywhere
         for index, connection in enumerate(self.connections):
             if (
                 sends_at_once
@@ -191,9 +191,10 @@ class ConnectionSet:
                 and (is_urgent or len(connection.pending) < UNCOUNTED_MAX)
                 and connection.send(data, request)
             ) or self._ask(index, data, request, effect):
-                asked |= 1 << index
+                continue
+            asked &= ~(1 << index)
         self.is_busy = False
-        return SentRound(round_, started, now(), asked, self)
+        return round_sent((round_, started, now(), asked, self))
 
     def send_all(self, effect: SendBatch, receiver: Inbox) -> tuple[SentRound, ...]:
         """Send several rounds, in one packet to each node."""

@@ -1,0 +1,135 @@
+"""A call whose first round may decide it: led without its flow, which is made when it is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from quorlock._core.commands import Release
+from quorlock._drivers.aio.flow_state import RECEIVING, RUNNING
+from quorlock._drivers.aio.flow_task import FlowTask
+
+if TYPE_CHECKING:
+    from quorlock._core.effects import Flow
+    from quorlock._core.rounds import NodeReply, SentRound
+    from quorlock._core.time import Instant
+    from quorlock._core.usual import UsualCase
+    from quorlock._drivers.aio.flow_task import Waiting
+    from quorlock._drivers.aio.loop_driver import LoopDriver
+
+T = TypeVar("T")
+
+
+def _nothing() -> Flow[Any]:
+    yield from ()
+
+
+_NO_FLOW = _nothing()
+_NO_FLOW.close()
+
+
+class DirectTask(FlowTask[T]):
+    """A call that has no flow as long as everything is as usual.
+
+    Its round goes to all nodes, and a quorum of plain grants decides it.  At any other event the
+    flow is made, goes to its wait for replies to that round, and takes the event.
+    """
+
+    __slots__ = ("_sent_round", "_usual")
+
+    def __init__(self, loop_driver: LoopDriver, usual: UsualCase[T]) -> None:
+        super().__init__(loop_driver, _NO_FLOW)
+        # None once the flow has begun.  Until then a cancelled call releases by itself; if it is
+        # interrupted in between, both do.
+        self._usual: UsualCase[T] | None = usual
+        self._sent_round: SentRound | None = None
+
+    def begin(self) -> None:
+        loop_driver, usual = self._loop_driver, self._usual
+        loop_driver.tasks.add(self)
+        try:
+            if usual is not None and type(usual.send.command) is not Release:
+                if loop_driver.ending:
+                    self._run_flow()
+                    return
+                self._has_caller_waiting = True
+                self._has_slot = loop_driver.admission.try_enter()
+                if not self._has_slot:
+                    self._wait_for_slot(usual.send)
+                    return
+            self._send_round()
+        except BaseException as error:
+            loop_driver.interrupted(error)
+            raise
+
+    def _send_round(self) -> None:
+        """Send the round if all nodes get it; else run the flow from its beginning."""
+        loop_driver, usual = self._loop_driver, self._usual
+        if usual is None or not loop_driver.shared_pipeline.is_complete:
+            self._run_flow()
+            return
+        self._sent_round = sent_round = loop_driver.send(usual.send, self)
+        if self.inbox:
+            self._run_flow()
+            return
+        self.state = RECEIVING
+        self._timer_until = until = sent_round.sent_at + loop_driver.deadlines.node_timeout
+        loop_driver.deadlines.wait_until(until, self)
+
+    def _send(self, effect: Waiting) -> None:
+        if self._usual is None:
+            super()._send(effect)
+        else:
+            self.state = RUNNING
+            self._send_round()
+
+    def _run_flow(self) -> None:
+        """Make the flow, and run it to its wait for replies to the round, or from its beginning."""
+        if self._usual is not None:
+            self._flow = self._usual.flow(self._sent_round)
+            if self.state is not RUNNING:
+                self.state = RUNNING
+            self._run(None)
+            self._usual = None
+
+    def deliver_quorum(self, nodes: int, last: int, at: Instant) -> None:
+        usual, sent_round = self._usual, self._sent_round
+        if usual is not None and sent_round is not None:
+            is_decided = self.state is RECEIVING
+            outcome = usual.outcome(nodes, sent_round, at) if is_decided else None
+            if outcome is not None:
+                if not self._has_caller_waiting:
+                    self._usual = None  # a release, of which nothing is left to release
+                self._succeed(outcome)
+                return
+            self._run_flow()
+            if not is_decided:
+                return  # `fall_back` has delivered the replies, and the flow has read them
+        super().deliver_quorum(nodes, last, at)
+
+    def deliver(self, reply: NodeReply) -> None:
+        if self.state is RECEIVING:
+            self._run_flow()
+        super().deliver(reply)
+
+    def on_deadline(self, until: Instant) -> None:
+        if self.state is RECEIVING:
+            self._run_flow()
+        super().on_deadline(until)
+
+    def _skip_round(self) -> None:
+        if self._usual is not None:
+            self._flow = self._usual.flow(None)
+            next(self._flow)  # its round
+        super()._skip_round()
+        self._usual = None
+
+    def cancel(self) -> None:
+        super().cancel()
+        # As in `_finish_sends`: without a round there is no key.
+        if self._usual is not None and (self.round or not self._has_caller_waiting):
+            self._loop_driver.send(self._usual.cancelled(self._sent_round), self)
+        self._usual = None
+
+    def close(self) -> None:
+        super().close()
+        self._usual = None

@@ -1,0 +1,214 @@
+"""A call that is led without its flow has the outcome of the flow, and sends the same."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from quorlock._core.acquiring import acquire
+from quorlock._core.claims import Keys
+from quorlock._core.redlock import release
+from quorlock._core.request import AcquireRequest
+from quorlock._core.results import Acquired
+from quorlock._core.rounds import Target
+from quorlock._core.time import NS_PER_S
+from quorlock._core.usual import usual_acquire, usual_release
+from quorlock._drivers.aio import admission
+from quorlock._drivers.aio.direct_task import DirectTask
+from quorlock._drivers.aio.flow_state import QUEUED, RECEIVING
+from quorlock._drivers.aio.flow_task import FlowTask
+from quorlock._drivers.clock import now
+from quorlock._drivers.node_state import Reachability
+from quorlock.errors import QuorlockError
+from tests.harness.support.script import Dice, policy_of
+from tests.servers.drivers.test_shared_pipeline import ERROR, NOSCRIPT, Net, receive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# What a node may say to an acquire and to a release; the first reply is the usual one.
+ACQUIRED = [b"+OK\r\n", b"_\r\n", b"$-1\r\n", ERROR]
+RELEASED = [b":-3\r\n", b":-2\r\n", b":77\r\n", ERROR, NOSCRIPT]
+
+
+class Tokens(Dice):
+    """The tokens of one call."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def token(self) -> bytes:
+        return b"token of %b: %b" % (self._name.encode(), super().token())
+
+
+class Side:
+    """Calls and their nodes; all calls are led in the same way."""
+
+    def __init__(self, n: int, ttl_ms: int, *, is_direct: bool) -> None:
+        self.net = Net(n)
+        self.tasks: list[FlowTask[Any]] = []
+        self.sent: list[list[tuple[bytes, ...]]] = [[] for _ in range(n)]
+        self._open: list[list[tuple[bytes, ...]]] = [[] for _ in range(n)]
+        self._policy = policy_of(n)._replace(node_timeout=3_600 * NS_PER_S)
+        self._ttl_ms = ttl_ms
+        self._is_direct = is_direct
+        self._tokens: dict[bytes, bytes] = {}  # by their order: one side may draw more of them
+
+    def acquire(self) -> None:
+        name = f"r{len(self.tasks)}"
+        request = AcquireRequest(name, Keys(name.encode()), self._ttl_ms, now(), 0)
+        call, here = (request, self._policy, Tokens(name), None), self.net.loop_driver
+        if self._is_direct:
+            usual = usual_acquire(*call)
+            assert usual is not None
+            self._begin(DirectTask(here, usual))
+        else:
+            self._begin(FlowTask(here, acquire(*call)))
+
+    def release(self, nodes: int) -> None:
+        name, here = b"r%d" % len(self.tasks), self.net.loop_driver
+        what = Keys(name), b"t-" + name, Target(nodes, here), self._policy
+        if self._is_direct:
+            usual = usual_release(*what, None)
+            assert usual is not None
+            self._begin(DirectTask(here, usual))
+        else:
+            self._begin(FlowTask(here, release(*what)))
+
+    def _begin(self, task: FlowTask[Any]) -> None:
+        self.tasks.append(task)
+        task.begin()
+
+    def flush(self) -> None:
+        """Have the nodes receive what was sent."""
+        self.net.loop_driver._flush()
+        for index, connector in enumerate(self.net.loop_driver.connectors):
+            if connector.connection is not None:
+                wire: Any = connector.connection._transport
+                for words in iter(wire.commands.gets, False):
+                    named = tuple([self._named(word) for word in words])
+                    self.sent[index].append(named)
+                    self._open[index].append(named)
+
+    def _named(self, word: bytes) -> bytes:
+        if not word.startswith(b"token of "):
+            return word
+        return self._tokens.setdefault(word, b"token %d" % len(self._tokens))
+
+    def answer(self, index: int, say: int) -> None:
+        """Receive a node's reply to its oldest request."""
+        connection = self.net.loop_driver.connectors[index].connection
+        if connection is not None and self._open[index]:
+            words = self._open[index].pop(0)
+            replies = ACQUIRED if words[0] == b"SET" else RELEASED
+            receive(connection, replies[say % len(replies)])
+
+    def lose(self, index: int) -> None:
+        connector = self.net.loop_driver.connectors[index]
+        if connector.connection is not None:
+            self._open[index].clear()
+            connector.connection.connection_lost(None)
+            connector.node_state.reachability = Reachability.DOWN
+
+    def connect(self, index: int) -> None:
+        self.net.connect(index)
+
+    def cancel(self, number: int) -> None:
+        """The caller is gone, perhaps with an outcome that it did not read."""
+        if number < len(self.tasks):
+            self.tasks[number].cancel()
+
+    def claim(self, number: int) -> None:
+        """The caller has its result."""
+        if number < len(self.tasks) and self.tasks[number].future.done():
+            self.tasks[number].detach()
+            self.tasks[number].close()
+
+    def end_of_time(self, number: int) -> None:
+        """The nodes' time to reply is over, or that in the queue of acquires."""
+        if number < len(self.tasks) and self.tasks[number].state in (QUEUED, RECEIVING):
+            self.tasks[number].reply_deadline = 0
+            self.tasks[number].on_deadline(now())
+
+    def outcomes(self) -> list[object]:
+        return [self._outcome(task) for task in self.tasks]
+
+    def _outcome(self, task: FlowTask[Any]) -> object:
+        if not task.future.done():
+            return task.state
+        error = task.future.exception()
+        if error is not None:
+            assert isinstance(error, QuorlockError)
+            return type(error), getattr(error, "votes", None)
+        outcome = task.future.result()
+        if isinstance(outcome, Acquired):
+            left = outcome.valid_until - outcome.sent_round.started_at
+            token = self._named(outcome.token)
+            return token, outcome.ttl_ms, left, outcome.answers, outcome.sent_round.nodes
+        return outcome.deleted, outcome.gone, outcome.answers
+
+
+NODE, CALL = st.integers(0, 4), st.integers(0, 5)
+USUALLY = st.sampled_from([0, 0, 0, 0, 0, 0, 1, 2, 3, 4])
+STEPS = st.one_of(
+    st.tuples(st.just("acquire")),
+    st.tuples(st.just("release"), st.sampled_from([31, 31, 31, 7, 0])),
+    st.tuples(st.just("flush")),
+    st.tuples(st.just("answer"), NODE, USUALLY),
+    st.tuples(st.just("answer"), NODE, USUALLY),
+    st.tuples(st.just("answer"), NODE, USUALLY),
+    st.tuples(st.just("lose"), NODE),
+    st.tuples(st.just("connect"), NODE),
+    st.tuples(st.just("cancel"), CALL),
+    st.tuples(st.just("claim"), CALL),
+    st.tuples(st.just("end_of_time"), CALL),
+)
+OK = [("flush",), *[("answer", index, 0) for index in range(5)]]
+
+
+@settings(deadline=None, max_examples=300)
+@example(5, 9_000, [("acquire",), *OK], 128)
+@example(5, 1, [("acquire",), *OK, *OK], 128)  # its validity is over at once
+@example(3, 9_000, [("acquire",), *OK, ("cancel", 0), *OK], 128)
+@example(5, 9_000, [("release", 31), *OK, ("release", 31), *OK, ("release", 31), *OK], 128)
+@example(3, 9_000, [("acquire",), ("acquire",), ("flush",), ("end_of_time", 0), *OK, *OK], 128)
+@example(3, 9_000, [("acquire",), ("acquire",), ("acquire",), ("end_of_time", 1), *OK, *OK], 1)
+@given(
+    st.integers(1, 5),
+    st.sampled_from([9_000, 9_000, 9_000, 1]),
+    st.lists(STEPS, max_size=60),
+    st.sampled_from([128, 128, 2, 1]),
+)
+def test_with_and_without_a_flow(
+    n: int, ttl_ms: int, steps: list[tuple[Any, ...]], slots: int
+) -> None:
+    """Whatever nodes say, in whatever order, with lost connections and callers that leave.
+
+    slots: how many acquires run at the same time.
+    """
+
+    async def scene() -> None:
+        direct, by_flow = (Side(n, ttl_ms, is_direct=is_direct) for is_direct in (True, False))
+        try:
+            for name, *arguments in steps:
+                if name in {"answer", "lose", "connect"} and arguments[0] >= n:
+                    continue
+                for side in (direct, by_flow):
+                    play: Callable[..., None] = getattr(side, name)
+                    play(*arguments)
+                    await asyncio.sleep(0)  # a slot that is free is given on
+                    side.flush()
+                assert direct.sent == by_flow.sent
+                assert direct.outcomes() == by_flow.outcomes()
+        finally:
+            direct.net.close()
+            by_flow.net.close()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(admission, "ACQUIRING_MAX", slots)
+        asyncio.run(scene())

@@ -1,0 +1,116 @@
+"""What a plain quorum means without a flow is what it means with one."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorlock._core.acquiring import acquire
+from quorlock._core.claims import Keys
+from quorlock._core.commands import Acquire
+from quorlock._core.effects import Commit, Flow, Receive, Send
+from quorlock._core.line import Lines
+from quorlock._core.member import Member
+from quorlock._core.redlock import release
+from quorlock._core.results import Acquired, ReleaseResult
+from quorlock._core.rounds import NodeReply, SentRound, Target
+from quorlock._core.usual import usual_acquire, usual_release
+from quorlock._core.votes import GRANTED
+from tests.harness.support.script import SIZES, START, Dice, ms, policy_of, request_of
+
+CLAIM = Keys(b"resource")
+
+
+class Stop:
+    """An event that is never set."""
+
+    def is_set(self) -> bool:
+        return False
+
+
+def after_grants(
+    flow: Flow[Acquired] | Flow[ReleaseResult], sent_round: SentRound, nodes: int, at: int
+) -> Acquired | ReleaseResult | None:
+    """Return the outcome of a flow after these nodes have granted its round; None: it waits."""
+    try:
+        assert isinstance(next(flow), Send)
+        effect = flow.send(sent_round)
+        for node in range(nodes.bit_length()):
+            if nodes >> node & 1:
+                assert isinstance(effect, Receive)
+                effect = flow.send(NodeReply(sent_round.round, node, GRANTED, at))
+    except StopIteration as stop:
+        outcome: ReleaseResult = stop.value
+        return outcome
+    return effect.granted if isinstance(effect, Commit) else None
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_of_an_acquire(n: int) -> None:
+    """Each set of nodes that decides with its last one, in time and too late."""
+    policy = policy_of(n)
+    request = request_of(policy)
+    sent_round = SentRound(1, START, START + ms(1), (1 << n) - 1, "path")
+    end = policy.valid_until(START, request.ttl_ms)
+    usual = usual_acquire(request, policy, Dice(), None)
+    assert usual is not None
+    flow = acquire(request, policy, Dice(), None)
+    assert usual.send == next(flow)
+    for nodes in range(1 << n):
+        if nodes.bit_count() <= policy.quorum:
+            for at in (START + ms(2), end - 1, end, end + ms(1)):
+                expected = after_grants(
+                    acquire(request, policy, Dice(), None), sent_round, nodes, at
+                )
+                assert usual.outcome(nodes, sent_round, at) == expected
+                assert (expected is not None) == (nodes.bit_count() == policy.quorum and at < end)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_of_a_release(n: int) -> None:
+    policy, target = policy_of(n), Target((1 << n) - 1, "path")
+    sent_round = SentRound(1, START, START + ms(1), *target)
+    usual = usual_release(CLAIM, b"token", target, policy, None)
+    assert usual is not None
+    assert usual.send == next(release(CLAIM, b"token", target, policy))
+    for nodes in range(1 << n):
+        if nodes.bit_count() <= policy.quorum:
+            flow = release(CLAIM, b"token", target, policy)
+            expected = after_grants(flow, sent_round, nodes, START + ms(2))
+            assert usual.outcome(nodes, sent_round, START + ms(2)) == expected
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_the_flow_goes_on_from_the_round(n: int) -> None:
+    """It has the token of the round, and asks no node again."""
+    policy = policy_of(n)
+    request = request_of(policy)
+    sent_round = SentRound(1, START, START + ms(1), (1 << n) - 1, "path")
+    usual = usual_acquire(request, policy, Dice(), None)
+    assert usual is not None
+    command = usual.send.command
+    assert isinstance(command, Acquire)
+    flow = usual.flow(sent_round)
+    assert isinstance(next(flow), Receive)
+    cancelled = usual.cancelled(sent_round)
+    assert cancelled == Send(request.claim.release(command.token), sent_round.target)
+    back = usual_release(CLAIM, b"token", sent_round.target, policy, None)
+    assert back is not None
+    assert isinstance(next(back.flow(sent_round)), Receive)
+    assert back.cancelled(sent_round) == back.send
+
+
+def test_what_is_not_usual() -> None:
+    """A call that may begin with another round, or with a wait."""
+    policy, lines = policy_of(3), Lines()
+    request = request_of(policy)
+    assert usual_acquire(request, policy, Dice(), lines)
+    assert not usual_acquire(request._replace(fencing=True), policy, Dice(), lines)
+    assert not usual_acquire(request._replace(stop=Stop()), policy, Dice(), lines)
+    several = request._replace(claim=Keys(b"a", (b"b",)))
+    assert not usual_acquire(several, policy, Dice(), lines)
+    marked = policy._replace(restart_guard="marker")
+    assert not usual_acquire(request, marked, Dice(), lines)
+    lines.line(request.key, START).join(Member(request), START)
+    assert not usual_acquire(request, policy, Dice(), lines)
+    assert not usual_release(request.claim, b"token", None, policy, lines)
+    assert usual_release(CLAIM._replace(key=b"another"), b"token", None, policy, lines)
