@@ -106,16 +106,16 @@ def _attempt(
 
 
 def elapsed_not_subtracted(
-    request: AcquireRequest, policy: Policy, entropy: Any, turn: Any = None
+    request: AcquireRequest, policy: Policy, entropy: Any, turn: Any = None, begun: Any = None
 ) -> Any:
-    del turn
+    del turn, begun
     return _attempt(request, policy, entropy, lambda _sent_round, decided_at: decided_at)
 
 
 def started_after_sending(
-    request: AcquireRequest, policy: Policy, entropy: Any, turn: Any = None
+    request: AcquireRequest, policy: Policy, entropy: Any, turn: Any = None, begun: Any = None
 ) -> Any:
-    del turn
+    del turn, begun
     return _attempt(request, policy, entropy, lambda sent_round, _decided_at: sent_round.sent_at)
 
 

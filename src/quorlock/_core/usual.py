@@ -2,9 +2,9 @@
 
 Nearly every acquire and every release is of this kind.  A driver may lead it without the flow: it
 sends `send`, and takes the `outcome` when a quorum has granted.  For anything else (a refusal, the
-end of the nodes' time, a cancelled caller) it makes the flow, which goes on from the round that was
-sent.  So a flow decides everything but a plain quorum, and both take what that means from the same
-functions of `redlock`.  This saves an eighth of an asyncio cycle
+end of the nodes' time, a cancelled caller) it makes the flow, which continues after the round that
+was sent.  So a flow decides everything but a plain quorum, and both take the meaning of that from
+the same functions of `redlock`.  This saves an eighth of an asyncio cycle
 (docs/contributing/decisions/0044-a-flow-when-it-is-needed.md).
 """
 
@@ -45,7 +45,7 @@ class UsualCase(Protocol[T_co]):
         ...
 
     def flow(self, sent_round: SentRound | None) -> Flow[T_co]:
-        """Return the flow, which goes on from this round; None: it was not sent."""
+        """Return the flow, which continues after this round; None: it was not sent."""
         ...
 
     def cancelled(self, sent_round: SentRound | None) -> Send:

@@ -208,7 +208,7 @@ async def test_a_release_that_is_refused_does_not_hide_the_loss(face: Face) -> N
     """The nodes became replicas: LeaseLost comes out of the block, with a note of the release."""
     # The loss is reported a tenth of the ttl before the keys expire; then there is no release.
     settings = SETTINGS | {"ttl": 2.0}
-    # Servers of its own: the restart guard's marker tells for ever that a node was a replica.
+    # Other servers than those of the session: a node's marker is not valid after it was a replica.
     with Servers(3) as nodes:
         async with face.redlock(nodes.urls, **settings) as redlock:
             lost = None

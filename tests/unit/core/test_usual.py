@@ -1,4 +1,4 @@
-"""What a plain quorum means without a flow is what it means with one."""
+"""A plain quorum means the same with a flow and without one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_of_a_release(n: int) -> None:
 
 @pytest.mark.parametrize("n", SIZES)
 def test_the_flow_goes_on_from_the_round(n: int) -> None:
-    """It has the token of the round, and asks no node again."""
+    """The flow has the token of the round, and asks no node again."""
     policy = policy_of(n)
     request = request_of(policy)
     sent_round = SentRound(1, START, START + ms(1), (1 << n) - 1, "path")

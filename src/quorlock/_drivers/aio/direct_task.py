@@ -38,8 +38,8 @@ class DirectTask(FlowTask[T]):
 
     def __init__(self, loop_driver: LoopDriver, usual: UsualCase[T]) -> None:
         super().__init__(loop_driver, _NO_FLOW)
-        # None once the flow has begun.  Until then a cancelled call releases by itself; if it is
-        # interrupted in between, both do.
+        # None once the flow has begun.  Until then the task itself releases when it is cancelled;
+        # after an interrupt in between, both do.
         self._usual: UsualCase[T] | None = usual
         self._sent_round: SentRound | None = None
 

@@ -231,7 +231,7 @@ class FlowTask(EndingFlow[T]):
             return
         self.state, self._unsent, self.reply_deadline = QUEUED, effect, until
         if until < FOR_EVER:
-            loop_driver.deadlines.check_at(until)  # no timer of its own: there may be thousands
+            loop_driver.deadlines.check_at(until)  # one timer for all: there may be thousands
 
     def _connect(self, effect: Waiting, until: Instant, stop: StopEvent | None = None) -> None:
         """Send once: when connections are ready, none is expected, or at `until`."""
@@ -323,6 +323,6 @@ class FlowTask(EndingFlow[T]):
             self._run(at)
 
     def _skip_round(self) -> None:
-        """Go on without a slot, and without a round."""
+        """Continue the flow without a slot, and without a round."""
         self.state = RUNNING
         self._run(self._loop_driver.skip_round(self, CROWDED))
