@@ -59,7 +59,8 @@ CORE = [
     Mutant(
         "token-once-for-all-attempts",
         "_core/acquiring.py",
-        "            outcome = yield from attempt(request, policy, entropy)\n"
+        "            outcome = yield from attempt(request, policy, entropy, begun=begun)\n"
+        "            begun = None\n"
         "        if isinstance(outcome, Acquired):\n"
         "            return outcome\n"
         "        outcome = failures.add(outcome, lines)\n",
@@ -427,8 +428,8 @@ CORE = [
     Mutant(
         "several-exchange-one-of-the-tokens",
         "_core/handing_on.py",
-        "if line is None or waits_apart(claim):",
-        "if line is None:",
+        "return None if line is None or waits_apart(claim) else line",
+        "return line",
         ("tests/unit/core/test_several.py",),
     ),
     Mutant(
