@@ -308,11 +308,11 @@ def is_garbage_soon(frame: FrameType | None) -> bool:
     This is so before a block that is left knows its lease, and after the flow that won has been
     closed (decision 9).
     """
-    while frame is not None and frame.f_code.co_name not in ("__aexit__", "lead"):
+    while frame is not None and frame.f_code.co_name not in ("__aexit__", "run_task"):
         frame = frame.f_back
     if frame is None:
         return False
-    if frame.f_code.co_name == "lead":
+    if frame.f_code.co_name == "run_task":
         return "result" in frame.f_locals
     return "lease" not in frame.f_locals
 

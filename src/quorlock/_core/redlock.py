@@ -142,7 +142,7 @@ def lease_won(
 ) -> Flow[Acquired | None]:
     """Return the lease if the round has won it in time, with a fence where one is wanted."""
     valid_until = _valid_until(request, tally.granted, sent_round, decided_at, policy)
-    if not valid_until:
+    if valid_until is None:
         return None
     claim, fence = request.claim, 0
     if request.fencing:
@@ -157,11 +157,11 @@ def lease_won(
 
 def _valid_until(
     request: AcquireRequest, granted: int, sent_round: SentRound, at: Instant, policy: Policy
-) -> Instant:
-    """Return the end of the validity if a round with so many grants has won in time; else 0."""
+) -> Instant | None:
+    """Return the end of the validity if a round with so many grants has won in time."""
     # Step 3: a majority, in less than the validity; step 4: what is left of it.
     valid_until = policy.valid_until(sent_round.started_at, request.ttl_ms)
-    return valid_until if granted >= policy.quorum and at < valid_until else 0
+    return valid_until if granted >= policy.quorum and at < valid_until else None
 
 
 def lease_by_grants(
@@ -174,7 +174,7 @@ def lease_by_grants(
 ) -> Acquired | None:
     """Return the lease that plain grants of these nodes (bit i: node i) have won in time."""
     valid_until = _valid_until(request, nodes.bit_count(), sent_round, at, policy)
-    if not valid_until:
+    if valid_until is None:
         return None
     answers = all_granted(policy.n, nodes)
     return Acquired(request.claim, token, request.ttl_ms, valid_until, answers, sent_round, 0)

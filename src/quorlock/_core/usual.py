@@ -1,6 +1,6 @@
 """The usual case: one round, which a quorum of nodes grants plainly.
 
-Nearly every acquire and every release is of this kind.  A driver may lead it without the flow: it
+Nearly every acquire and every release is of this kind.  A driver may run it without the flow: it
 sends `send`, and takes the `outcome` when a quorum has granted.  For anything else (a refusal, the
 end of the nodes' time, a cancelled caller) it makes the flow, which continues after the round that
 was sent.  So a flow decides everything but a plain quorum, and both take the meaning of that from

@@ -204,13 +204,13 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
             asked_at, here = now(), session.driver.loop_driver()
             what = lease_state.claim, lease_state.token, lease_state.target, session.policy
             usual = usual_release(*what, here.lines)
-            flow = handing_on.release
-            task = (
-                DirectTask(here, usual)
-                if usual
-                else FlowTask(here, flow(*what, session.entropy, here.lines, asked_at))
-            )
-            released = await session.driver.lead(task, itself)
+            task: FlowTask[ReleaseResult]
+            if usual is not None:
+                task = DirectTask(here, usual)
+            else:
+                flow = handing_on.release(*what, session.entropy, here.lines, asked_at)
+                task = FlowTask(here, flow)
+            released = await session.driver.run_task(task, itself)
         except asyncio.CancelledError:
             raise  # the cancelled flow has sent its release
         except BaseException:

@@ -82,7 +82,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         call = self._request(timeout, stop), session.policy, session.entropy, here.lines
         usual = usual_acquire(*call)
         task = DirectTask(here, usual) if usual else FlowTask(here, acquiring.acquire(*call))
-        return await session.driver.lead(task, self._lease)
+        return await session.driver.run_task(task, self._lease)
 
     async def try_acquire(self) -> Lease | None:
         """Make one attempt: return a Lease, or None if another client holds the lock.

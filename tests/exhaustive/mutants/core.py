@@ -31,8 +31,8 @@ CORE = [
     Mutant(
         "boundary-of-validity",
         "_core/redlock.py",
-        "return valid_until if granted >= policy.quorum and at < valid_until else 0",
-        "return valid_until if granted >= policy.quorum and at <= valid_until else 0",
+        "return valid_until if granted >= policy.quorum and at < valid_until else None",
+        "return valid_until if granted >= policy.quorum and at <= valid_until else None",
         ("tests/unit/core/test_acquire.py",),
     ),
     Mutant(

@@ -191,8 +191,9 @@ DRIVERS = [
     Mutant(
         "direct-late-quorum-ignored",
         "_drivers/aio/direct_task.py",
-        "            if not is_decided:\n                return",
-        "            if self._usual is None:\n                return",
+        "            self._run_flow()\n        super().deliver_quorum(nodes, last, at)",
+        "            self._run_flow()\n            return\n"
+        "        super().deliver_quorum(nodes, last, at)",
         ("tests/servers/drivers/test_direct_task.py",),
     ),
     Mutant(

@@ -154,6 +154,33 @@ async def test_a_queue_needs_few_timers(nodes: Servers, monkeypatch: pytest.Monk
     assert timers < 50
 
 
+async def test_the_time_in_the_queue_is_up_while_others_wait_in_line(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queued acquire fails without asking a node; it does not join the line (asyncio)."""
+    monkeypatch.setattr(admission, "ACQUIRING_MAX", 1)
+    settings: dict[str, Any] = {"node_timeout": 2.0, "connect_timeout": 0.3, "outage_timeout": 0}
+    async with quorlock.asyncio.Redlock(nodes.urls, **settings) as redlock:
+        held = await redlock.lock("wanted").acquire()
+        for node in nodes[:3]:
+            node.stop()
+        slow = asyncio.create_task(redlock.lock("slow").acquire(timeout=0.3))
+        await asyncio.sleep(0)
+        queued = asyncio.create_task(redlock.lock("wanted").acquire(timeout=0.1))
+        await asyncio.sleep(0)
+        (running,) = real(redlock)._session.driver._loop_drivers.values()
+        assert len(running.admission.queue) == 1
+        line = running.lines.line(b"wanted", quorlock._drivers.clock.now())
+        line._is_held = True  # as after a hand-over in this process
+        with pytest.raises(quorlock.QuorumUnreachable) as caught:
+            await queued
+        assert {vote.code for vote in caught.value.votes} == {VoteCode.LOCAL_QUEUE_TIMEOUT}
+        for node in nodes[:3]:
+            node.cont()
+        assert await (await slow).release()
+        assert await held.release()
+
+
 class Caller(Borrower):
     """A thread that acquires."""
 

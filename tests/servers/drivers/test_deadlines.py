@@ -3,12 +3,20 @@
 import asyncio
 
 from quorlock._core.commands import Inspect
-from quorlock._core.effects import Flow, Receive, Send, Timeout
+from quorlock._core.effects import Flow, Receive, Send, Sleep, Timeout
 from quorlock._core.time import NS_PER_S
+from quorlock._drivers.aio.flow_state import SLEEPING
 from quorlock._drivers.clock import now
 from quorlock.asyncio import Redlock
 from quorlock.testing.memory import MemoryNodes
 from tests.harness.support.wait import until_async
+
+
+def rest() -> Flow[object]:
+    """Ask all nodes, and sleep after the end of their time."""
+    sent = yield Send(Inspect(b"key"))
+    yield Receive(sent.sent_at)
+    return (yield Sleep(now() + 60 * NS_PER_S))
 
 
 def ask(seconds: float) -> Flow[object]:
@@ -41,6 +49,35 @@ def test_the_timer_is_set_for_the_earliest_deadline() -> None:
             for node in nodes:
                 node.go_on()
             await lease.release()
+
+    with MemoryNodes(3) as nodes:
+        asyncio.run(main(nodes))
+
+
+def test_a_flow_that_sleeps_delays_no_other() -> None:
+    """The deadline of its last round is long past, and is no lateness of the loop."""
+
+    async def main(nodes: MemoryNodes) -> None:
+        async with Redlock(nodes.urls, node_timeout=0.05, restart_guard=None) as redlock:
+            driver = redlock._session.driver
+            await (await redlock.lock("a").acquire()).release()
+            for node in nodes:
+                node.hang()
+            resting = asyncio.create_task(driver.run(rest()))
+            (loop_driver,) = driver._loop_drivers.values()
+            assert await until_async(
+                lambda: [task.state for task in loop_driver.tasks] == [SLEEPING]
+            )
+            await driver.run(ask(0.06))
+            late: list[object] = []
+            loop_driver.deadlines.final_read_then_timeout = (  # type: ignore[method-assign]
+                lambda tasks, _: late.extend(tasks)
+            )
+            loop_driver.deadlines._on_timer()
+            assert late == []
+            resting.cancel()
+            for node in nodes:
+                node.go_on()
 
     with MemoryNodes(3) as nodes:
         asyncio.run(main(nodes))

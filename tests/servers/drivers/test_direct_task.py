@@ -1,4 +1,4 @@
-"""A call that is led without its flow has the outcome of the flow, and sends the same."""
+"""A call that runs without its flow has the outcome of the flow, and sends the same."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Tokens(Dice):
 
 
 class Side:
-    """Calls and their nodes; all calls are led in the same way."""
+    """Calls and their nodes; all calls run in the same way."""
 
     def __init__(self, n: int, ttl_ms: int, *, is_direct: bool) -> None:
         self.net = Net(n)

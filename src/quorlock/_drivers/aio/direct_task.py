@@ -1,4 +1,4 @@
-"""A call whose first round may decide it: led without its flow, which is made when it is needed."""
+"""A call whose first round may decide it: it runs without a flow until one is needed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from quorlock._core.commands import Release
 from quorlock._drivers.aio.flow_state import RECEIVING, RUNNING
 from quorlock._drivers.aio.flow_task import FlowTask
+from quorlock._drivers.node_state import CROWDED
 
 if TYPE_CHECKING:
     from quorlock._core.effects import Flow
@@ -94,16 +95,16 @@ class DirectTask(FlowTask[T]):
     def deliver_quorum(self, nodes: int, last: int, at: Instant) -> None:
         usual, sent_round = self._usual, self._sent_round
         if usual is not None and sent_round is not None:
-            is_decided = self.state is RECEIVING
-            outcome = usual.outcome(nodes, sent_round, at) if is_decided else None
+            if self.state is RUNNING:
+                self._run_flow()  # reads the replies, which `fall_back` has delivered
+                return
+            outcome = usual.outcome(nodes, sent_round, at)
             if outcome is not None:
                 if not self._has_caller_waiting:
                     self._usual = None  # a release, of which nothing is left to release
                 self._succeed(outcome)
                 return
             self._run_flow()
-            if not is_decided:
-                return  # `fall_back` has delivered the replies, and the flow has read them
         super().deliver_quorum(nodes, last, at)
 
     def deliver(self, reply: NodeReply) -> None:
@@ -117,11 +118,12 @@ class DirectTask(FlowTask[T]):
         super().on_deadline(until)
 
     def _skip_round(self) -> None:
-        if self._usual is not None:
-            self._flow = self._usual.flow(None)
-            next(self._flow)  # its round
-        super()._skip_round()
-        self._usual = None
+        if self._usual is None:
+            super()._skip_round()
+            return
+        # The flow continues after it. From its beginning it might wait in line instead.
+        self._sent_round = self._loop_driver.skip_round(self, CROWDED)
+        self._run_flow()
 
     def cancel(self) -> None:
         super().cancel()

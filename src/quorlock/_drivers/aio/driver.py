@@ -58,9 +58,9 @@ class Driver:
 
     def run_and_claim(self, flow: Flow[T], claim: Callable[[T], R]) -> Coroutine[Any, Any, R]:
         """Run the flow to its end, and make the caller's result (a lease) from its outcome."""
-        return self.lead(FlowTask(self.loop_driver(), flow), claim)
+        return self.run_task(FlowTask(self.loop_driver(), flow), claim)
 
-    async def lead(self, task: FlowTask[T], claim: Callable[[T], R]) -> R:
+    async def run_task(self, task: FlowTask[T], claim: Callable[[T], R]) -> R:
         """Run a task's flow to its end, and make the caller's result from its outcome.
 
         If the caller is cancelled before that, the flow releases the lock.

@@ -63,9 +63,8 @@ class EndingFlow(Generic[T]):
         self.state: FlowState = RUNNING
         self.round = 0
         self.last_sent_at: Instant = 0  # the last send that the flow knows of
-        self.reply_deadline: Instant = (
-            FOR_EVER  # the deadline of its nodes' replies, or of its wait for a slot
-        )
+        # The deadline of its nodes' replies, or of its wait for a slot.
+        self.reply_deadline: Instant = FOR_EVER
         self.shared_number = -1  # of its last round in the shared pipeline
         self.inbox: list[NodeReply] = []
         self.future: asyncio.Future[T] = loop_driver.loop.create_future()

@@ -113,7 +113,7 @@ class FlowTask(EndingFlow[T]):
             self._succeed(effect.granted)
         elif isinstance(effect, Sleep):
             self._leave_slot()
-            self.state = SLEEPING
+            self.state, self.reply_deadline = SLEEPING, FOR_EVER
             self.set_timer(*effect)
         elif isinstance(effect, Wait):
             return self._wait(effect)
@@ -218,7 +218,7 @@ class FlowTask(EndingFlow[T]):
     ) -> None:
         """Wait with a send, at most until this instant."""
         self._stop_timer()
-        self.state, self._unsent = state, effect
+        self.state, self._unsent, self.reply_deadline = state, effect, FOR_EVER
         if until < FOR_EVER or stop is not None:
             self.set_timer(until, stop)
 
