@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from quorlock._core.commands import Inspect
 from quorlock._core.effects import Flow, Receive, Send, Sleep, Timeout
 from quorlock._core.time import NS_PER_S
@@ -54,7 +56,7 @@ def test_the_timer_is_set_for_the_earliest_deadline() -> None:
         asyncio.run(main(nodes))
 
 
-def test_a_flow_that_sleeps_delays_no_other() -> None:
+def test_a_flow_that_sleeps_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline of its last round is long past, and is no lateness of the loop."""
 
     async def main(nodes: MemoryNodes) -> None:
@@ -70,8 +72,10 @@ def test_a_flow_that_sleeps_delays_no_other() -> None:
             )
             await driver.run(ask(0.06))
             late: list[object] = []
-            loop_driver.deadlines.final_read_then_timeout = (  # type: ignore[method-assign]
-                lambda tasks, _: late.extend(tasks)
+            monkeypatch.setattr(
+                loop_driver.deadlines,
+                "final_read_then_timeout",
+                lambda tasks, _: late.extend(tasks),
             )
             loop_driver.deadlines._on_timer()
             assert late == []
