@@ -259,14 +259,14 @@ def test_the_same_thread_finds_what_it_has_left(nodes: Servers, monkeypatch: Any
 
 
 def test_other_threads_find_what_is_left(nodes: Servers, monkeypatch: Any) -> None:
-    """All places are taken by calls that are gone, of a thread that never calls again."""
+    """Sets are borrowed by calls that are gone, of a thread that never calls again."""
     scene = Scene(nodes, list(nodes), maker(nodes))
     scene.begin(warm=True)
     pool = scene.redlock._session.driver._pool
-    monkeypatch.setattr(pool, "_recover_abandoned", lambda *_: None)
-    deserted(scene.redlock, monkeypatch, pool._slots.count)
+    monkeypatch.setattr(pool, "recover_abandoned", lambda *_: None)
+    deserted(scene.redlock, monkeypatch, 2)
     monkeypatch.undo()
-    assert in_use(pool) == pool._slots.count
+    assert in_use(pool) == 2
     won: list[bool] = []
     thread = threading.Thread(
         target=lambda: won.append(scene.redlock.lock("next", timeout=5.0).acquire().release())

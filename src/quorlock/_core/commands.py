@@ -169,6 +169,17 @@ def ends_lease(command: "Command") -> bool:
     return type(command) is Release or bool(replaced_token(command))
 
 
+def may_be_submitted(command: "Command") -> bool:
+    """Return whether another thread may send it later, to all nodes or to some.
+
+    The flow of an exchange, or of a waiter that has a place, has to know which nodes got it: what
+    it replaces there is freed by other commands elsewhere.
+    """
+    if type(command) is Acquire or type(command) is Release:
+        return True
+    return not (getattr(command, "place", b"") or replaced_token(command))
+
+
 class IssueFence(NamedTuple):
     """A request to issue this fence too, if the key holds the token and the counter is below.
 

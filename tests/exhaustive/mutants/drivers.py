@@ -92,6 +92,36 @@ DRIVERS = [
         "            if False:",
         ("tests/servers/drivers/test_pool.py",),
     ),
+    Mutant(
+        "followers-not-called",
+        "_drivers/sync/pool.py",
+        "        if connection_set.followers:\n"
+        "            self._call_follower(connection_set)\n"
+        "        if self.closing:  # checked last",
+        "        if self.closing:  # checked last",
+        ("tests/servers/drivers/test_pool.py",),
+    ),
+    Mutant(
+        "releases-overtake-submitted-acquires",
+        "_drivers/sync/connection_set.py",
+        "            self._send_waiting()  # an acquire of this thread may be among it\n",
+        "            pass\n",
+        ("tests/servers/drivers/test_shared_connections.py",),
+    ),
+    Mutant(
+        "submitted-to-nodes-with-a-backlog",
+        "_drivers/sync/connection_set.py",
+        "            nodes = self._open_nodes(at)\n",
+        "            pass\n",
+        ("tests/servers/drivers/test_shared_connections.py",),
+    ),
+    Mutant(
+        "exchanges-submitted",
+        "_core/commands.py",
+        '    return not (getattr(command, "place", b"") or replaced_token(command))\n',
+        "    return True\n",
+        ("tests/unit/core/test_commands.py",),
+    ),
     # --- background threads -----------------------------------------------------------------------
     Mutant(
         "thread-ends-though-woken",

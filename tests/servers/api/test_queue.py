@@ -11,7 +11,7 @@ import pytest
 
 import quorlock
 from quorlock._drivers.aio import admission
-from quorlock._drivers.sync import driver as blocking
+from quorlock._drivers.sync import pool as sync_pool
 from quorlock._drivers.sync.pool import Borrower, ConnectionPool
 from quorlock.errors import VoteCode
 from tests.harness.support.wait import until
@@ -45,7 +45,7 @@ async def test_the_queue_keeps_the_deadline(
     Sixteen callers for each place, half a second for each: eight seconds in sequence. No caller
     waits longer in the queue than connecting may take.
     """
-    monkeypatch.setattr(blocking, "CONNECTION_SETS_MAX", 4)
+    monkeypatch.setattr(sync_pool, "FOLLOWERS_MAX", 3)
     monkeypatch.setattr(admission, "ACQUIRING_MAX", 8)
     callers = {"blocking": 64, "asyncio": 128}[face.name]
     async with face.redlock(
@@ -73,7 +73,7 @@ async def test_no_place_in_time(
     face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that gets no place in its time gets an error that says so; no node is asked."""
-    monkeypatch.setattr(blocking, "CONNECTION_SETS_MAX", 1)
+    monkeypatch.setattr(sync_pool, "FOLLOWERS_MAX", 0)
     monkeypatch.setattr(admission, "ACQUIRING_MAX", 1)
     async with face.redlock(
         nodes.urls, node_timeout=1, connect_timeout=0.2, outage_timeout=0
@@ -187,13 +187,20 @@ class Caller(Borrower):
     def __init__(self, *, urgent: bool = False) -> None:
         self.is_urgent = urgent
 
+    @property
+    def shares(self) -> bool:
+        return True
+
 
 class Paths:
-    """The part of a driver that a pool uses."""
+    """The part of a connection set that a pool uses. Its borrower takes no rounds of others."""
 
-    has_pending = is_busy = closed = False
+    has_pending = has_unsent_rounds = is_busy = closed = takes_rounds = False
     visit: Any = None
     drained = 0
+
+    def __init__(self) -> None:
+        self.followers: dict[Borrower, None] = {}
 
     def close(self, until: int) -> None:
         """Nothing is open."""
@@ -203,16 +210,19 @@ class Paths:
         self.drained += 1
 
 
-def a_pool(cap: int) -> ConnectionPool:
+def a_pool() -> ConnectionPool:
     made: Any = Paths
-    return ConnectionPool(made, cap, lambda _: None)
+    return ConnectionPool(made, 1, lambda _: None)
 
 
 def test_threads_are_served_in_the_order_of_their_coming() -> None:
-    """Later callers do not pass, and an urgent one does not queue."""
-    pool = a_pool(1)
+    """Later callers do not pass, and an urgent one does not queue: it gets a new set."""
+    pool = a_pool()
     first = pool.borrow(Caller())
+    urgent = pool.borrow(Caller(urgent=True))
     assert first is not None
+    assert urgent is not None
+    assert urgent is not first
     served: list[int] = []
 
     def work(number: int) -> None:
@@ -227,22 +237,18 @@ def test_threads_are_served_in_the_order_of_their_coming() -> None:
         thread.start()
         threads.append(thread)
         assert until(lambda: len(pool._queue) > number)  # noqa: B023
-    urgent = pool.borrow(Caller(urgent=True))
-    assert urgent is not None
-    assert urgent is not first
-    pool.give_back(urgent)
-    assert len(pool._queue) == 20, "the return of an urgent one frees no place"
     pool.give_back(first)
     for thread in threads:
         thread.join(10)
+    pool.give_back(urgent)
     assert served == list(range(20))
     assert not pool._owners
 
 
 def test_no_thread_reads_for_a_waiting_one() -> None:
     """A read by another thread must wake the owner, which otherwise slept until node_timeout."""
-    pool = a_pool(2)
-    in_hand, idle = (cast("Any", pool.borrow(Caller())) for _ in range(2))
+    pool = a_pool()
+    in_hand, idle = (cast("Any", pool.borrow(Caller(urgent=True))) for _ in range(2))
     pool.give_back(idle)
     in_hand.has_pending = idle.has_pending = True
     assert pool.drain_idle()
@@ -252,7 +258,7 @@ def test_no_thread_reads_for_a_waiting_one() -> None:
 
 def test_who_gives_up_leaves_the_queue() -> None:
     """The next in the queue gets the place of a caller that gives up."""
-    pool = a_pool(1)
+    pool = a_pool()
     path = pool.borrow(Caller())
     assert path is not None
     assert pool.borrow(Caller(), by=quorlock_now() + 1_000_000) is None

@@ -13,7 +13,7 @@ import pytest
 import quorlock
 from quorlock import AcquireStopped, ConfigError
 from quorlock._drivers.aio import admission
-from quorlock._drivers.sync import driver as blocking
+from quorlock._drivers.sync import pool
 from quorlock.testing.memory import MemoryNodes
 from tests.servers.api.faces import Face, left_over, raises
 
@@ -126,7 +126,7 @@ async def test_the_event_ends_the_wait_in_the_queue(
     face: Face, mortal_nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An attempt at hung nodes has the only slot; the event ends the call that queues behind it."""
-    monkeypatch.setattr(blocking, "CONNECTION_SETS_MAX", 1)
+    monkeypatch.setattr(pool, "FOLLOWERS_MAX", 0)
     monkeypatch.setattr(admission, "ACQUIRING_MAX", 1)
     event, ends = threading.Event(), [0.0, 0.0]
     async with face.redlock(mortal_nodes.urls, node_timeout=2, outage_timeout=0) as redlock:

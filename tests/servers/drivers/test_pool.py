@@ -1,4 +1,4 @@
-"""The distribution of connection sets: the pool alone, and many threads on real nodes."""
+"""The distribution of connection sets: the pool alone, and threads that share one on real nodes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from quorlock import QuorlockError, Redlock
-from quorlock._core.rounds import SentRound
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import CLOSED_MEANWHILE
-from quorlock._drivers.sync.pool import Borrower, ConnectionPool, _Slots
+from quorlock._drivers.sync.pool import FOLLOWERS_MAX, Borrower, ConnectionPool
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
@@ -22,15 +21,31 @@ MS = 1_000_000
 class Caller(Borrower):
     """A thread that acquires, or that holds a lock and is urgent."""
 
-    def __init__(self, *, urgent: bool = False) -> None:
+    def __init__(self, *, urgent: bool = False, shares: bool = False) -> None:
         self.is_urgent = urgent
+        self._shares = shares
+        self.calls = 0
+
+    @property
+    def shares(self) -> bool:
+        return self._shares
+
+    def call(self) -> None:
+        self.calls += 1
 
 
 class Path:
-    """The part of a driver that a pool uses."""
+    """The part of a connection set that a pool uses."""
 
-    has_pending = is_busy = closed = False
+    has_pending = has_unsent_rounds = is_busy = closed = False
+    takes_rounds = True
     visit: Any = None
+
+    def __init__(self) -> None:
+        self.followers: dict[Borrower, None] = {}
+
+    def drain(self) -> None:
+        """Nothing is pending."""
 
     def close(self, until: int) -> None:
         """Nothing is open."""
@@ -50,27 +65,19 @@ def take(pool: ConnectionPool, *, urgent: bool = False, path: object = None) -> 
 def in_thread(
     pool: ConnectionPool, order: list[str], name: str, *, urgent: bool
 ) -> threading.Thread:
-    """Takes a bundle, says so, gives it back; started, and in the queue."""
-    queue = pool._urgent if urgent else pool._queue
-    before = len(queue)
+    """Return a thread that takes a set, notes its name and returns the set; it is in the queue."""
+    before = len(pool._queue)
 
     def work() -> None:
-        connection_set = pool.borrow(Caller(urgent=urgent))
+        connection_set = pool.borrow(Caller(urgent=urgent, shares=True))
         assert connection_set is not None
         order.append(name)
         pool.give_back(connection_set)
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert until(lambda: len(queue) > before or not thread.is_alive())
+    assert until(lambda: len(pool._queue) > before or not thread.is_alive())
     return thread
-
-
-def a_round(*, sending_us: int, waiting_us: int) -> SentRound:
-    """One that is over now."""
-    at = now()
-    started = at - (sending_us + waiting_us) * 1000
-    return SentRound(1, started, started + sending_us * 1000, 1)
 
 
 def test_a_release_takes_the_connection_set_that_acquired() -> None:
@@ -106,72 +113,125 @@ def test_a_connection_set_whose_call_is_gone_is_taken_back() -> None:
     assert pool.borrow(second, by=now()) is connection_set
 
 
-def test_who_is_urgent_gets_the_next_connection_set_before_all_who_queue(monkeypatch: Any) -> None:
-    """An urgent caller does not queue behind them, and makes no connections while one is about to
-    be returned.
-    """
-    monkeypatch.setattr("quorlock._drivers.sync.pool._URGENT_WAITS", 60_000 * MS)
-    pool = a_pool(1)
-    connection_sets = [take(pool), take(pool, urgent=True)]
+def lead(pool: ConnectionPool) -> tuple[Caller, ConnectionSet]:
+    """Return a borrower that others may follow, and its set."""
+    leader = Caller(shares=True)
+    connection_set = pool.borrow(leader)
+    assert connection_set is not None
+    return leader, connection_set
+
+
+def test_threads_follow_the_borrower_of_a_set() -> None:
+    """No further set is made, and the latest leads when it is returned."""
+    pool = a_pool(4)
+    leader, connection_set = lead(pool)
+    followers = [Caller(shares=True), Caller(shares=True, urgent=True), Caller(shares=True)]
+    for follower in followers:
+        assert pool.borrow(follower) is connection_set
+        assert not pool.lead(follower, connection_set)
+    pool.give_back(connection_set)
+    assert [follower.calls for follower in followers] == [0, 0, 1]
+    assert pool.lead(followers[0], connection_set), "who comes first leads"
+    assert not pool.lead(followers[2], connection_set)
+    assert list(connection_set.followers) == followers[1:]
+    del leader
+
+
+def test_a_follower_that_goes_calls_another_one_to_lead() -> None:
+    """A round may be decided by the time that its thread is to lead."""
+    pool = a_pool(4)
+    _, connection_set = lead(pool)
+    first, second = Caller(shares=True), Caller(shares=True)
+    assert pool.borrow(first) is pool.borrow(second) is connection_set
+    pool.give_back(connection_set)
+    assert second.calls == 1
+    pool.leave(second, connection_set)
+    assert first.calls == 1
+    assert pool.lead(first, connection_set)
+    assert not connection_set.followers
+
+
+def test_a_follower_that_is_gone_is_not_called() -> None:
+    """An interrupt has cut off its cleanup."""
+    pool = a_pool(4)
+    _, connection_set = lead(pool)
+    first, gone = Caller(shares=True), Caller(shares=True)
+    assert pool.borrow(first) is pool.borrow(gone) is connection_set
+    gone.over = True
+    pool.give_back(connection_set)
+    assert (first.calls, gone.calls) == (1, 0)
+    assert list(connection_set.followers) == [first]
+
+
+def test_some_borrowers_have_a_set_of_their_own() -> None:
+    """The main thread may be interrupted anywhere, and a waiter keeps its set for long."""
+    pool = a_pool(4)
+    _, connection_set = lead(pool)
+    assert pool.borrow(Caller(shares=True)) is connection_set
+    alone = pool.borrow(Caller())
+    assert alone is not connection_set
+    assert pool.borrow(Caller(urgent=True)) not in (connection_set, alone)
+    pool.give_back(connection_set)
+    assert pool.borrow(Caller()) is not connection_set, "it has followers"
+    assert pool.borrow(Caller(shares=True)) is connection_set
+
+
+def test_a_release_follows_only_on_its_own_path() -> None:
+    """The acquire of its lease may be pending on another set."""
+    pool = a_pool(4)
+    _, connection_set = lead(pool)
+    other = pool.borrow(Caller())
+    assert other is not None
+    follower = Caller(shares=True, urgent=True)
+    assert pool.borrow(follower, path=connection_set) is connection_set
+    assert pool.borrow(follower, path=other) not in (connection_set, other)
+
+
+def test_acquires_queue_while_a_set_is_full(monkeypatch: Any) -> None:
+    """Releases do not, and one that queued follows when another one goes."""
+    monkeypatch.setattr("quorlock._drivers.sync.pool.LOOK_AGAIN", 60_000 * MS)
+    pool = a_pool(4)
+    _, connection_set = lead(pool)
+    followers = [Caller(shares=True) for _ in range(FOLLOWERS_MAX)]
+    assert {pool.borrow(follower) for follower in followers} == {connection_set}
+    assert pool.borrow(Caller(shares=True), by=now()) is None
+    assert pool.borrow(Caller(shares=True, urgent=True)) is connection_set
     order: list[str] = []
-    threads = [in_thread(pool, order, f"acquires {n}", urgent=False) for n in range(3)]
-    threads.append(in_thread(pool, order, "releases", urgent=True))
-    pool.give_back(connection_sets[1])
-    threads[-1].join(10)
-    assert order == ["releases"], "an urgent one's return frees no place"
-    pool.give_back(connection_sets[0])
+    threads = [in_thread(pool, order, str(number), urgent=False) for number in range(2)]
+    assert order == []
+    for follower in followers[:3]:
+        pool.leave(follower, connection_set)
     for thread in threads:
         thread.join(10)
-    assert order == ["releases", "acquires 0", "acquires 1", "acquires 2"]
-    assert len(pool.all()) == 2
-    assert not pool._owners
+    assert order == ["0", "1"]
+    assert pool.all() == [connection_set]
 
 
-def test_who_is_urgent_does_not_wait_long() -> None:
-    """Bundles on nodes that hang may not come back for a while: a new one then."""
-    pool = a_pool(1)
-    in_hand = [take(pool), take(pool, urgent=True)]
-    assert take(pool, urgent=True) not in in_hand
-
-
-def test_places_follow_what_a_round_waits_for() -> None:
-    """Few where answers come at once, more where the network is slow, never above the cap."""
-    slots = _Slots(8)
-    for _ in range(100):
-        slots.adapt(a_round(sending_us=60, waiting_us=150))
-    assert slots.count == 2
-    for _ in range(100):
-        slots.adapt(a_round(sending_us=60, waiting_us=1000))
-    assert 4 <= slots.count <= 6
-    for _ in range(100):
-        slots.adapt(a_round(sending_us=60, waiting_us=20_000))
-    assert slots.count == 8
-    # A round that fights for the interpreter takes longer in all its parts.
-    for _ in range(100):
-        slots.adapt(a_round(sending_us=6000, waiting_us=15_000))
-    assert slots.count == 2
-
-
-def test_a_new_place_is_taken_at_once() -> None:
-    """A queued caller does not wait for another one to return its set."""
-    pool = a_pool(8)
-    in_hand = [take(pool) for _ in range(pool._slots.count)]
-    urgent = take(pool, urgent=True)
+def test_acquires_wait_for_a_leader_that_connects(monkeypatch: Any) -> None:
+    """Acquires neither follow it nor connect. An urgent caller connects if it takes long."""
+    monkeypatch.setattr("quorlock._drivers.sync.pool.LOOK_AGAIN", 60_000 * MS)
+    pool = a_pool(4)
+    _, connection_set = lead(pool)
+    connection_set.takes_rounds = False
+    assert pool.borrow(Caller(shares=True, urgent=True)) is not connection_set
     order: list[str] = []
-    thread = in_thread(pool, order, "queued", urgent=False)
-    pool.give_back(urgent, a_round(sending_us=60, waiting_us=20_000))
+    pool._owners[pool.all()[1]] = Caller()  # not free either
+    thread = in_thread(pool, order, "acquires", urgent=False)
+    connection_set.takes_rounds = True
+    pool.on_change()
     thread.join(10)
-    assert order == ["queued"]
-    assert len(pool._owners) == len(in_hand)
+    assert order == ["acquires"]
+    assert len(pool.all()) == 2
 
 
 def test_a_caller_that_comes_while_a_connection_set_is_returned_is_served(monkeypatch: Any) -> None:
     """A caller that arrives between the giver's check of the queue and its record must not wait for
     the next check after 0.1 s.
     """
-    monkeypatch.setattr("quorlock._drivers.sync.pool._LOOK_AGAIN", 60.0)
+    monkeypatch.setattr("quorlock._drivers.sync.pool.LOOK_AGAIN", 60_000 * MS)
     pool = a_pool(1)
-    connection_set = take(pool)
+    _, connection_set = lead(pool)
+    connection_set.takes_rounds = False
     order: list[str] = []
     threads: list[threading.Thread] = []
 
@@ -189,19 +249,11 @@ def test_a_caller_that_comes_while_a_connection_set_is_returned_is_served(monkey
     assert order == ["came late"]
 
 
-def test_many_threads_share_few_connections(nodes: Servers, monkeypatch: Any) -> None:
-    """64 threads acquire and release: none connects for one round."""
-    monkeypatch.setattr("quorlock._drivers.sync.pool._URGENT_WAITS", 60_000 * MS)
+def test_many_threads_share_one_connection_set(nodes: Servers) -> None:
+    """64 threads acquire and release over one connection to each node."""
     with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        assert redlock.lock("first").acquire().release()
         pool = redlock._session.driver._pool
-        made: list[ConnectionSet] = []
-        make = pool._make
-
-        def noting() -> ConnectionSet:
-            made.append(make())
-            return made[-1]
-
-        pool._make = noting
         failed: list[Exception] = []
 
         def work(number: int) -> None:
@@ -217,19 +269,19 @@ def test_many_threads_share_few_connections(nodes: Servers, monkeypatch: Any) ->
         for thread in threads:
             thread.join(60)
         assert not failed
-        # Two for each place. Threads that look at the same moment may each make one more: at worst
-        # one for each thread, of 640 rounds.
-        assert len(made) <= len(threads)
+        assert len(pool.all()) == 1
+        assert not pool._owners
+        assert not pool.all()[0].followers
 
 
 def test_nothing_is_sent_for_who_queued_when_it_was_closed(nodes: Servers) -> None:
-    """Closing waits for rounds under way; those that have not begun do not begin then."""
+    """Closing waits for rounds in flight; those that have not begun do not begin then."""
     for node in nodes:
         node.execute("CONFIG", "RESETSTAT")
     with Redlock(nodes.urls, node_timeout=0.5) as redlock:
         driver = redlock._session.driver
         pool = driver._pool
-        in_hand = [take(pool) for _ in range(pool._slots.count)]
+        _, connection_set = lead(pool)  # it has no quorum yet, so no thread follows it
         errors: list[str] = []
 
         def work() -> None:
@@ -242,8 +294,7 @@ def test_nothing_is_sent_for_who_queued_when_it_was_closed(nodes: Servers) -> No
         thread.start()
         assert until(lambda: pool._queue)
         driver._closed.set()
-        for connection_set in in_hand:
-            pool.give_back(connection_set)
+        pool.give_back(connection_set)
         thread.join(10)
         assert errors == [CLOSED_MEANWHILE]
         assert not any(b"cmdstat_set:" in node.execute("INFO", "commandstats") for node in nodes)

@@ -26,7 +26,6 @@ KEYWORDS = {"acquire": "timeout", "wait": "timeout"}
 # By the lease clock, or without a deadline on it.
 FROM_OUR_CLOCK = ("sleep_seconds", "sleep_ms")
 EXCEPTIONS = {
-    ("pool.py", "min(left / 1000000000.0, _LOOK_AGAIN)"): "a tenth of a second at most",
     (
         "connection_set.py",
         "timeout_ms",

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from quorlock._core.commands import Release
+from quorlock._core.commands import ACQUIRES, Release
 from quorlock._core.effects import Timeout
 from quorlock._core.rounds import replied, round_sent
 from quorlock._core.routing import HERE, Over, is_plain, route, unsent
 from quorlock._core.tally import PENDING
 from quorlock._core.time import FOR_EVER, NS_PER_MS
-from quorlock._core.votes import TIMED_OUT, Answer
-from quorlock._drivers.clock import SLEEP_MAX, now, sleep_ms
+from quorlock._core.votes import BACKLOG, TIMED_OUT, Answer
+from quorlock._drivers.clock import now, sleep_ms
 from quorlock._drivers.places import Places
 from quorlock._drivers.sync.polling import Poll, WakeupPipe
 from quorlock._drivers.wait import is_stopped, next_look
@@ -48,12 +48,27 @@ if TYPE_CHECKING:
 _STALE_AFTER = 1_000 * NS_PER_MS
 # Replies to requests on another set's or a connector's connection do not wake our poll.
 _FOREIGN_POLL = 1 * NS_PER_MS
+# Neither do rounds that other threads leave here; replies mostly wake it sooner.
+_SHARED_POLL = 5 * NS_PER_MS
 # The interval at which bytes that a full socket did not take are sent again.
 _FLUSH_EVERY_MS = 5
 # A waiting owner looks for news at this interval if there is no descriptor left for a pipe.
 _LOOK_EVERY_MS = 20
+# A node that is so many times as far behind as a quorum, or as many rounds as are sent at once, is
+# late: its backlog counts.
+_TIMES_BEHIND = 2
 # Refusals that unread bytes on the connection, or its end, may change.
 _MAY_CHANGE = (VoteCode.BACKLOG, VoteCode.PERMANENT_ERROR, VoteCode.QUARANTINED)
+
+
+class _Waiting(NamedTuple):
+    """A request of another thread: for one node, or (None) for all of these nodes, as bits."""
+
+    node: int | None
+    nodes: int
+    data: bytes
+    request: PendingRequest
+    effect: Send
 
 
 class ConnectionSet:
@@ -76,9 +91,12 @@ class ConnectionSet:
         self._is_fresh = True  # the wait for connections of all nodes is still to come
         # The visits of the other sets that carry requests of this round (connectors need none).
         self._carriers: list[Callable[[Any], None]] = []
-        # Requests of other threads for our connections, and the callback that has them sent.
-        self._to_send_later: dict[object, tuple[int, bytes, PendingRequest, Send]] = {}
+        # Requests of other threads for our connections.
+        self._to_send_later: dict[object, _Waiting] = {}
+        self.followers: dict[Any, None] = {}  # the borrowers whose rounds our owner sends (`pool`)
+        self.takes_rounds = False  # of followers: its owner waits for replies, not for connections
         self.visit: Callable[[Any], None] = _no_visit
+        self.on_ready: Callable[[], None] = _ignore  # called when it takes rounds of followers
         self.is_busy = False  # its owner is inside
         self.has_unsent = False  # some connection has bytes that a full socket did not take
         self.closed = False
@@ -112,8 +130,10 @@ class ConnectionSet:
         if self._arrivals or self.is_incomplete:
             self._adopt_arrivals()
             if self.is_incomplete:
+                self.takes_rounds = False
                 self._await_quorum(at, by, stop)
-                self._is_fresh = False
+                self.takes_rounds, self._is_fresh = True, False
+                self.on_ready()
         self.is_busy = False
 
     def _adopt_arrivals(self) -> None:
@@ -171,6 +191,8 @@ class ConnectionSet:
     def send(self, effect: Send, receiver: Inbox) -> SentRound:
         """Send to all nodes without waiting for any of them."""
         self.is_busy = True
+        if self._to_send_later:
+            self._send_waiting()  # an acquire of this thread may be among it
         if self._carriers:
             self._carriers = []
         command = effect.command
@@ -178,23 +200,63 @@ class ConnectionSet:
         receiver.round = round_ = receiver.round + 1
         started = now()
         request = requested((command, receiver, round_, started, False))
+        asked = self._send_to_all(effect, data, request, UNCOUNTED_MAX)
+        self.is_busy = False
+        return round_sent((round_, started, now(), asked, self))
+
+    def _send_to_all(
+        self, effect: Send, data: bytes, request: PendingRequest, uncounted: int
+    ) -> int:
+        """Send to each node, or reply in its name; return the nodes that it was sent to, as bits.
+
+        uncounted: Fewer pending requests are no backlog.
+        """
         # Fast path: in nearly every round no node is a special case, and every connection gets the
         # bytes.
+        command = effect.command
         is_urgent = type(command) is Release and command.token
-        everywhere = self._connectors.node_mask
-        sends_at_once = is_plain(effect, everywhere, self) and not self._has_quarantines
-        asked = everywhere
+        asked = everywhere = self._connectors.node_mask
+        if self._has_quarantines or not is_plain(effect, everywhere, self):
+            is_urgent, uncounted = False, 0  # each node is a special case
         for index, connection in enumerate(self.connections):
             if (
-                sends_at_once
-                and connection is not None
-                and (is_urgent or len(connection.pending) < UNCOUNTED_MAX)
+                connection is not None
+                and (is_urgent or len(connection.pending) < uncounted)
                 and connection.send(data, request)
             ) or self._ask(index, data, request, effect):
                 continue
             asked &= ~(1 << index)
-        self.is_busy = False
-        return round_sent((round_, started, now(), asked, self))
+        return asked
+
+    def submit(self, effect: Send, receiver: Inbox) -> SentRound:
+        """Leave a round for the owner to send; safe from any thread.
+
+        It counts as sent now: its time begins before the first byte. An acquire counts as sent to
+        the nodes that are there now, without a backlog. If one of them is not when it is sent, it
+        gets a reply in its name.
+        """
+        receiver.round = round_ = receiver.round + 1
+        at, data, nodes = now(), encode(effect.command), self._connectors.node_mask
+        if isinstance(effect.command, ACQUIRES):
+            nodes = self._open_nodes(at)
+        request = requested((effect.command, receiver, round_, at, False))
+        self._leave(_Waiting(None, nodes, data, request, effect))
+        return round_sent((round_, at, at, nodes, self))
+
+    def _open_nodes(self, at: Instant) -> int:
+        nodes = 0
+        for index, connection in enumerate(self.connections):
+            if connection is not None and not (connection.lost or connection.is_backlogged(at)):
+                nodes |= 1 << index
+        return nodes
+
+    def _send_to_some(self, effect: Send, data: bytes, request: PendingRequest, nodes: int) -> None:
+        """Send to these nodes, as bits, and reply in the name of the others."""
+        for index, connection in enumerate(self.connections):
+            if connection is None or nodes >> index & 1:
+                self._ask(index, data, request, effect)
+            else:
+                self._refuse(BACKLOG, index, request)
 
     def send_all(self, effect: SendBatch, receiver: Inbox) -> tuple[SentRound, ...]:
         """Send several rounds, in one packet to each node."""
@@ -219,8 +281,12 @@ class ConnectionSet:
         refusal = self._try_ask(index, data, request, effect)
         if refusal is None:
             return True
-        request.receiver.deliver(replied((request.round, index, refusal, request.asked_at)))
+        self._refuse(refusal, index, request)
         return False
+
+    @staticmethod
+    def _refuse(refusal: Answer, index: int, request: PendingRequest) -> None:
+        request.receiver.deliver(replied((request.round, index, refusal, request.asked_at)))
 
     def _try_ask(
         self, index: int, data: bytes, request: PendingRequest, effect: Send
@@ -276,17 +342,41 @@ class ConnectionSet:
 
     def send_later(self, index: int, data: bytes, request: PendingRequest, effect: Send) -> None:
         """Leave a request for the owner to send; safe from any thread."""
-        self._to_send_later[object()] = (index, data, request, effect)
+        self._leave(_Waiting(index, 0, data, request, effect))
+        self.visit(request.receiver)
+
+    def _leave(self, waiting: _Waiting) -> None:
+        self._to_send_later[object()] = waiting
         if self.closed:
             self._send_waiting()
-        self.visit(request.receiver)
         self.wake()
 
     def _send_waiting(self) -> None:
-        for key, waiting in list(self._to_send_later.copy().items()):
-            self._ask(*waiting)
+        """Send what other threads have left, in one packet to each node."""
+        if (self._arrivals or self.is_incomplete) and not self.closed:
+            self._adopt_arrivals()
+        corked = [connection for connection in self.connections if connection is not None]
+        waiting = list(self._to_send_later.copy().items())
+        policy = self._connectors.policy
+        # A node that is as far behind as a quorum, or by what is sent at once, is not late.
+        behind = sorted([len(connection.pending) for connection in corked])[: policy.quorum]
+        tolerated = _TIMES_BEHIND * max([len(waiting), *behind])
+        for connection in corked:
+            connection.holds_back = True
+            is_late = len(connection.pending) >= tolerated
+            connection.pipeline.max_silence = 0 if is_late else policy.node_timeout
+        uncounted = max(UNCOUNTED_MAX, tolerated + len(waiting))
+        for key, (node, nodes, data, request, effect) in waiting:
+            if node is not None:
+                self._ask(node, data, request, effect)
+            elif nodes == self._connectors.node_mask:
+                self._send_to_all(effect, data, request, uncounted)
+            else:
+                self._send_to_some(effect, data, request, nodes)
             # Last: after an interrupt before it, `discard` sends it again.
             self._to_send_later.pop(key, None)
+        for connection in corked:
+            connection.flush()
 
     def receive(self, receiver: Inbox, effect: Receive) -> NodeReply | Timeout:
         """Return the next reply that the flow has to see, or `Timeout`."""
@@ -311,7 +401,7 @@ class ConnectionSet:
                 node_timeout = self._connectors.policy.node_timeout
                 left = min(-left, node_timeout) // NS_PER_MS * NS_PER_MS
                 until, is_last_poll = at + left, True
-            most = _FOREIGN_POLL if self._carriers else SLEEP_MAX
+            most = _FOREIGN_POLL if self._carriers else _SHARED_POLL
             if left > most:  # noqa: PLR1730 (for every reply: `min` is a call)
                 left = most
             # Rounded up: a poll that ends early would find nothing and poll again.
@@ -320,6 +410,8 @@ class ConnectionSet:
                 visit(receiver)
 
     def _poll_replies(self, timeout_ms: int) -> None:
+        if self._to_send_later:
+            self._send_waiting()
         if self.has_unsent:
             timeout_ms = self._flush(timeout_ms)
         polled = self._polled
@@ -330,8 +422,6 @@ class ConnectionSet:
             if connection.lost:
                 self._drop(connection.node_state.index)
         connection = None  # a traceback may keep this frame: it keeps no pipe open
-        if self._to_send_later:
-            self._send_waiting()
 
     def _flush(self, timeout_ms: int) -> int:
         """Send bytes that full sockets did not take; return the longest wait before a retry."""
@@ -388,6 +478,11 @@ class ConnectionSet:
         self.is_busy = False
 
     # --- the end -----------------------------------------------------------------------------
+
+    @property
+    def has_unsent_rounds(self) -> bool:
+        """Return whether requests of other threads are still to be sent."""
+        return bool(self._to_send_later)
 
     @property
     def has_pending(self) -> bool:
@@ -452,4 +547,8 @@ class ConnectionSet:
 
 
 def _no_visit(_visitor: object) -> None:
+    pass
+
+
+def _ignore() -> None:
     pass

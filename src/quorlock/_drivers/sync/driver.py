@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# This many threads acquire together at most, and the others queue. The pool admits fewer if nodes
-# reply fast (see `pool`).
-CONNECTION_SETS_MAX = 8
+# Threads share one set, but for those that cannot (see `pool`). If there are so many sets, these
+# wait for one, and a surplus one is closed.
+CONNECTION_SETS_MAX = 16
 _NO_POLL = (
     "the blocking API waits for nodes by it, and it is missing (eventlet.monkey_patch() removes"
     " it): use quorlock.asyncio, threads or gevent"

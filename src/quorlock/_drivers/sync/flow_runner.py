@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from quorlock._core.commands import ACQUIRES, Acquire, Release, ends_lease
+from quorlock._core.commands import ACQUIRES, Acquire, Release, ends_lease, may_be_submitted
 from quorlock._core.effects import (
     Commit,
     Enlist,
@@ -20,17 +20,19 @@ from quorlock._core.effects import (
     Wait,
 )
 from quorlock._core.rounds import NodeReply, SentRound
+from quorlock._core.tally import PENDING
 from quorlock._core.votes import NOT_SET
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import CLOSED, CLOSED_MEANWHILE, CROWDED
 from quorlock._drivers.sync.connection import Inbox
-from quorlock._drivers.sync.pool import Borrower
+from quorlock._drivers.sync.pool import LOOK_AGAIN, Borrower
 from quorlock._drivers.wait import OneShotEvent, Wakeup, is_stopped, next_look
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from quorlock._core.commands import Command
     from quorlock._core.effects import Effect, Flow, ReplyObserver
     from quorlock._core.member import Member, News
     from quorlock._core.request import StopEvent
@@ -81,14 +83,18 @@ class FlowRunner(Inbox, Borrower):
     """One running flow: its inbox, and the connection set that it has borrowed."""
 
     __slots__ = (
+        "_arrived",
+        "_awaited",
         "_closed",
+        "_command",
         "_connection_set",
         "_flow",
+        "_follows",
         "_node_states",
         "_place",
         "_pool",
-        "_sent_round",
         "_waiting_flows",
+        "_wakeup",
         "has_won",
         "is_urgent",
         "stop",
@@ -107,10 +113,12 @@ class FlowRunner(Inbox, Borrower):
         self._waiting_flows = waiting_flows
         self._closed = waiting_flows.closed
         self._connection_set: ConnectionSet | None = None
-        self._sent_round: SentRound | None = None
+        # The pool of the set, while another thread sends and receives for this one (see `pool`).
+        self._follows: ConnectionPool | None = None
         self._place = b""  # in the queues of the nodes, while it has one
         self._flow = flow
         self.thread = threading.get_ident()
+        self._command: Command | None = None  # the last one that a set was borrowed for
         self.has_won = False
         self.is_urgent = False
         self.stop = None
@@ -118,11 +126,6 @@ class FlowRunner(Inbox, Borrower):
         self.deliver = self.inbox.append
         self.over = False
         self.round = 0
-
-    @property
-    def is_enlisted(self) -> bool:
-        """Return whether it waits in the queues of the nodes; its set stays borrowed."""
-        return bool(self._place)
 
     def run(self, flow: Flow[T]) -> T:
         """Perform the flow's effects until it has an outcome."""
@@ -133,11 +136,10 @@ class FlowRunner(Inbox, Borrower):
                 effect = step(value)
                 if isinstance(effect, Receive):
                     connection_set = self._connection_set
-                    value = (
-                        connection_set.receive(self, effect)
-                        if connection_set
-                        else self.inbox.popleft()
-                    )
+                    if connection_set is not None and self._follows is None:
+                        value = connection_set.receive(self, effect)
+                    else:
+                        value = self._receive_from_others(connection_set, effect)
                 elif isinstance(effect, Send):
                     value = self._send(effect)
                 elif isinstance(effect, Commit):
@@ -147,15 +149,18 @@ class FlowRunner(Inbox, Borrower):
                     return effect.granted  # type: ignore[return-value] # T is Granted then
                 elif isinstance(effect, Wait):
                     value = self._wait(*effect)
-                elif isinstance(effect, Sleep):
-                    value = self._sleep(*effect)
-                elif isinstance(effect, Enlist):
-                    value = self._enlist(effect)
                 else:
-                    value = self._send_all(effect)
+                    value = self._perform(effect)
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
+
+    def _perform(self, effect: Sleep | Enlist | SendBatch) -> object:
+        if isinstance(effect, Sleep):
+            return self._sleep(*effect)
+        if isinstance(effect, Enlist):
+            return self._enlist(effect)
+        return self._send_all(effect)
 
     def cancel(self) -> None:
         """Cancel the flow, so that it releases the lock, and return its connection set.
@@ -166,7 +171,7 @@ class FlowRunner(Inbox, Borrower):
         """
         self.over = True
         connection_set = self._connection_set
-        if connection_set is not None and connection_set.is_busy:
+        if connection_set is not None and connection_set.is_busy and self._follows is None:
             connection_set.discard()
         try:
             with contextlib.suppress(StopIteration, FlowCancelled):
@@ -174,6 +179,8 @@ class FlowRunner(Inbox, Borrower):
         finally:
             self._leave_queues()
             self._waiting_flows.remove(self)
+            if self._follows is not None:
+                self.return_connections()
             self._connection_set = None
             self._pool.give_back_all(self)
 
@@ -189,19 +196,21 @@ class FlowRunner(Inbox, Borrower):
             is_needed = self.round or self.is_urgent or effect.behind is not None
             connection_set = (self._connection_set or self._borrow(effect)) if is_needed else None
             if connection_set is not None and connection_set.closed and _only_leaves(effect):
-                connection_set = self._replace(connection_set, effect)
+                connection_set = self._replace(effect)
             # To its end in any case: it may have to leave a line.
-            effect = flow.send(
-                connection_set.send(effect, self) if connection_set else self._skip_round(NOT_SET)
-            )
+            if connection_set is None:
+                effect = flow.send(self._skip_round(NOT_SET))
+            elif self._leads(connection_set):
+                effect = flow.send(connection_set.send(effect, self))
+            else:
+                effect = flow.send(self._submit(connection_set, effect))
         flow.close()
 
-    def _replace(self, discarded: ConnectionSet, effect: Send) -> ConnectionSet | None:
+    def _replace(self, effect: Send) -> ConnectionSet | None:
         """Return the discarded set, and borrow one that is open."""
-        self._connection_set = None
-        self._pool.give_back(discarded)
+        self.return_connections()
         borrowed = self._borrow(effect)
-        if borrowed is not None:
+        if borrowed is not None and self._leads(borrowed):
             borrowed.prepare(now() + self._node_states.policy.node_timeout)
         return borrowed
 
@@ -211,11 +220,93 @@ class FlowRunner(Inbox, Borrower):
         connection_set = self._connection_set or self._borrow(effect)
         if connection_set is None:
             return self._skip_round(NOT_SET if effect.behind else CROWDED)
+        if self._follows is not None and not self._leads(connection_set):
+            if may_be_submitted(effect.command):
+                return self._submit(connection_set, effect)
+            self.return_connections()
+            return self._send(effect)
         connection_set.prepare(effect.connect_until, effect.stop)
         if connection_set.is_incomplete and not ends_lease(effect.command):
             self._node_states.raise_config_errors()
-        self._sent_round = sent_round = connection_set.send(effect, self)
-        return sent_round
+        return connection_set.send(effect, self)
+
+    # --- one connection set for many threads ---------------------------------------------------
+
+    @property
+    def shares(self) -> bool:
+        """Return whether it may follow now, and be followed."""
+        command = self._command
+        return (
+            command is not None
+            and self.thread != self._pool.main_thread
+            and may_be_submitted(command)
+        )
+
+    def follow(self, pool: ConnectionPool) -> None:
+        """Leave rounds for the borrower of a set from now on."""
+        self._wakeup = Wakeup()
+        self._arrived = self._awaited = 0
+        self.deliver = self._deliver_and_call
+        self._follows = pool
+
+    def call(self) -> None:
+        """Wake the thread, which follows: it may lead now."""
+        self._wakeup.wake()
+
+    def _leads(self, connection_set: ConnectionSet) -> bool:
+        """Return whether this thread has the set; it takes one that it follows, if it is free."""
+        if self._follows is not None and self._follows.lead(self, connection_set):
+            self._follows = None
+            self.deliver = self.inbox.append
+        return self._follows is None
+
+    def _submit(self, connection_set: ConnectionSet, effect: Send) -> SentRound:
+        policy = self._node_states.policy
+        self._arrived = 0  # replies to this round
+        # It is called when there are so many. Fewer can neither win nor refuse a round.
+        self._awaited = min(policy.quorum, policy.n - policy.quorum + 1)
+        if connection_set.is_incomplete and not ends_lease(effect.command):
+            self._node_states.raise_config_errors()
+        return connection_set.submit(effect, self)
+
+    def _deliver_and_call(self, reply: NodeReply) -> None:
+        self.inbox.append(reply)
+        if reply.round == self.round:
+            self._arrived += 1
+            if self._arrived == self._awaited:
+                self.call()
+
+    def _receive_from_others(
+        self, connection_set: ConnectionSet | None, effect: Receive
+    ) -> NodeReply | Timeout:
+        """Return the next reply that the flow has to see, as `ConnectionSet.receive` does.
+
+        Sleeps until the leader has read replies that may decide the round, or leads itself. There
+        is no set if nothing was sent: then all replies are there.
+        """
+        if connection_set is None:
+            return self.inbox.popleft()
+        replies, (until, tally) = self.inbox, effect
+        is_last_look = False
+        while True:
+            while replies:
+                reply = replies.popleft()
+                if tally is None or tally.count(reply) is not PENDING:
+                    return reply
+            if self._leads(connection_set):
+                return connection_set.receive(self, effect)
+            at = now()
+            if at >= until:
+                if is_last_look:
+                    return Timeout(at)
+                # As in `ConnectionSet.receive`: the deadline moves by the length of a stall.
+                node_timeout = self._node_states.policy.node_timeout
+                until, is_last_look = at + min(at - until, node_timeout), True
+            self._awaited = max(self._awaited, self._arrived + 1)
+            if not replies:
+                self._wakeup.wait(min(until, at + LOOK_AGAIN))
+                if self._follows is not None and now() >= at + LOOK_AGAIN:
+                    self._follows.recover_abandoned()
 
     def _send_all(self, effect: SendBatch) -> tuple[SentRound, ...]:
         """Send a batch of renewal, which never queues behind acquires."""
@@ -235,6 +326,7 @@ class FlowRunner(Inbox, Borrower):
                 return None
             path = behind.path
         command = effect.command
+        self._command = command
         self.is_urgent = type(command) is not Acquire and (
             type(command) not in ACQUIRES or ends_lease(command)
         )
@@ -261,8 +353,14 @@ class FlowRunner(Inbox, Borrower):
         if self._place:
             self._leave_queues()
         connection_set, self._connection_set = self._connection_set, None
-        if connection_set is not None:
-            self._pool.give_back(connection_set, self._sent_round)
+        if connection_set is None:
+            return
+        if self._follows is None:
+            self._pool.give_back(connection_set)
+        else:
+            pool, self._follows = self._follows, None
+            self.deliver = self.inbox.append
+            pool.leave(self, connection_set)
 
     def _sleep(self, until: Instant, stop: StopEvent | None) -> Instant:
         self.return_connections()
@@ -280,6 +378,9 @@ class FlowRunner(Inbox, Borrower):
             self._leave_queues()
         if len(self._waiting_flows.enlisted) >= ENLISTED_MAX:
             return b""
+        if self._follows is not None:
+            self.return_connections()
+        self._command = None  # it keeps its set for long, so it does not share it
         connection_set = self._connection_set
         if connection_set is None:
             self.is_urgent = False
@@ -293,7 +394,6 @@ class FlowRunner(Inbox, Borrower):
         self._place = connection_set.enlist(self, effect.key)
         if self._place:
             self.is_urgent = True
-            self._pool.on_slot_left()
         else:
             self._leave_queues()
         return self._place

@@ -8,6 +8,7 @@ here until the thread takes them. For the flows of that thread it is a pool of o
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from quorlock._drivers.wait import WaitQueue
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from quorlock._core.rounds import SentRound
     from quorlock._core.time import Instant
     from quorlock._drivers.sync.connection_set import ConnectionSet
     from quorlock._drivers.sync.pool import Borrower
@@ -35,6 +35,7 @@ class TrackedConnections:
         on_close: Callable[[TrackedConnections], None],
     ) -> None:
         self.closing = False
+        self.main_thread = threading.get_ident()  # the only borrower shares with no other
         self.invalidations: deque[Sequence[bytes] | None] = deque()
         self._make = make
         self.connection_set = self._made()
@@ -57,7 +58,7 @@ class TrackedConnections:
         del owner, by, path
         return self.connection_set
 
-    def give_back(self, connection_set: ConnectionSet, round_: SentRound | None = None) -> None:
+    def give_back(self, connection_set: ConnectionSet) -> None:
         """Keep the set borrowed."""
 
     def give_back_all(self, owner: Borrower) -> None:
@@ -66,8 +67,8 @@ class TrackedConnections:
         if self.connection_set.closed and not self.closing:
             self.connection_set = self._made()
 
-    def on_slot_left(self) -> None:
-        """Count no slots: there is one borrower."""
+    def on_change(self) -> None:
+        """Wake no other borrower."""
 
     # --- listening ---------------------------------------------------------------------------
 

@@ -1,0 +1,137 @@
+"""An exception anywhere in a thread that shares a connection set with others.
+
+Only the main thread gets Ctrl-C, and it shares none. But other code may raise an exception in any
+thread (`PyThreadState_SetAsyncExc`). Then no key is left, and the other threads continue: the
+followers of an interrupted leader have lost its connections, and try again.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from quorlock import Redlock
+from quorlock._drivers.sync.pool import Borrower
+from tests.exhaustive.test_interrupts import CLEAN_WITHIN, POINTS_MAX, THOROUGH, Interrupter
+from tests.harness.support.wait import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock._drivers.sync.connection_set import ConnectionSet
+    from quorlock._drivers.sync.pool import ConnectionPool
+    from quorlock.testing.servers import Servers
+
+OTHERS = 3
+
+
+class Leader(Borrower):
+    """A borrower that sends and receives for others, as long as a test wants it."""
+
+    is_urgent = True
+
+    @property
+    def shares(self) -> bool:
+        return True
+
+
+class Victim(threading.Thread):
+    """A thread that acquires and releases, and is interrupted at its k-th line."""
+
+    def __init__(self, redlock: Redlock, k: int) -> None:
+        super().__init__()
+        self.outcome = ""
+        self.at = Interrupter(k, "line")
+        self._redlock = redlock
+
+    def run(self) -> None:
+        try:
+            with self.at:
+                assert self._redlock.lock("shared victim", timeout=5.0).acquire().release()
+        except KeyboardInterrupt:
+            self.outcome = "interrupted"
+        else:
+            self.outcome = "complete"
+
+
+def faults(redlock: Redlock, nodes: Servers) -> list[str]:
+    """Return what is left."""
+    pool: ConnectionPool = redlock._session.driver._pool
+    left: dict[str, list[Any]] = {}
+
+    def is_clean() -> bool:
+        left.update(
+            borrowed=list(pool._owners.values()),
+            followers=[one.followers for one in pool.all() if one.followers],
+            queued=list(pool._queue),
+            keys=[key for node in nodes for key in node.execute("KEYS", "shared *")],
+        )
+        return not any(left.values())
+
+    return [] if until(is_clean, CLEAN_WITHIN) else [f"{left}"]
+
+
+def every_line(run: Callable[[int], tuple[Victim, list[str]]], stride: int) -> None:
+    """Interrupt at every line, until the call completes."""
+    found: list[str] = []
+    first = 1 if THOROUGH else random.randint(1, stride)
+    for k in range(first, POINTS_MAX, 1 if THOROUGH else stride):
+        victim, left = run(k)
+        if victim.outcome == "complete" and not victim.at.where:
+            break
+        found += [f"{k}: {victim.at.where}: {victim.outcome}: {what}" for what in left]
+    else:
+        pytest.fail("it never completed")
+    assert not found, "\n".join(found)
+
+
+def test_a_follower(nodes: Servers) -> None:
+    """Another thread sends and receives for it all the time."""
+    with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+
+        def run(k: int) -> tuple[Victim, list[str]]:
+            leader = Leader()
+            connection_set: ConnectionSet | None = pool.borrow(leader)
+            assert connection_set is not None
+            connection_set.prepare()
+            connection_set.takes_rounds = True
+            victim = Victim(redlock, k)
+            victim.start()
+            while victim.is_alive():
+                connection_set.drain()
+            pool.give_back(connection_set)
+            return victim, faults(redlock, nodes)
+
+        every_line(run, 17)
+
+
+def test_one_of_many(nodes: Servers) -> None:
+    """The thread leads and follows by turns. The others get their locks, and release them."""
+    with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        assert redlock.lock("first").acquire().release()
+
+        def run(k: int) -> tuple[Victim, list[str]]:
+            victim, failed = Victim(redlock, k), []
+
+            def work(number: int) -> None:
+                try:
+                    while victim.is_alive():
+                        redlock.lock(f"shared {number}", timeout=5.0).acquire().release()
+                except BaseException as error:  # noqa: BLE001 (reported)
+                    failed.append(f"another thread has {error!r}")
+
+            others = [threading.Thread(target=work, args=(number,)) for number in range(OTHERS)]
+            victim.start()
+            for thread in others:
+                thread.start()
+            for thread in (victim, *others):
+                thread.join(30)
+                assert not thread.is_alive()
+            return victim, failed + faults(redlock, nodes)
+
+        every_line(run, 13)

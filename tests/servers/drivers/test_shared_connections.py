@@ -1,0 +1,183 @@
+"""Threads that share one connection set, on real nodes that hang, are far away, or are left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from quorlock import AcquireError, QuorlockError, Redlock
+from quorlock._core.commands import Acquire, Release
+from quorlock._core.effects import Send
+from quorlock._core.votes import Vote
+from quorlock._drivers.sync.connection import Inbox
+from quorlock._drivers.sync.pool import Borrower
+from quorlock._protocol.pipeline import size_of
+from tests.harness.support.impostors import Proxy
+from tests.harness.support.wait import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from quorlock.testing.servers import Servers
+
+THREADS = 32
+READ_AT_ONCE = 16 * 1024  # bytes that a server reads before it finds a connection closed
+
+
+class Caller(Borrower):
+    """We borrow a connection set."""
+
+    is_urgent = True
+
+
+class Crowd:
+    """Threads that acquire and release, each another lock, until the block ends."""
+
+    def __init__(self, redlock: Redlock, timeout: float = 5.0) -> None:
+        self.over = threading.Event()
+        self.cycles = [0] * THREADS
+        self.errors: list[BaseException] = []
+        self._redlock = redlock
+        self._timeout = timeout
+        self._threads = [threading.Thread(target=self._work, args=(n,)) for n in range(THREADS)]
+
+    def __enter__(self) -> Crowd:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        for thread in self._threads:
+            thread.join(20)
+            assert not thread.is_alive()
+
+    def until_all_have(self, more: int) -> None:
+        """Wait until each thread has made some more cycles."""
+        wanted = [cycles + more for cycles in self.cycles]
+        assert until(
+            lambda: all(have >= want for have, want in zip(self.cycles, wanted, strict=True)), 20
+        )
+
+    def _work(self, number: int) -> None:
+        try:
+            while not self.over.is_set():
+                with self._redlock.lock(f"crowd {number}", timeout=self._timeout):
+                    self.cycles[number] += 1
+        except BaseException as error:  # noqa: BLE001 (checked by the tests)
+            self.errors.append(error)
+
+
+def keys(nodes: Servers) -> list[bytes]:
+    return [key for node in nodes for key in node.execute("KEYS", "crowd*")]
+
+
+def most_unread(redlock: Redlock, index: int) -> int:
+    """Return the most bytes that were sent over one connection to a node without a reply."""
+    connections = [one.connections[index] for one in redlock._session.driver._pool.all()]
+    return max(size_of(tuple(one.pending)) for one in connections if one is not None)
+
+
+def test_a_node_that_hangs_delays_no_thread(mortal_nodes: Servers) -> None:
+    """The node gets no more than it reads at once: all releases are among that, also if we die."""
+    with Redlock(mortal_nodes.urls, node_timeout=0.5) as redlock:
+        assert redlock.lock("first").acquire().release()
+        with Crowd(redlock) as crowd:
+            crowd.until_all_have(2)
+            mortal_nodes[4].stop()
+            crowd.until_all_have(10)
+            assert most_unread(redlock, 4) < READ_AT_ONCE
+        assert crowd.errors == []
+        mortal_nodes[4].cont()
+        assert until(lambda: not keys(mortal_nodes))
+
+
+def test_a_majority_that_hangs(mortal_nodes: Servers) -> None:
+    """Each thread fails in its own time, and all get their locks when the nodes are back."""
+    with Redlock(mortal_nodes.urls, node_timeout=0.1, outage_timeout=0) as redlock:
+        assert redlock.lock("first").acquire().release()
+        for node in mortal_nodes[:3]:
+            node.stop()
+        with Crowd(redlock, timeout=0) as crowd:
+            assert until(lambda: len(crowd.errors) == THREADS, 10)
+        assert all(isinstance(error, AcquireError) for error in crowd.errors)
+        for node in mortal_nodes[:3]:
+            node.cont()
+        with Crowd(redlock) as crowd:
+            crowd.until_all_have(1)
+        assert crowd.errors == []
+        assert until(lambda: not keys(mortal_nodes))
+
+
+def test_threads_do_not_wait_for_each_others_replies(nodes: Servers) -> None:
+    """Over a slow network they send while the replies to others are on their way."""
+    with ExitStack() as stack:
+        links = [stack.enter_context(Proxy(url)) for url in nodes.urls]
+        with Redlock([link.url for link in links], node_timeout=2.0) as redlock:
+            assert redlock.lock("first").acquire().release()
+            for link in links:
+                link.delay = 0.02
+            began = time.monotonic()
+            with Crowd(redlock) as crowd:
+                crowd.until_all_have(3)
+            lasted = time.monotonic() - began
+            assert crowd.errors == []
+    one_by_one = THREADS * 3 * 2 * 0.02
+    assert lasted < one_by_one
+
+
+def test_no_release_overtakes_an_acquire_that_is_still_to_be_sent(nodes: Servers) -> None:
+    """A thread that followed leads by the time of its release."""
+    with Redlock(nodes.urls) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        connection_set = pool.borrow(Caller())
+        assert connection_set is not None
+        acquire, release = Inbox(), Inbox()
+        connection_set.submit(Send(Acquire(b"crowd", b"token", 10_000)), acquire)
+        connection_set.send(Send(Release(b"crowd", b"token")), release)
+        while len(release.inbox) < len(nodes):
+            connection_set.drain()
+        pool.give_back(connection_set)
+        assert [reply.answer.vote for reply in acquire.inbox] == [Vote.GRANTED] * len(nodes)
+        assert not keys(nodes)
+
+
+@pytest.mark.parametrize("act", ["closed", "interrupted"])
+def test_the_end_of_the_main_thread(nodes: Servers, act: str) -> None:
+    """Closing ends all calls, and no key is left. An exception in the main thread ends none."""
+    with Redlock(nodes.urls, node_timeout=0.5) as redlock, Crowd(redlock) as crowd:
+        crowd.until_all_have(1)
+        if act == "closed":
+            redlock.close()
+            assert until(lambda: len(crowd.errors) == THREADS, 10)
+            assert all(isinstance(error, QuorlockError) for error in crowd.errors)
+        else:
+            in_main_thread(redlock)
+            crowd.until_all_have(2)
+            assert crowd.errors == []
+    assert until(lambda: not keys(nodes))
+
+
+def in_main_thread(redlock: Redlock) -> None:
+    """Interrupt some calls of the main thread while they wait for replies."""
+    from quorlock._drivers.sync.connection_set import ConnectionSet
+
+    receive: Callable[..., object] = ConnectionSet.receive
+    main = threading.current_thread()
+
+    def interrupted(self: ConnectionSet, *args: object) -> object:
+        if threading.current_thread() is main:
+            self.is_busy = True
+            raise KeyboardInterrupt
+        return receive(self, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConnectionSet, "receive", interrupted)
+        for number in range(5):
+            with pytest.raises(KeyboardInterrupt):
+                redlock.lock(f"crowd main {number}").acquire()
