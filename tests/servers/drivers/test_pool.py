@@ -176,6 +176,18 @@ def test_some_borrowers_have_a_set_of_their_own() -> None:
     assert pool.borrow(Caller(shares=True)) is connection_set
 
 
+def test_the_main_thread_takes_no_set_whose_followers_wait_for_a_leader() -> None:
+    """Between two leaders the set is free."""
+    pool = a_pool(4)
+    _, connection_set = lead(pool)
+    follower = Caller(shares=True)
+    assert pool.borrow(follower) is connection_set
+    pool._owners.clear()
+    assert pool.borrow(Caller()) is not connection_set
+    assert follower.calls == 2, "at each look: it may have found the set borrowed"
+    assert pool.lead(follower, connection_set)
+
+
 def test_a_release_follows_only_on_its_own_path() -> None:
     """The acquire of its lease may be pending on another set."""
     pool = a_pool(4)

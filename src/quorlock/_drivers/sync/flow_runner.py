@@ -251,7 +251,8 @@ class FlowRunner(Inbox, Borrower):
 
     def call(self) -> None:
         """Wake the thread, which follows: it may lead now."""
-        self._wakeup.wake()
+        if self._follows is not None:  # else it is about to follow, and then tries to lead
+            self._wakeup.wake()
 
     def _leads(self, connection_set: ConnectionSet) -> bool:
         """Return whether this thread has the set; it takes one that it follows, if it is free."""

@@ -138,9 +138,9 @@ class ConnectionPool:
                 pass
             else:
                 if self._owners.setdefault(connection_set, owner) is owner:
-                    if not connection_set.closed:
+                    if not (connection_set.closed or connection_set.followers):
                         return connection_set
-                    self._owners.pop(connection_set, None)
+                    self._let_go(connection_set)
         self.recover_abandoned(owner.thread)
         if owner.is_urgent:
             by = min(by, now() + _URGENT_WAITS)
@@ -158,23 +158,31 @@ class ConnectionPool:
         is_free_soon = len(self._connection_sets) >= self._kept and owner.thread != self.main_thread
         # The sort is stable: `path` comes first, then the others in their order.
         for connection_set in sorted(self.all(), key=lambda one: one is not path):
-            if connection_set.followers and not owner.shares:
-                continue
             borrower = self._owners.setdefault(connection_set, owner)
             if borrower is owner:
-                if not connection_set.closed:
+                if not connection_set.closed and (owner.shares or not connection_set.followers):
                     return connection_set
-                self._owners.pop(connection_set, None)
+                self._let_go(connection_set)
             elif owner.shares and borrower.shares:
                 is_free_soon = True
                 if self._may_follow(owner, connection_set, path):
-                    owner.follow(self)
                     connection_set.followers[owner] = None
-                    return connection_set
+                    # Read after that: a borrower that shares with none looks for followers after it
+                    # has the set.
+                    if self._owners.get(connection_set, borrower).shares:
+                        owner.follow(self)
+                        return connection_set
+                    connection_set.followers.pop(owner, None)
         if is_free_soon:
             return None
         self.recover_abandoned()  # sets that are not missed in any other way
         return self._new(owner)
+
+    def _let_go(self, connection_set: ConnectionSet) -> None:
+        """Return a set that was borrowed only for a moment."""
+        self._owners.pop(connection_set, None)
+        if connection_set.followers:
+            self._call_follower(connection_set)
 
     @staticmethod
     def _may_follow(owner: Borrower, connection_set: ConnectionSet, path: object) -> bool:
@@ -349,9 +357,7 @@ class ConnectionPool:
         visitor = visitor or _SelfBorrower()
         if self._owners.setdefault(connection_set, visitor) is visitor:
             connection_set.drain()
-            self._owners.pop(connection_set, None)
-            if connection_set.followers:
-                self._call_follower(connection_set)
+            self._let_go(connection_set)
             if self.closing:  # as in `give_back`
                 self._end_if_free(connection_set)
             self.on_change()
