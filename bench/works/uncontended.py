@@ -71,8 +71,8 @@ PLAN = [
         quick=("limit.all", "quorlock", "redlock-py.tuned"),
     ),
     _threads(4, 5, ("quorlock", *_BEST)),
-    _threads(16, 5, ("quorlock", *_BEST)),
-    _threads(64, 5, ("quorlock", *_BEST), quick=("quorlock",)),
+    _threads(16, 5, ("quorlock", "quorlock+with", *_BEST)),
+    _threads(64, 5, ("quorlock", "quorlock+with", *_BEST), quick=("quorlock",)),
     Case(
         "uncontended",
         "blocking, N = 5, 64 threads, 64,000 cycles",
@@ -137,7 +137,7 @@ PLAN = [
 
 
 def columns(case: Found) -> tuple[Column, ...]:
-    """Return the columns: relative times with one worker, relative throughput with many."""
+    """Return the columns: relative times with one worker, relative throughput with many, CPU."""
     key, inverse = ("p50_us", False) if case.params["workers"] == 1 else ("per_s", True)
     against = ("limit.all", "limit.saturated", "quorlock", "quorlock.asyncio")
     ratios = (
@@ -145,7 +145,12 @@ def columns(case: Found) -> tuple[Column, ...]:
         for who in against
         if who in case.rows
     )
-    return (*STANDARD, *ratios)
+    cpu = (
+        Column(f"CPU × {who}", "cpu_us", "{:.2f}", ratio_to=who)
+        for who in ("quorlock", "quorlock.asyncio")
+        if who in case.rows
+    )
+    return (*STANDARD, *ratios, *cpu)
 
 
 def run(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Sick nodes, contention and growth: each work runs, in small, and sees what it is to see."""
+"""Arrivals, sick nodes, contention, growth: each work runs, in small, and sees what it has to."""
 
 from __future__ import annotations
 
@@ -37,6 +37,29 @@ def measured(fleet: Fleet, case: Case, who: str, **params: Any) -> dict[str, Any
         row |= site.after(row)
     assert "failed" not in row, row
     return row
+
+
+# --- arrivals --------------------------------------------------------------------------------
+
+
+def test_arrivals_keep_their_rate(fleet: Fleet) -> None:
+    """All that was due has begun, and has been served or counts until the end."""
+    row = measured(
+        fleet,
+        case_of("arrivals", "asyncio, N = 5, 500 cycles due in a second"),
+        "quorlock.asyncio+with",
+        seconds=0.4,
+    )
+    assert row["errors"] == 0
+    assert row["cycles"] + row["unserved"] == 200
+
+
+def test_a_backlog_counts_from_when_each_was_due(fleet: Fleet) -> None:
+    """More are due than a process can begin: the last ones are late by as much."""
+    case = case_of("arrivals", "asyncio, N = 5, 500 cycles due in a second")
+    row = measured(fleet, case, "quorlock.asyncio", rate=50_000, seconds=0.1)
+    assert row["cycles"] + row["unserved"] == 5_000
+    assert row["worst_us"] > 1e6 * (row["seconds"] - 0.1) / 2
 
 
 # --- sick ------------------------------------------------------------------------------------

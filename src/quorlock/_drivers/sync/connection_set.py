@@ -191,10 +191,10 @@ class ConnectionSet:
     def send(self, effect: Send, receiver: Inbox) -> SentRound:
         """Send to all nodes without waiting for any of them."""
         self.is_busy = True
-        if self._to_send_later:
-            self._send_waiting()  # an acquire of this thread may be among it
         if self._carriers:
             self._carriers = []
+        if self._to_send_later:
+            self._send_waiting()  # an acquire of this thread may be among it
         command = effect.command
         data = encode(command)
         receiver.round = round_ = receiver.round + 1

@@ -294,11 +294,13 @@ class FlowRunner(Inbox, Borrower):
                 reply = replies.popleft()
                 if tally is None or tally.count(reply) is not PENDING:
                     return reply
-            if self._leads(connection_set):
+            pool = self._follows
+            if pool is None or self._leads(connection_set):
                 return connection_set.receive(self, effect)
             at = now()
             if at >= until:
                 if is_last_look:
+                    pool.recover_abandoned()
                     return Timeout(at)
                 # As in `ConnectionSet.receive`: the deadline moves by the length of a stall.
                 node_timeout = self._node_states.policy.node_timeout
@@ -306,8 +308,8 @@ class FlowRunner(Inbox, Borrower):
             self._awaited = max(self._awaited, self._arrived + 1)
             if not replies:
                 self._wakeup.wait(min(until, at + LOOK_AGAIN))
-                if self._follows is not None and now() >= at + LOOK_AGAIN:
-                    self._follows.recover_abandoned()
+                if now() >= at + LOOK_AGAIN:
+                    pool.recover_abandoned()
 
     def _send_all(self, effect: SendBatch) -> tuple[SentRound, ...]:
         """Send a batch of renewal, which never queues behind acquires."""

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 LOOK_AGAIN = 100 * NS_PER_MS
 # An urgent borrower waits this long for a set that is free soon. Connecting takes longer.
 _URGENT_WAITS = 5 * NS_PER_MS
+# The functions that borrow, and their local variables that have the borrower.
+_BORROWERS_NAMES = {"run_and_claim": "runner", "_visit": "visitor", "_end_if_free": "visitor"}
 # More acquires than these queue. A round with all of them has to end well within node_timeout.
 FOLLOWERS_MAX = 64
 
@@ -80,12 +82,15 @@ class Borrower:
         pool.give_back_all(self)
 
 
-class _SelfBorrower(Borrower):
-    """The pool itself as a borrower."""
+class _Visitor(Borrower):
+    """The pool itself as a borrower, in some thread."""
 
-    __slots__ = ()
+    __slots__ = ("thread",)
 
     is_urgent = True
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
 
     @property
     def shares(self) -> bool:
@@ -338,6 +343,7 @@ class ConnectionPool:
         """Close all idle sets, after draining each until `until`; borrowed ones on their return."""
         self._drain_until = until
         self.closing = True
+        self.recover_abandoned()  # an earlier `close` may have been interrupted
         for connection_set in self.all():
             self._end_if_free(connection_set)
 
@@ -354,9 +360,13 @@ class ConnectionPool:
 
     def _visit(self, connection_set: ConnectionSet, visitor: Borrower | None = None) -> None:
         """Send and receive without waiting, if the set is not borrowed."""
-        visitor = visitor or _SelfBorrower()
+        visitor = visitor or _Visitor()
         if self._owners.setdefault(connection_set, visitor) is visitor:
-            connection_set.drain()
+            try:
+                connection_set.drain()
+            except BaseException:  # an interrupt, perhaps of the main thread
+                self.give_back_all(visitor)
+                raise
             self._let_go(connection_set)
             if self.closing:  # as in `give_back`
                 self._end_if_free(connection_set)
@@ -372,8 +382,8 @@ class ConnectionPool:
         return list(self._owners.copy().items())
 
     def _end_if_free(self, connection_set: ConnectionSet) -> None:
-        closer = _SelfBorrower()
-        if self._owners.setdefault(connection_set, closer) is closer:
+        visitor = _Visitor()
+        if self._owners.setdefault(connection_set, visitor) is visitor:
             self._end(connection_set)
 
     def _end(self, connection_set: ConnectionSet) -> None:
@@ -396,7 +406,8 @@ def _is_abandoned(owner: Borrower) -> bool:
     frame = sys._current_frames().get(owner.thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     is_known = frame is not None
     while frame is not None:
-        if frame.f_code.co_name == "run_and_claim" and frame.f_locals.get("runner") is owner:
+        name = _BORROWERS_NAMES.get(frame.f_code.co_name)
+        if name is not None and frame.f_locals.get(name) is owner:
             return False
         frame = frame.f_back
     return is_known
