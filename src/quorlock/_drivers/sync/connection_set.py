@@ -3,10 +3,11 @@
 A flow borrows a set when it first sends, and returns it when it ends or sleeps (`pool`). The
 connectors open connections; a set requests the missing ones and continues without them.
 
-No lock is taken here: only the owner of a set uses its connections. If another thread's release
-must follow an acquire on one of them, that thread leaves it (`send_later`) and the owner sends it.
-A set without an owner at that moment is visited by the pool (`visit`). `is_busy` is set while the
-owner is inside. If the owner is gone and left it set, it was interrupted, and the set is discarded.
+No lock is taken here: only the owner of a set uses its connections. The rounds of followers
+(`submit`), and another thread's release that must come after an acquire on one connection
+(`send_later`), are left for the owner, which sends them before anything else. A set without an
+owner at that moment is visited by the pool (`visit`). `is_busy` is set while the owner is inside.
+If the owner is gone and left it set, it was interrupted, and the set is discarded.
 """
 
 from __future__ import annotations

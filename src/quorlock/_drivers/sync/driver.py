@@ -1,8 +1,8 @@
 """The blocking driver: flows in threads, over sockets and poll. The contract is in `abc`.
 
-The calling thread sends and receives, over a connection set that it borrows. A `Connector` opens
-connections and sends pending releases, a `ConnectionSet` runs the rounds, and a `FlowRunner` runs
-the flow.
+The calling thread sends and receives, over a connection set that it borrows, or follows another
+thread that does so for it (`pool`). A `Connector` opens connections and sends pending releases, a
+`ConnectionSet` runs the rounds, and a `FlowRunner` runs the flow.
 """
 
 from __future__ import annotations
