@@ -44,8 +44,7 @@ def test_drivers_wait_by_raw_locks(name: str) -> None:
 # Exceptions, with the reason why they cannot hang.
 MAY_LOCK = {
     "_drivers/node_states.py": "for 0.1 s at most; then another lock takes its place",
-    "_drivers/sync/pool.py": "each waits by a lock of its own, which nobody else takes",
-    "_drivers/wait.py": "the same",
+    "_drivers/wait.py": "each waits by a lock of its own, which nobody else takes",
 }
 FOLDERS = ("_core", "_protocol", "_drivers", "_api", "_sync", "asyncio")
 
