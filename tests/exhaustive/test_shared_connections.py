@@ -8,6 +8,7 @@ followers of an interrupted leader have lost its connections, and try again.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import random
 import threading
 from typing import TYPE_CHECKING, Any
@@ -135,7 +136,45 @@ def test_one_of_many(nodes: Servers) -> None:
                 assert not thread.is_alive()
             return victim.at, failed + faults(redlock, nodes)
 
-        every_line(run, 13)
+        every_line(run, 37)
+
+
+class SoftLimit(Exception):
+    """The exception of some other code for a thread that takes too long."""
+
+
+def test_exceptions_of_other_code(nodes: Servers) -> None:
+    """Leaders and followers get them between any two instructions. The other calls succeed."""
+    over, cycles = threading.Event(), [0] * 16
+    failed: list[str] = []
+
+    def work(number: int) -> None:
+        while not over.is_set():
+            with contextlib.suppress(SoftLimit):
+                try:
+                    with redlock.lock(f"shared {number}", timeout=5.0):
+                        cycles[number] += 1
+                except SoftLimit:
+                    raise
+                except BaseException as error:  # noqa: BLE001 (reported)
+                    failed.append(f"{error!r}")
+
+    with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for _ in range(1_000 if THOROUGH else 60):
+            limited, wanted = random.choice(threads), sum(cycles) + 5
+            assert until(lambda: sum(cycles) > wanted, 10)  # noqa: B023 (called at once)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(limited.ident or 0), ctypes.py_object(SoftLimit)
+            )
+        over.set()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        assert failed == []
+        assert faults(redlock, nodes) == []
 
 
 def test_a_visitor(mortal_nodes: Servers) -> None:

@@ -212,7 +212,7 @@ class RequestPipeline:
         if len(self.pending) < UNCOUNTED_MAX or not self._is_silent(at):
             return False
         # Until the next reply, it can only become more.
-        if self._full_since != self.replied_at and size_of(tuple(self.pending)) > UNREAD_MAX:
+        if self._full_since != self.replied_at and size_of(list(self.pending)) > UNREAD_MAX:
             self._full_since = self.replied_at
         return self._full_since == self.replied_at
 
@@ -221,8 +221,10 @@ class RequestPipeline:
 
     def oldest_asked_at(self, at: Instant) -> Instant:
         """Return when the oldest pending request was made; `at` if there is none."""
-        requests = tuple(self.pending)
-        return requests[0].asked_at if requests else at
+        try:
+            return self.pending[0].asked_at  # one step: other threads ask as well
+        except IndexError:
+            return at
 
     def match_common_reply(self, data: bytes) -> tuple[PendingRequest, Answer] | None:
         """Return the request and its answer if these bytes are one whole, plain reply.
@@ -327,7 +329,8 @@ class RequestPipeline:
 
     def has_pending_acquire(self, token: bytes) -> bool:
         """Return True if the acquire with this token is still pending here."""
-        commands = (request.command for request in tuple(self.pending))
+        # A list: other threads ask as well, and making a tuple may collect garbage (CPython 3.11).
+        commands = (request.command for request in list(self.pending))
         return any(isinstance(c, ACQUIRES) and c.token == token for c in commands)
 
     def _before_extension(self, request: PendingRequest) -> bytes:

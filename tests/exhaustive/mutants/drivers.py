@@ -104,7 +104,7 @@ DRIVERS = [
     Mutant(
         "releases-overtake-submitted-acquires",
         "_drivers/sync/connection_set.py",
-        "            self._send_waiting()  # an acquire of this thread may be among it\n",
+        "            self._send_submissions()  # an acquire of this thread may be among it\n",
         "            pass\n",
         ("tests/servers/drivers/test_shared_connections.py",),
     ),
@@ -113,6 +113,13 @@ DRIVERS = [
         "_drivers/sync/connection_set.py",
         "            nodes = self._open_nodes(at)\n",
         "            pass\n",
+        ("tests/servers/drivers/test_shared_connections.py",),
+    ),
+    Mutant(
+        "backlog-tolerated-without-followers",
+        "_drivers/sync/connection_set.py",
+        "                    connection.pipeline.max_silence = 0\n",
+        "                    pass\n",
         ("tests/servers/drivers/test_shared_connections.py",),
     ),
     Mutant(

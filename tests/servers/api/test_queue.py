@@ -195,7 +195,7 @@ class Caller(Borrower):
 class Paths:
     """The part of a connection set that a pool uses. Its borrower takes no rounds of others."""
 
-    has_pending = has_unsent_rounds = is_busy = closed = takes_rounds = False
+    has_pending = has_submissions = is_busy = closed = takes_rounds = False
     visit: Any = None
     drained = 0
 
@@ -204,6 +204,9 @@ class Paths:
 
     def close(self, until: int) -> None:
         """Nothing is open."""
+
+    def remove_follower(self, follower: Borrower) -> None:
+        self.followers.pop(follower, None)
 
     def drain(self) -> None:
         """Count one more."""

@@ -37,12 +37,15 @@ class Caller(Borrower):
 class Path:
     """The part of a connection set that a pool uses."""
 
-    has_pending = has_unsent_rounds = is_busy = closed = False
+    has_pending = has_submissions = is_busy = closed = False
     takes_rounds = True
     visit: Any = None
 
     def __init__(self) -> None:
         self.followers: dict[Borrower, None] = {}
+
+    def remove_follower(self, follower: Borrower) -> None:
+        self.followers.pop(follower, None)
 
     def drain(self) -> None:
         """Nothing is pending."""

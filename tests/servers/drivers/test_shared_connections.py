@@ -96,6 +96,19 @@ def test_a_node_that_hangs_delays_no_thread(mortal_nodes: Servers) -> None:
         assert until(lambda: not keys(mortal_nodes))
 
 
+def test_a_node_that_hangs_when_one_thread_is_left(mortal_nodes: Servers) -> None:
+    """Unread bytes of the node count at once again, not after node_timeout."""
+    with Redlock(mortal_nodes.urls, node_timeout=5.0) as redlock:
+        with Crowd(redlock) as crowd:
+            crowd.until_all_have(2)
+        mortal_nodes[4].stop()
+        for _ in range(300):
+            assert redlock.lock("crowd").acquire().release()
+        assert most_unread(redlock, 4) < READ_AT_ONCE
+        mortal_nodes[4].cont()
+        assert until(lambda: not keys(mortal_nodes))
+
+
 def test_a_majority_that_hangs(mortal_nodes: Servers) -> None:
     """Each thread fails in its own time, and all get their locks when the nodes are back."""
     with Redlock(mortal_nodes.urls, node_timeout=0.1, outage_timeout=0) as redlock:

@@ -62,7 +62,7 @@ _TIMES_BEHIND = 2
 _MAY_CHANGE = (VoteCode.BACKLOG, VoteCode.PERMANENT_ERROR, VoteCode.QUARANTINED)
 
 
-class _Waiting(NamedTuple):
+class _Submission(NamedTuple):
     """A request of another thread: for one node, or (None) for all of these nodes, as bits."""
 
     node: int | None
@@ -93,7 +93,7 @@ class ConnectionSet:
         # The visits of the other sets that carry requests of this round (connectors need none).
         self._carriers: list[Callable[[Any], None]] = []
         # Requests of other threads for our connections.
-        self._to_send_later: dict[object, _Waiting] = {}
+        self._submissions: dict[object, _Submission] = {}
         self.followers: dict[Any, None] = {}  # the borrowers whose rounds our owner sends (`pool`)
         self.takes_rounds = False  # of followers: its owner waits for replies, not for connections
         self.visit: Callable[[Any], None] = _no_visit
@@ -194,8 +194,8 @@ class ConnectionSet:
         self.is_busy = True
         if self._carriers:
             self._carriers = []
-        if self._to_send_later:
-            self._send_waiting()  # an acquire of this thread may be among it
+        if self._submissions:
+            self._send_submissions()  # an acquire of this thread may be among it
         command = effect.command
         data = encode(command)
         receiver.round = round_ = receiver.round + 1
@@ -241,8 +241,16 @@ class ConnectionSet:
         if isinstance(effect.command, ACQUIRES):
             nodes = self._open_nodes(at)
         request = requested((effect.command, receiver, round_, at, False))
-        self._leave(_Waiting(None, nodes, data, request, effect))
+        self._add(_Submission(None, nodes, data, request, effect))
         return round_sent((round_, at, at, nodes, self))
+
+    def remove_follower(self, follower: object) -> None:
+        """Remove a follower; without any, a node's backlog counts at once again."""
+        self.followers.pop(follower, None)
+        if not self.followers:
+            for connection in self.connections:
+                if connection is not None:
+                    connection.pipeline.max_silence = 0
 
     def _open_nodes(self, at: Instant) -> int:
         nodes = 0
@@ -343,31 +351,31 @@ class ConnectionSet:
 
     def send_later(self, index: int, data: bytes, request: PendingRequest, effect: Send) -> None:
         """Leave a request for the owner to send; safe from any thread."""
-        self._leave(_Waiting(index, 0, data, request, effect))
+        self._add(_Submission(index, 0, data, request, effect))
         self.visit(request.receiver)
 
-    def _leave(self, waiting: _Waiting) -> None:
-        self._to_send_later[object()] = waiting
+    def _add(self, submission: _Submission) -> None:
+        self._submissions[object()] = submission
         if self.closed:
-            self._send_waiting()
+            self._send_submissions()
         self.wake()
 
-    def _send_waiting(self) -> None:
+    def _send_submissions(self) -> None:
         """Send what other threads have left, in one packet to each node."""
         if (self._arrivals or self.is_incomplete) and not self.closed:
             self._adopt_arrivals()
         corked = [connection for connection in self.connections if connection is not None]
-        waiting = list(self._to_send_later.copy().items())
+        submissions = list(self._submissions.copy().items())
         policy = self._connectors.policy
         # A node that is as far behind as a quorum, or by what is sent at once, is not late.
         behind = sorted([len(connection.pending) for connection in corked])[: policy.quorum]
-        tolerated = _TIMES_BEHIND * max([len(waiting), *behind])
+        tolerated = _TIMES_BEHIND * max([len(submissions), *behind])
         for connection in corked:
             connection.holds_back = True
             is_late = len(connection.pending) >= tolerated
             connection.pipeline.max_silence = 0 if is_late else policy.node_timeout
-        uncounted = max(UNCOUNTED_MAX, tolerated + len(waiting))
-        for key, (node, nodes, data, request, effect) in waiting:
+        uncounted = max(UNCOUNTED_MAX, tolerated + len(submissions))
+        for key, (node, nodes, data, request, effect) in submissions:
             if node is not None:
                 self._ask(node, data, request, effect)
             elif nodes == self._connectors.node_mask:
@@ -375,7 +383,7 @@ class ConnectionSet:
             else:
                 self._send_to_some(effect, data, request, nodes)
             # Last: after an interrupt before it, `discard` sends it again.
-            self._to_send_later.pop(key, None)
+            self._submissions.pop(key, None)
         for connection in corked:
             connection.flush()
 
@@ -411,8 +419,8 @@ class ConnectionSet:
                 visit(receiver)
 
     def _poll_replies(self, timeout_ms: int) -> None:
-        if self._to_send_later:
-            self._send_waiting()
+        if self._submissions:
+            self._send_submissions()
         if self.has_unsent:
             timeout_ms = self._flush(timeout_ms)
         polled = self._polled
@@ -434,7 +442,7 @@ class ConnectionSet:
 
     def wait_for_push(self, wakeup_fd: int, timeout_ms: int) -> None:
         """Wait for a push message, for `wakeup_fd`, or for the timeout; then read."""
-        if self.has_unsent or self._to_send_later:
+        if self.has_unsent or self._submissions:
             timeout_ms = min(timeout_ms, _FLUSH_EVERY_MS)
         self._polled.poll_with(wakeup_fd, timeout_ms)
         self._poll_replies(0)
@@ -467,7 +475,7 @@ class ConnectionSet:
     def wait(self, until: Instant) -> None:
         """Return at `until`, after a wake-up, or earlier; then all replies and calls are read."""
         timeout_ms = sleep_ms(until)
-        if self.has_unsent or self._to_send_later:
+        if self.has_unsent or self._submissions:
             timeout_ms = min(timeout_ms, _FLUSH_EVERY_MS)
         if self._wakeup is None:
             timeout_ms = min(timeout_ms, _LOOK_EVERY_MS)
@@ -481,14 +489,14 @@ class ConnectionSet:
     # --- the end -----------------------------------------------------------------------------
 
     @property
-    def has_unsent_rounds(self) -> bool:
+    def has_submissions(self) -> bool:
         """Return whether requests of other threads are still to be sent."""
-        return bool(self._to_send_later)
+        return bool(self._submissions)
 
     @property
     def has_pending(self) -> bool:
         """Return whether some request has no reply yet, or was not sent completely."""
-        if self._to_send_later:
+        if self._submissions:
             return True
         # Called at every return to the pool: no generator, no call.
         for connection in self.connections:
@@ -511,7 +519,7 @@ class ConnectionSet:
         for index in range(len(self.connections)):
             self._drop(index)
         self._close_arrivals()
-        self._send_waiting()
+        self._send_submissions()
         self._close_wakeup()
         self.is_busy = False
 
@@ -525,7 +533,7 @@ class ConnectionSet:
             if connection is not None:
                 connection.discard()
         self._close_arrivals()
-        self._send_waiting()
+        self._send_submissions()
         self._close_wakeup()
 
     def reset_after_fork(self) -> None:

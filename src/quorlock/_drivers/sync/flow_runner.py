@@ -200,7 +200,7 @@ class FlowRunner(Inbox, Borrower):
             # To its end in any case: it may have to leave a line.
             if connection_set is None:
                 effect = flow.send(self._skip_round(NOT_SET))
-            elif self._leads(connection_set):
+            elif self._try_to_lead(connection_set):
                 effect = flow.send(connection_set.send(effect, self))
             else:
                 effect = flow.send(self._submit(connection_set, effect))
@@ -210,7 +210,7 @@ class FlowRunner(Inbox, Borrower):
         """Return the discarded set, and borrow one that is open."""
         self.return_connections()
         borrowed = self._borrow(effect)
-        if borrowed is not None and self._leads(borrowed):
+        if borrowed is not None and self._try_to_lead(borrowed):
             borrowed.prepare(now() + self._node_states.policy.node_timeout)
         return borrowed
 
@@ -220,7 +220,7 @@ class FlowRunner(Inbox, Borrower):
         connection_set = self._connection_set or self._borrow(effect)
         if connection_set is None:
             return self._skip_round(NOT_SET if effect.behind else CROWDED)
-        if self._follows is not None and not self._leads(connection_set):
+        if self._follows is not None and not self._try_to_lead(connection_set):
             if may_be_submitted(effect.command):
                 return self._submit(connection_set, effect)
             self.return_connections()
@@ -234,13 +234,8 @@ class FlowRunner(Inbox, Borrower):
 
     @property
     def shares(self) -> bool:
-        """Return whether it may follow now, and be followed."""
-        command = self._command
-        return (
-            command is not None
-            and self.thread != self._pool.main_thread
-            and may_be_submitted(command)
-        )
+        """Return whether it may follow now, and be followed, in any thread but the main one."""
+        return self._command is not None and may_be_submitted(self._command)
 
     def follow(self, pool: ConnectionPool) -> None:
         """Leave rounds for the borrower of a set from now on."""
@@ -254,8 +249,8 @@ class FlowRunner(Inbox, Borrower):
         if self._follows is not None:  # else it is about to follow, and then tries to lead
             self._wakeup.wake()
 
-    def _leads(self, connection_set: ConnectionSet) -> bool:
-        """Return whether this thread has the set; it takes one that it follows, if it is free."""
+    def _try_to_lead(self, connection_set: ConnectionSet) -> bool:
+        """Take the set if this thread follows and it is free; return whether this thread has it."""
         if self._follows is not None and self._follows.lead(self, connection_set):
             self._follows = None
             self.deliver = self.inbox.append
@@ -295,7 +290,7 @@ class FlowRunner(Inbox, Borrower):
                 if tally is None or tally.count(reply) is not PENDING:
                     return reply
             pool = self._follows
-            if pool is None or self._leads(connection_set):
+            if pool is None or self._try_to_lead(connection_set):
                 return connection_set.receive(self, effect)
             at = now()
             if at >= until:

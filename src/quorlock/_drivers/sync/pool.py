@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 LOOK_AGAIN = 100 * NS_PER_MS
 # An urgent borrower waits this long for a set that is free soon. Connecting takes longer.
 _URGENT_WAITS = 5 * NS_PER_MS
-# The functions that borrow, and their local variables that have the borrower.
-_BORROWERS_NAMES = {"run_and_claim": "runner", "_visit": "visitor", "_end_if_free": "visitor"}
+# The functions that borrow, each with the name of its local variable for the borrower.
+_BORROWING = {"run_and_claim": "runner", "_visit": "visitor", "_end_if_free": "visitor"}
 # More acquires than these queue. A round with all of them has to end well within node_timeout.
 FOLLOWERS_MAX = 64
 
@@ -68,7 +68,7 @@ class Borrower:
 
     @property
     def shares(self) -> bool:
-        """Return whether it may follow now, and be followed."""
+        """Return whether it may follow now, and be followed, in any thread but the main one."""
         return False
 
     def follow(self, pool: ConnectionPool) -> None:
@@ -91,11 +91,6 @@ class _Visitor(Borrower):
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-
-    @property
-    def shares(self) -> bool:
-        """Return true: it has a set only briefly."""
-        return True
 
 
 class _Waiter(Wakeup):
@@ -124,7 +119,7 @@ class ConnectionPool:
         self._owners: dict[ConnectionSet, Borrower] = {}  # of the borrowed sets
         self._queue: deque[_Waiter] = deque()
         self._recovering: dict[Borrower, object] = {}
-        self.main_thread = threading.main_thread().ident
+        self._main_thread = threading.main_thread().ident
         self.closing = False
         self._drain_until: Instant = PAST  # for sets that are closed
         self._returned = WaitQueue()
@@ -157,46 +152,54 @@ class ConnectionPool:
     def _take(self, owner: Borrower, path: object) -> ConnectionSet | None:
         """Return a set that is free, or whose borrower is followed, or a new one.
 
-        None: there is one that is free soon or full, or there are many. The main thread need not
-        wait: the calls that have them may be its own, which a signal handler has interrupted.
+        None: one is free soon or full, or there are many sets. The main thread need not wait: the
+        calls that have them may be its own, which a signal handler has interrupted.
         """
-        is_free_soon = len(self._connection_sets) >= self._kept and owner.thread != self.main_thread
+        must_wait = len(self._connection_sets) >= self._kept and owner.thread != self._main_thread
+        shares = self._shares(owner)
         # The sort is stable: `path` comes first, then the others in their order.
         for connection_set in sorted(self.all(), key=lambda one: one is not path):
             borrower = self._owners.setdefault(connection_set, owner)
             if borrower is owner:
-                if not connection_set.closed and (owner.shares or not connection_set.followers):
+                if not connection_set.closed and (shares or not connection_set.followers):
                     return connection_set
                 self._let_go(connection_set)
-            elif owner.shares and borrower.shares:
-                is_free_soon = True
-                if self._may_follow(owner, connection_set, path):
-                    connection_set.followers[owner] = None
-                    # Read after that: a borrower that shares with none looks for followers after it
-                    # has the set.
-                    if self._owners.get(connection_set, borrower).shares:
-                        owner.follow(self)
-                        return connection_set
-                    connection_set.followers.pop(owner, None)
-        if is_free_soon:
+            elif shares and self._shares(borrower):
+                if self._follow(owner, connection_set, path):
+                    return connection_set
+                must_wait = True
+            elif isinstance(borrower, _Visitor):
+                must_wait |= borrower.thread != owner.thread
+        if must_wait:
             return None
         self.recover_abandoned()  # sets that are not missed in any other way
         return self._new(owner)
+
+    def _shares(self, borrower: Borrower) -> bool:
+        return borrower.shares and borrower.thread != self._main_thread
+
+    def _follow(self, owner: Borrower, connection_set: ConnectionSet, path: object) -> bool:
+        """Have the borrower of this set send and receive for another one, if it can now."""
+        is_full = len(connection_set.followers) >= FOLLOWERS_MAX and not owner.is_urgent
+        # What must come after an acquire on another set is not left to a leader. A set that is
+        # closed has none in flight.
+        is_behind = path not in (None, connection_set) and not getattr(path, "closed", False)
+        if is_full or is_behind or not connection_set.takes_rounds:
+            return False
+        connection_set.followers[owner] = None
+        # Read after that: the main thread looks for followers after it has borrowed a set.
+        borrower = self._owners.get(connection_set)
+        if borrower is not None and not self._shares(borrower):
+            connection_set.remove_follower(owner)
+            return False
+        owner.follow(self)
+        return True
 
     def _let_go(self, connection_set: ConnectionSet) -> None:
         """Return a set that was borrowed only for a moment."""
         self._owners.pop(connection_set, None)
         if connection_set.followers:
             self._call_follower(connection_set)
-
-    @staticmethod
-    def _may_follow(owner: Borrower, connection_set: ConnectionSet, path: object) -> bool:
-        if not connection_set.takes_rounds or not (
-            owner.is_urgent or len(connection_set.followers) < FOLLOWERS_MAX
-        ):
-            return False
-        # What must come after an acquire on another set is not left to a leader.
-        return path in (None, connection_set) or getattr(path, "closed", False)
 
     def _new(self, owner: Borrower) -> ConnectionSet:
         connection_set = self._make()
@@ -264,17 +267,17 @@ class ConnectionPool:
         """Have a follower borrow its set, if it is free; return whether it has it."""
         if self._owners.setdefault(connection_set, follower) is not follower:
             return False
-        connection_set.followers.pop(follower, None)
+        connection_set.remove_follower(follower)
         return True
 
     def leave(self, follower: Borrower, connection_set: ConnectionSet) -> None:
         """Let a follower go; another one leads if it was called to."""
-        connection_set.followers.pop(follower, None)
+        connection_set.remove_follower(follower)
         if connection_set not in self._owners:
             if connection_set.followers:
                 self._call_follower(connection_set)
             else:
-                if connection_set.has_unsent_rounds:
+                if connection_set.has_submissions:
                     self._visit(connection_set)
                 self._look_after(connection_set)
         self.on_change()
@@ -282,11 +285,11 @@ class ConnectionPool:
     @staticmethod
     def _call_follower(connection_set: ConnectionSet) -> None:
         """Call the latest follower: it leads longest, until its own round is decided."""
-        for follower in reversed(list(connection_set.followers.copy())):
+        for follower in reversed(connection_set.followers.copy()):
             if not follower.over:
                 follower.call()
                 return
-            connection_set.followers.pop(follower, None)
+            connection_set.remove_follower(follower)
 
     def _wake_first(self) -> None:
         first = self._first()
@@ -359,7 +362,14 @@ class ConnectionPool:
         return bool(pending)
 
     def _visit(self, connection_set: ConnectionSet, visitor: Borrower | None = None) -> None:
-        """Send and receive without waiting, if the set is not borrowed."""
+        """Send and receive without waiting, if the set is not borrowed.
+
+        If it has followers, one of them does that.
+        """
+        if connection_set.followers:
+            if connection_set not in self._owners:
+                self._call_follower(connection_set)
+            return
         visitor = visitor or _Visitor()
         if self._owners.setdefault(connection_set, visitor) is visitor:
             try:
@@ -406,7 +416,7 @@ def _is_abandoned(owner: Borrower) -> bool:
     frame = sys._current_frames().get(owner.thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     is_known = frame is not None
     while frame is not None:
-        name = _BORROWERS_NAMES.get(frame.f_code.co_name)
+        name = _BORROWING.get(frame.f_code.co_name)
         if name is not None and frame.f_locals.get(name) is owner:
             return False
         frame = frame.f_back

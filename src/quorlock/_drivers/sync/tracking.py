@@ -8,7 +8,6 @@ here until the thread takes them. For the flows of that thread it is a pool of o
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,6 @@ class TrackedConnections:
         on_close: Callable[[TrackedConnections], None],
     ) -> None:
         self.closing = False
-        self.main_thread = threading.get_ident()  # the only borrower shares with no other
         self.invalidations: deque[Sequence[bytes] | None] = deque()
         self._make = make
         self.connection_set = self._made()
