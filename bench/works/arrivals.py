@@ -84,7 +84,8 @@ async def _in_a_loop(contestant: str, params: dict[str, Any], urls: list[str]) -
     meter.start()
     await arrive(params["seconds"])
     meter.stop()
-    at, unserved = clock(), list(in_progress.values())
+    # A cycle that has just ended is in both, until its task's callbacks run.
+    at, unserved = clock(), [due for task, due in in_progress.items() if not task.done()]
     result = meter.result(unserved=len(unserved))
     meter.samples.extend(at - due for due in unserved)
     times = meter.result()

@@ -35,9 +35,27 @@ class Leader(Borrower):
 
     is_urgent = True
 
+    def __init__(self) -> None:
+        self.follows = False
+
     @property
     def shares(self) -> bool:
         return True
+
+    def follow(self, pool: ConnectionPool) -> None:
+        del pool
+        self.follows = True
+
+
+def lead(pool: ConnectionPool) -> ConnectionSet:
+    """Borrow a set as a leader. An earlier victim's release, in the background, may still have it."""
+    while True:
+        leader = Leader()
+        connection_set: ConnectionSet | None = pool.borrow(leader)
+        assert connection_set is not None
+        if not leader.follows:
+            return connection_set
+        pool.leave(leader, connection_set)
 
 
 class Victim(threading.Thread):
@@ -97,9 +115,7 @@ def test_a_follower(nodes: Servers) -> None:
         pool = redlock._session.driver._pool
 
         def run(k: int) -> tuple[Interrupter, list[str]]:
-            leader = Leader()
-            connection_set: ConnectionSet | None = pool.borrow(leader)
-            assert connection_set is not None
+            connection_set = lead(pool)
             connection_set.prepare()
             connection_set.takes_rounds = True
             victim = Victim(redlock, k)
