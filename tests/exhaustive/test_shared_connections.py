@@ -48,7 +48,7 @@ class Leader(Borrower):
 
 
 def lead(pool: ConnectionPool) -> ConnectionSet:
-    """Borrow a set as a leader. An earlier victim's release, in the background, may still have it."""
+    """Borrow a set as a leader: the release of an earlier victim may have it for a moment."""
     while True:
         leader = Leader()
         connection_set: ConnectionSet | None = pool.borrow(leader)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from quorlock._core.rounds import NodeReply
     from quorlock._drivers.node_state import NodeState
+    from quorlock._drivers.places import Places
     from quorlock._protocol.pipeline import PendingRequest
 
 
@@ -64,11 +65,9 @@ class ConnectionOwner(Protocol):
 
     has_unsent: bool
     visit: Callable[[Any], None]
-    # The calls that may come, in bytes, with their places and lock keys (`Places.expected`).
-    expected_calls: dict[bytes, tuple[bytes, bytes]]
 
-    def on_call(self, connection: Connection, place: bytes, key: bytes) -> None:
-        """Handle a call that a node made."""
+    def add(self, connection: Connection) -> None:
+        """Take a new connection; safe from any thread."""
         ...
 
 
@@ -87,6 +86,7 @@ class Connection(Peer):
         self.sock = sock
         self.pending = self.pipeline.pending
         self.owner: ConnectionOwner | None = None
+        self.places: Places | None = None  # of the waiters that its node may call
         self._superseded = ""
         self.unsent: bytes = b""  # bytes that the socket did not take, or that are corked
         self.holds_back = False  # corked
@@ -213,21 +213,21 @@ class Connection(Peer):
 
     def _is_expected_call(self, data: bytes) -> bool:
         """Deliver the call if these bytes are one, as it nearly always comes; else return false."""
-        pipeline, owner = self.pipeline, self.owner
-        if owner is None or pipeline.has_partial_reply:
+        pipeline, places = self.pipeline, self.places
+        if places is None or pipeline.has_partial_reply:
             return False
-        call = owner.expected_calls.get(data)  # one step: a signal handler may end the wait
+        call = places.expected.get(data)  # one step: a signal handler may end the wait
         if call is None:
             return False
         pipeline.replied_at = now()
-        owner.on_call(self, *call)
+        places.on_call(self, *call)
         return True
 
     def _deliver_calls(self) -> None:
         calls, self._calls = self._calls, []
-        if self.owner is not None:
+        if self.places is not None:
             for place, key in calls:
-                self.owner.on_call(self, place, key)
+                self.places.on_call(self, place, key)
 
     def _write(self, data: bytes) -> None:
         # A partly sent command is completed before anything else.

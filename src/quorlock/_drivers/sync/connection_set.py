@@ -13,7 +13,6 @@ If the owner is gone and left it set, it was interrupted, and the set is discard
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quorlock._core.commands import ACQUIRES, Release
@@ -25,8 +24,8 @@ from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._core.votes import BACKLOG, TIMED_OUT, Answer
 from quorlock._drivers.clock import now, sleep_ms
 from quorlock._drivers.places import Places
+from quorlock._drivers.sync.node_connections import NodeConnections
 from quorlock._drivers.sync.polling import Poll, WakeupPipe
-from quorlock._drivers.wait import is_stopped, next_look
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import UNCOUNTED_MAX, requested
 from quorlock.errors import VoteCode
@@ -80,16 +79,12 @@ class ConnectionSet:
     def __init__(
         self, connectors: Connectors, on_invalidation: InvalidationCallback | None = None
     ) -> None:
-        self.connections: list[Connection | None] = [None] * len(connectors.all)
         self._connectors = connectors
-        self._on_invalidation = on_invalidation
-        self._arrivals: deque[Connection] = deque()
         self._polled = Poll()
-        self._wakeup: WakeupPipe | None = None  # of an owner that waits; made when first needed
         self._places = Places(connectors.policy)
-        self.on_call = self._places.on_call
-        self.expected_calls = self._places.expected
-        self._is_fresh = True  # the wait for connections of all nodes is still to come
+        self.nodes = NodeConnections(connectors, self._polled, self._places, on_invalidation)
+        self.connections = self.nodes.all
+        self._wakeup: WakeupPipe | None = None  # of an owner that waits; made when first needed
         # The visits of the other sets that carry requests of this round (connectors need none).
         self._carriers: list[Callable[[Any], None]] = []
         # Requests of other threads for our connections.
@@ -101,91 +96,32 @@ class ConnectionSet:
         self.is_busy = False  # its owner is inside
         self.has_unsent = False  # some connection has bytes that a full socket did not take
         self.closed = False
-        self._used_at = now()
-        self.is_incomplete = True  # some node has no connection here
-        # Some node must not vote yet, or has a shorter limit for leases.
-        self._has_quarantines = False
 
     # --- connections come and go -------------------------------------------------------------
 
     def add(self, connection: Connection) -> None:
         """Queue a new connection for the owner; called from a connector's thread."""
-        self._arrivals.append(connection)
+        self.nodes.arrivals.append(connection)
         if self.closed:
-            self._close_arrivals()
+            self.nodes.close_arrivals()
         self._connectors.changed.wake_all()
         self.wake()
 
     def prepare(self, by: Instant = FOR_EVER, stop: StopEvent | None = None) -> None:
         """Adopt new connections, drop lost ones, and wait for those that may still come."""
         self.is_busy = True
-        at = now()
-        if at - self._used_at > _STALE_AFTER:
-            was_missing = self.is_incomplete
-            self._poll_replies(0)
-            # Connections that were closed while the set was idle are mostly back soon. As at first,
-            # a short wait is worth it: a lease on a bare majority needs each of its nodes to
-            # release it.
-            self._is_fresh |= self.is_incomplete and not was_missing
-        self._used_at = at
-        if self._arrivals or self.is_incomplete:
-            self._adopt_arrivals()
-            if self.is_incomplete:
+        at, nodes = now(), self.nodes
+        if at - nodes.used_at > _STALE_AFTER:
+            nodes.check(self._receive_now)
+        nodes.used_at = at
+        if nodes.arrivals or nodes.is_incomplete:
+            nodes.adopt(self)
+            if nodes.is_incomplete:
                 self.takes_rounds = False
-                self._await_quorum(at, by, stop)
-                self.takes_rounds, self._is_fresh = True, False
+                nodes.await_quorum(self, at, by, stop)
+                self.takes_rounds = True
                 self.on_ready()
         self.is_busy = False
-
-    def _adopt_arrivals(self) -> None:
-        while self._arrivals:
-            arrival = self._arrivals[0]  # removed when it has its place: see `discard`
-            index = arrival.node_state.index
-            if self.connections[index] not in (None, arrival):
-                self._drop(index)
-            self.connections[index] = arrival
-            self._has_quarantines |= arrival.quarantine is not None or arrival.ttl_ms_max > 0
-            arrival.owner = self
-            if self._on_invalidation is not None:
-                arrival.pipeline.on_invalidation(self._on_invalidation)
-            self._polled.add(arrival)
-            self._places.on_connected(arrival)
-            self._arrivals.popleft()
-        self.is_incomplete = False
-        for index, connection in enumerate(self.connections):
-            if connection is None or connection.lost:
-                self._drop(index)
-                self._connectors.all[index].request_connection(self.add)
-
-    def _drop(self, index: int) -> None:
-        self.is_incomplete = True
-        connection = self.connections[index]
-        if connection is not None:
-            self._polled.remove(connection)
-            connection.close()
-            self.connections[index] = None
-
-    def _await_quorum(self, began: Instant, by: Instant, stop: StopEvent | None) -> None:
-        """Wait for a quorum while one may connect; for the remaining nodes once, a short while."""
-        connectors, policy = self._connectors, self._connectors.policy
-        # A little longer than the connect timeout, so that the reason of a failure is known.
-        until = min(by, began + policy.connect_timeout + policy.node_timeout)
-        has_quorum = False
-        while connectors.may_connect(self.connections):
-            if not has_quorum and self._connected() >= policy.quorum:
-                if not self._is_fresh:
-                    return
-                has_quorum, until = True, min(until, now() + policy.node_timeout)
-            if now() >= until or is_stopped(stop):
-                return
-            connectors.changed.wait(
-                lambda: self._arrivals or not connectors.may_connect(self.connections),
-                next_look(until, stop),
-            )
-            self._adopt_arrivals()
-
-    def _connected(self) -> int:
-        return sum(connection is not None for connection in self.connections)
 
     # --- a round -----------------------------------------------------------------------------
 
@@ -217,7 +153,7 @@ class ConnectionSet:
         command = effect.command
         is_urgent = type(command) is Release and command.token
         asked = everywhere = self._connectors.node_mask
-        if self._has_quarantines or not is_plain(effect, everywhere, self):
+        if self.nodes.has_limits or not is_plain(effect, everywhere, self):
             is_urgent, uncounted = False, 0  # each node is a special case
         for index, connection in enumerate(self.connections):
             if (
@@ -319,7 +255,7 @@ class ConnectionSet:
             self._carriers.append(found.paths.visit)
             found.paths.send_later(index, data, request, effect)
             return None
-        self.is_incomplete = True
+        self.nodes.is_incomplete = True
         connector = self._connectors.all[index]
         if found.is_release and connector.release_later(request):
             self._carriers.append(_no_visit)  # its thread sends it, and our receiver gets the reply
@@ -337,8 +273,7 @@ class ConnectionSet:
             found = HERE if connection.lost else route(effect, index, self, at, self)
         elif connection.quarantine is not None and at >= connection.quarantine.until:
             connection.quarantine = None
-            there = [c for c in self.connections if c is not None]
-            self._has_quarantines = any(c.quarantine or c.ttl_ms_max for c in there)
+            self.nodes.find_limits()
         return found
 
     def node(self, index: int) -> NodeState:
@@ -362,8 +297,8 @@ class ConnectionSet:
 
     def _send_submissions(self) -> None:
         """Send what other threads have left, in one packet to each node."""
-        if (self._arrivals or self.is_incomplete) and not self.closed:
-            self._adopt_arrivals()
+        if (self.nodes.arrivals or self.nodes.is_incomplete) and not self.closed:
+            self.nodes.adopt(self)
         corked = [connection for connection in self.connections if connection is not None]
         submissions = list(self._submissions.copy().items())
         policy = self._connectors.policy
@@ -418,6 +353,9 @@ class ConnectionSet:
             for visit in self._carriers:
                 visit(receiver)
 
+    def _receive_now(self) -> None:
+        self._poll_replies(0)
+
     def _poll_replies(self, timeout_ms: int) -> None:
         if self._submissions:
             self._send_submissions()
@@ -429,7 +367,7 @@ class ConnectionSet:
             connection = polled.by_fd[fd]
             connection.receive()
             if connection.lost:
-                self._drop(connection.node_state.index)
+                self.nodes.drop(connection.node_state.index)
         connection = None  # a traceback may keep this frame: it keeps no pipe open
 
     def _flush(self, timeout_ms: int) -> int:
@@ -482,8 +420,8 @@ class ConnectionSet:
         self._polled.poll(timeout_ms)  # not busy: an interrupt here leaves the set as it is
         self.is_busy = True
         self._poll_replies(0)
-        if self._arrivals or self.is_incomplete:
-            self._adopt_arrivals()
+        if self.nodes.arrivals or self.nodes.is_incomplete:
+            self.nodes.adopt(self)
         self.is_busy = False
 
     # --- the end -----------------------------------------------------------------------------
@@ -516,9 +454,7 @@ class ConnectionSet:
         while self.has_pending and now() < until:
             self._poll_replies(min(sleep_ms(until), _FLUSH_EVERY_MS))
         self.closed = True
-        for index in range(len(self.connections)):
-            self._drop(index)
-        self._close_arrivals()
+        self.nodes.close()
         self._send_submissions()
         self._close_wakeup()
         self.is_busy = False
@@ -532,7 +468,7 @@ class ConnectionSet:
         for connection in self.connections:
             if connection is not None:
                 connection.discard()
-        self._close_arrivals()
+        self.nodes.close_arrivals()
         self._send_submissions()
         self._close_wakeup()
 
@@ -548,11 +484,6 @@ class ConnectionSet:
         if self._wakeup is not None:
             self._polled.remove(self._wakeup)
             self._wakeup = None
-
-    def _close_arrivals(self) -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                self._arrivals.popleft().close()
 
 
 def _no_visit(_visitor: object) -> None:

@@ -79,25 +79,60 @@ class WaitingFlows:
             wake()
 
 
+class _Following:
+    """What a flow has while another thread, the leader, sends and receives for it (see `pool`).
+
+    pool: The pool of the leader's connection set.
+    """
+
+    __slots__ = ("_arrived", "_awaited", "_inbox", "_round", "_wakeup", "pool")
+
+    def __init__(self, pool: ConnectionPool, inbox: deque[NodeReply]) -> None:
+        self.pool = pool
+        self._inbox = inbox
+        self._wakeup = Wakeup()
+        self._round = self._arrived = self._awaited = 0
+
+    def begin(self, round_: int, awaited: int) -> None:
+        """Have the thread called when so many nodes have replied to this round."""
+        self._round, self._arrived, self._awaited = round_, 0, awaited
+
+    def deliver(self, reply: NodeReply) -> None:
+        """Add a reply, and call the thread if it waits for no more; called by the leader."""
+        self._inbox.append(reply)
+        if reply.round == self._round:
+            self._arrived += 1
+            if self._arrived == self._awaited:
+                self._wakeup.wake()
+
+    def call(self) -> None:
+        """Wake the thread; safe from any thread."""
+        self._wakeup.wake()
+
+    def wait(self, until: Instant) -> None:
+        """Wait for a call, which one more reply makes; return at `until`, or earlier."""
+        at = now()
+        self._awaited = max(self._awaited, self._arrived + 1)
+        if not self._inbox:  # read after that: a reply that came before it makes no call
+            self._wakeup.wait(min(until, at + LOOK_AGAIN))
+            if now() >= at + LOOK_AGAIN:
+                self.pool.recover_abandoned()
+
+
 class FlowRunner(Inbox, Borrower):
     """One running flow: its inbox, and the connection set that it has borrowed."""
 
     __slots__ = (
-        "_arrived",
-        "_awaited",
-        "_closed",
         "_command",
         "_connection_set",
         "_flow",
-        "_follows",
+        "_following",
         "_node_states",
         "_place",
         "_pool",
         "_waiting_flows",
-        "_wakeup",
         "has_won",
         "is_urgent",
-        "stop",
         "thread",
     )
 
@@ -111,17 +146,14 @@ class FlowRunner(Inbox, Borrower):
         self._pool = pool
         self._node_states = node_states
         self._waiting_flows = waiting_flows
-        self._closed = waiting_flows.closed
         self._connection_set: ConnectionSet | None = None
-        # The pool of the set, while another thread sends and receives for this one (see `pool`).
-        self._follows: ConnectionPool | None = None
+        self._following: _Following | None = None
         self._place = b""  # in the queues of the nodes, while it has one
         self._flow = flow
         self.thread = threading.get_ident()
         self._command: Command | None = None  # the last one that a set was borrowed for
         self.has_won = False
         self.is_urgent = False
-        self.stop = None
         self.inbox = deque()  # as `Inbox` begins, without another call
         self.deliver = self.inbox.append
         self.over = False
@@ -136,14 +168,14 @@ class FlowRunner(Inbox, Borrower):
                 effect = step(value)
                 if isinstance(effect, Receive):
                     connection_set = self._connection_set
-                    if connection_set is not None and self._follows is None:
+                    if connection_set is not None and self._following is None:
                         value = connection_set.receive(self, effect)
                     else:
                         value = self._receive_from_others(connection_set, effect)
                 elif isinstance(effect, Send):
                     value = self._send(effect)
                 elif isinstance(effect, Commit):
-                    if self._closed.up:
+                    if self._waiting_flows.closed.up:
                         raise QuorlockError(CLOSED_MEANWHILE)
                     self.has_won = True
                     return effect.granted  # type: ignore[return-value] # T is Granted then
@@ -171,7 +203,7 @@ class FlowRunner(Inbox, Borrower):
         """
         self.over = True
         connection_set = self._connection_set
-        if connection_set is not None and connection_set.is_busy and self._follows is None:
+        if connection_set is not None and connection_set.is_busy and self._following is None:
             connection_set.discard()
         try:
             with contextlib.suppress(StopIteration, FlowCancelled):
@@ -179,7 +211,7 @@ class FlowRunner(Inbox, Borrower):
         finally:
             self._leave_queues()
             self._waiting_flows.remove(self)
-            if self._follows is not None:
+            if self._following is not None:
                 self.return_connections()
             self._connection_set = None
             self._pool.give_back_all(self)
@@ -200,10 +232,10 @@ class FlowRunner(Inbox, Borrower):
             # To its end in any case: it may have to leave a line.
             if connection_set is None:
                 effect = flow.send(self._skip_round(NOT_SET))
-            elif self._try_to_lead(connection_set):
+            elif self._try_to_lead(connection_set) or self._following is None:
                 effect = flow.send(connection_set.send(effect, self))
             else:
-                effect = flow.send(self._submit(connection_set, effect))
+                effect = flow.send(self._submit(connection_set, effect, self._following))
         flow.close()
 
     def _replace(self, effect: Send) -> ConnectionSet | None:
@@ -215,18 +247,19 @@ class FlowRunner(Inbox, Borrower):
         return borrowed
 
     def _send(self, effect: Send) -> SentRound:
-        if self._closed.up and (self._pool.closing or not ends_lease(effect.command)):
+        if self._waiting_flows.closed.up and (self._pool.closing or not ends_lease(effect.command)):
             raise QuorlockError(CLOSED)
         connection_set = self._connection_set or self._borrow(effect)
         if connection_set is None:
             return self._skip_round(NOT_SET if effect.behind else CROWDED)
-        if self._follows is not None and not self._try_to_lead(connection_set):
+        following = self._following
+        if following is not None and not self._try_to_lead(connection_set):
             if may_be_submitted(effect.command):
-                return self._submit(connection_set, effect)
+                return self._submit(connection_set, effect, following)
             self.return_connections()
             return self._send(effect)
         connection_set.prepare(effect.connect_until, effect.stop)
-        if connection_set.is_incomplete and not ends_lease(effect.command):
+        if connection_set.nodes.is_incomplete and not ends_lease(effect.command):
             self._node_states.raise_config_errors()
         return connection_set.send(effect, self)
 
@@ -239,38 +272,33 @@ class FlowRunner(Inbox, Borrower):
 
     def follow(self, pool: ConnectionPool) -> None:
         """Leave rounds for the borrower of a set from now on."""
-        self._wakeup = Wakeup()
-        self._arrived = self._awaited = 0
-        self.deliver = self._deliver_and_call
-        self._follows = pool
+        following = _Following(pool, self.inbox)
+        self.deliver = following.deliver
+        self._following = following
 
     def call(self) -> None:
         """Wake the thread, which follows: it may lead now."""
-        if self._follows is not None:  # else it is about to follow, and then tries to lead
-            self._wakeup.wake()
+        following = self._following
+        if following is not None:  # else it is about to follow, and then tries to lead
+            following.call()
 
     def _try_to_lead(self, connection_set: ConnectionSet) -> bool:
         """Take the set if this thread follows and it is free; return whether this thread has it."""
-        if self._follows is not None and self._follows.lead(self, connection_set):
-            self._follows = None
+        following = self._following
+        if following is not None and following.pool.lead(self, connection_set):
+            self._following = None
             self.deliver = self.inbox.append
-        return self._follows is None
+        return self._following is None
 
-    def _submit(self, connection_set: ConnectionSet, effect: Send) -> SentRound:
+    def _submit(
+        self, connection_set: ConnectionSet, effect: Send, following: _Following
+    ) -> SentRound:
         policy = self._node_states.policy
-        self._arrived = 0  # replies to this round
-        # It is called when there are so many. Fewer can neither win nor refuse a round.
-        self._awaited = min(policy.quorum, policy.n - policy.quorum + 1)
-        if connection_set.is_incomplete and not ends_lease(effect.command):
+        # Fewer replies can neither win nor refuse a round.
+        following.begin(self.round + 1, min(policy.quorum, policy.n - policy.quorum + 1))
+        if connection_set.nodes.is_incomplete and not ends_lease(effect.command):
             self._node_states.raise_config_errors()
         return connection_set.submit(effect, self)
-
-    def _deliver_and_call(self, reply: NodeReply) -> None:
-        self.inbox.append(reply)
-        if reply.round == self.round:
-            self._arrived += 1
-            if self._arrived == self._awaited:
-                self.call()
 
     def _receive_from_others(
         self, connection_set: ConnectionSet | None, effect: Receive
@@ -289,26 +317,22 @@ class FlowRunner(Inbox, Borrower):
                 reply = replies.popleft()
                 if tally is None or tally.count(reply) is not PENDING:
                     return reply
-            pool = self._follows
-            if pool is None or self._try_to_lead(connection_set):
+            following = self._following
+            if following is None or self._try_to_lead(connection_set):
                 return connection_set.receive(self, effect)
             at = now()
             if at >= until:
                 if is_last_look:
-                    pool.recover_abandoned()
+                    following.pool.recover_abandoned()
                     return Timeout(at)
                 # As in `ConnectionSet.receive`: the deadline moves by the length of a stall.
                 node_timeout = self._node_states.policy.node_timeout
                 until, is_last_look = at + min(at - until, node_timeout), True
-            self._awaited = max(self._awaited, self._arrived + 1)
-            if not replies:
-                self._wakeup.wait(min(until, at + LOOK_AGAIN))
-                if now() >= at + LOOK_AGAIN:
-                    pool.recover_abandoned()
+            following.wait(until)
 
     def _send_all(self, effect: SendBatch) -> tuple[SentRound, ...]:
         """Send a batch of renewal, which never queues behind acquires."""
-        if self._closed.up:
+        if self._waiting_flows.closed.up:
             raise QuorlockError(CLOSED)
         self.is_urgent = True
         connection_set = self._connection_set = self._connection_set or self._pool.borrow(self)
@@ -333,9 +357,8 @@ class FlowRunner(Inbox, Borrower):
     def _borrow_by(
         self, until: Instant, stop: StopEvent | None, path: object
     ) -> ConnectionSet | None:
-        self.stop = stop
-        self._connection_set = self._pool.borrow(self, until, path)
-        if self._closed.up and not self.is_urgent:
+        self._connection_set = self._pool.borrow(self, until, path, stop)
+        if self._waiting_flows.closed.up and not self.is_urgent:
             raise QuorlockError(CLOSED_MEANWHILE)  # closed while it queued
         return self._connection_set
 
@@ -353,30 +376,30 @@ class FlowRunner(Inbox, Borrower):
         connection_set, self._connection_set = self._connection_set, None
         if connection_set is None:
             return
-        if self._follows is None:
+        if self._following is None:
             self._pool.give_back(connection_set)
         else:
-            pool, self._follows = self._follows, None
+            pool, self._following = self._following.pool, None
             self.deliver = self.inbox.append
             pool.leave(self, connection_set)
 
     def _sleep(self, until: Instant, stop: StopEvent | None) -> Instant:
         self.return_connections()
         while now() < until and not is_stopped(stop):
-            if self._closed.wait(next_look(until, stop)):
+            if self._waiting_flows.closed.wait(next_look(until, stop)):
                 raise QuorlockError(CLOSED_MEANWHILE)
         return now()
 
     # --- waiting -----------------------------------------------------------------------------
 
     def _enlist(self, effect: Enlist) -> bytes:
-        if self._closed.up:
+        if self._waiting_flows.closed.up:
             raise QuorlockError(CLOSED)
         if self._place:
             self._leave_queues()
         if len(self._waiting_flows.enlisted) >= ENLISTED_MAX:
             return b""
-        if self._follows is not None:
+        if self._following is not None:
             self.return_connections()
         self._command = None  # it keeps its set for long, so it does not share it
         connection_set = self._connection_set
@@ -386,7 +409,7 @@ class FlowRunner(Inbox, Borrower):
         if connection_set is None:
             return b""
         connection_set.prepare(stop=effect.stop)
-        if connection_set.is_incomplete:
+        if connection_set.nodes.is_incomplete:
             self._node_states.raise_config_errors()
         self._waiting_flows.enlisted[self] = None
         self._place = connection_set.enlist(self, effect.key)
@@ -421,7 +444,7 @@ class FlowRunner(Inbox, Borrower):
                     reply = self.inbox.popleft()
                     if observer is not None and observer.on_reply(reply):
                         return reply
-                if self._closed.up:
+                if self._waiting_flows.closed.up:
                     raise QuorlockError(CLOSED_MEANWHILE)
                 at = now()
                 if is_last_look:

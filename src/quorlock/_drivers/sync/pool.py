@@ -56,7 +56,6 @@ class Borrower:
 
     is_urgent: It does not queue. over: It needs no set any more.
     thread: The thread whose call borrows; 0 if an interrupt cannot end that call.
-    stop: Ends its wait for a set.
     """
 
     __slots__ = ()
@@ -64,7 +63,6 @@ class Borrower:
     is_urgent: bool
     over = False
     thread = 0
-    stop: StopEvent | None = None
 
     @property
     def shares(self) -> bool:
@@ -125,11 +123,15 @@ class ConnectionPool:
         self._returned = WaitQueue()
 
     def borrow(
-        self, owner: Borrower, by: Instant = FOR_EVER, path: object = None
+        self,
+        owner: Borrower,
+        by: Instant = FOR_EVER,
+        path: object = None,
+        stop: StopEvent | None = None,
     ) -> ConnectionSet | None:
         """Borrow `path` if it is free, else any free set or a new one; or follow its borrower.
 
-        Return None if an acquire could do neither by `by`.
+        Return None if an acquire could do neither by `by`, or until `stop` was set.
         """
         if not self._owners and not self._queue:
             try:
@@ -144,10 +146,11 @@ class ConnectionPool:
         self.recover_abandoned(owner.thread)
         if owner.is_urgent:
             by = min(by, now() + _URGENT_WAITS)
-            return self._take(owner, path) or self._wait(owner, by, path) or self._new(owner)
+            taken = self._take(owner, path) or self._wait(owner, by, path, stop)
+            return taken or self._new(owner)
         if not self._queue and (taken := self._take(owner, path)) is not None:
             return taken
-        return self._wait(owner, by, path)
+        return self._wait(owner, by, path, stop)
 
     def _take(self, owner: Borrower, path: object) -> ConnectionSet | None:
         """Return a set that is free, or whose borrower is followed, or a new one.
@@ -209,7 +212,9 @@ class ConnectionPool:
         self._connection_sets.append(connection_set)
         return connection_set
 
-    def _wait(self, owner: Borrower, by: Instant, path: object) -> ConnectionSet | None:
+    def _wait(
+        self, owner: Borrower, by: Instant, path: object, stop: StopEvent | None
+    ) -> ConnectionSet | None:
         """Queue until this borrower is first and there is a set.
 
         After a long wait, check regardless of earlier waiters. These may be gone, or their calls
@@ -231,7 +236,7 @@ class ConnectionPool:
                     connection_set := self._take(owner, path)
                 ) is not None:
                     return connection_set
-                if now() >= by or is_stopped(owner.stop):
+                if now() >= by or is_stopped(stop):
                     return None
                 waiter.wait(min(by, look_at))
         finally:

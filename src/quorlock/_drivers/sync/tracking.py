@@ -19,6 +19,7 @@ from quorlock._drivers.wait import WaitQueue
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from quorlock._core.request import StopEvent
     from quorlock._core.time import Instant
     from quorlock._drivers.sync.connection_set import ConnectionSet
     from quorlock._drivers.sync.pool import Borrower
@@ -51,9 +52,15 @@ class TrackedConnections:
 
     # --- a pool of one -----------------------------------------------------------------------
 
-    def borrow(self, owner: Borrower, by: Instant = FOR_EVER, path: object = None) -> ConnectionSet:
+    def borrow(
+        self,
+        owner: Borrower,
+        by: Instant = FOR_EVER,
+        path: object = None,
+        stop: StopEvent | None = None,
+    ) -> ConnectionSet:
         """Return the set, which has no other borrower."""
-        del owner, by, path
+        del owner, by, path, stop
         return self.connection_set
 
     def give_back(self, connection_set: ConnectionSet) -> None:
