@@ -38,7 +38,8 @@ def waiting(redlock: Any) -> int:
 
 
 async def by_token(nodes: MemoryNodes, redlock: Any, held: Leases) -> None:
-    assert await redlock.release("a", held.pop().token)
+    lease = held.pop()  # kept: garbage is released in the background, and perhaps first
+    assert await redlock.release("a", lease.token)
 
 
 async def as_garbage(nodes: MemoryNodes, redlock: Any, held: Leases) -> None:
