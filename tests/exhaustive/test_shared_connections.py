@@ -33,14 +33,10 @@ OTHERS = 3
 class Leader(Borrower):
     """A borrower that sends and receives for others, as long as a test wants it."""
 
-    is_urgent = True
+    is_urgent = shares = True
 
     def __init__(self) -> None:
         self.follows = False
-
-    @property
-    def shares(self) -> bool:
-        return True
 
     def follow(self, pool: ConnectionPool) -> None:
         del pool

@@ -129,6 +129,20 @@ class Peer:
         if not receiver.over:
             receiver.deliver(replied((request.round, node_state.index, answer, at)))
 
+    def deliver_grants(self, requests: list[PendingRequest], at: Instant) -> None:
+        """Record a plain grant of each of these requests, and pass it to its receiver."""
+        node_state = self.node_state
+        if not node_state.is_healthy:
+            for request in requests:
+                self.deliver((request, GRANTED), at)
+            return
+        self.alive_at = asked_at = requests[-1].asked_at
+        node_state.latency = at - asked_at
+        for request in requests:
+            receiver = request.receiver
+            if not receiver.over:
+                receiver.deliver(replied((request.round, node_state.index, GRANTED, at)))
+
     def _release_again(self, command: Command, answer: Answer, at: Instant) -> None:
         """Retry a release, or the one in an exchange, that was not carried out."""
         release = replaced_lease(command)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import (
@@ -44,7 +45,14 @@ from quorlock._protocol.reader import (
     not_redis,
 )
 from quorlock._protocol.redaction import PIECE_MIN
-from quorlock._protocol.replies import NONSENSE, READERS, WHOLE, error_answer
+from quorlock._protocol.replies import (
+    NONSENSE,
+    PLAIN_GRANT_SIZE,
+    PLAIN_GRANTS,
+    READERS,
+    WHOLE,
+    error_answer,
+)
 from quorlock._protocol.requests import (
     NO_RECEIVER,
     PendingRequest,
@@ -236,6 +244,21 @@ class RequestPipeline:
             return None
         answer = WHOLE[type(self.pending[0].command)].get(data)
         return None if answer is None else (self.pending.popleft(), answer)
+
+    def match_grants(self, data: bytes) -> list[PendingRequest]:
+        """Return the requests that these bytes grant, if they are plain grants and nothing else.
+
+        They nearly always are where many threads share a connection. None: they may be anything.
+        """
+        count, rest = divmod(len(data), PLAIN_GRANT_SIZE)
+        if rest or self.has_partial_reply or len(self.pending) < count:
+            return []
+        requests = list(islice(self.pending, count))
+        if data != b"".join([PLAIN_GRANTS.get(type(q.command), b"") for q in requests]):
+            return []
+        for _ in requests:
+            self.pending.popleft()
+        return requests
 
     def feed(self, data: bytes | bytearray | memoryview, size: int) -> None:
         """Take in the first `size` bytes of what came; the driver notes when (`replied_at`)."""

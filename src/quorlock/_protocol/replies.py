@@ -279,6 +279,10 @@ WHOLE: dict[type, dict[bytes, Answer]] = {
     Subscribe: {},
     Publish: {},
 }
+# The plain grants of the rounds that every lock makes. Both have the same length, so the n-th of
+# many stands at n times that length.
+PLAIN_GRANTS: dict[type, bytes] = {Acquire: b"+OK\r\n", Release: b":-3\r\n"}
+PLAIN_GRANT_SIZE = 5
 # What a reply means, if it is not an error (`error_answer`), by the kind of command.
 READERS: dict[type, Callable[[Any], Answer]] = {
     Acquire: _acquired,

@@ -123,6 +123,27 @@ DRIVERS = [
         ("tests/servers/drivers/test_shared_connections.py",),
     ),
     Mutant(
+        "backlog-tolerated-after-the-last-follower",
+        "_drivers/sync/connection_set.py",
+        "        self._set_tolerance()  # the last follower may lead now, with a round here\n",
+        "",
+        ("tests/servers/drivers/test_shared_connections.py", "-k", "last_follower"),
+    ),
+    Mutant(
+        "batch-to-nodes-that-must-not-vote",
+        "_drivers/sync/connection_set.py",
+        "            and not self.nodes.has_limits\n",
+        "",
+        ("tests/servers/drivers/test_shared_connections.py", "-k", "vote"),
+    ),
+    Mutant(
+        "batch-overtaken-by-others",
+        "_drivers/sync/connection_set.py",
+        "            self._send_batch(batch, uncounted)\n            batch = []\n",
+        "",
+        ("tests/servers/drivers/test_shared_connections.py", "-k", "order"),
+    ),
+    Mutant(
         "exchanges-submitted",
         "_core/commands.py",
         '    return not (getattr(command, "place", b"") or replaced_token(command))\n',

@@ -184,12 +184,10 @@ async def test_the_time_in_the_queue_is_up_while_others_wait_in_line(
 class Caller(Borrower):
     """A thread that acquires."""
 
+    shares = True
+
     def __init__(self, *, urgent: bool = False) -> None:
         self.is_urgent = urgent
-
-    @property
-    def shares(self) -> bool:
-        return True
 
 
 class Paths:

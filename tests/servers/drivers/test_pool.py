@@ -23,12 +23,8 @@ class Caller(Borrower):
 
     def __init__(self, *, urgent: bool = False, shares: bool = False) -> None:
         self.is_urgent = urgent
-        self._shares = shares
+        self.shares = shares
         self.calls = 0
-
-    @property
-    def shares(self) -> bool:
-        return self._shares
 
     def call(self) -> None:
         self.calls += 1

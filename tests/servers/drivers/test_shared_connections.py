@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from quorlock import AcquireError, QuorlockError, Redlock
-from quorlock._core.commands import Acquire, Release
+from quorlock._core.commands import Acquire, Release, ScriptedAcquire
 from quorlock._core.effects import Send
+from quorlock._core.restart_guard import Quarantine
+from quorlock._core.time import FOR_EVER
 from quorlock._core.votes import Vote
+from quorlock._drivers.clock import now
 from quorlock._drivers.sync.connection import Inbox
 from quorlock._drivers.sync.pool import Borrower
-from quorlock._protocol.pipeline import size_of
+from quorlock._protocol.encoding import encode
+from quorlock._protocol.pipeline import PendingRequest, size_of
 from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from quorlock._drivers.sync.connection_set import ConnectionSet
     from quorlock.testing.servers import Servers
 
 THREADS = 32
@@ -109,6 +114,22 @@ def test_a_node_that_hangs_when_one_thread_is_left(mortal_nodes: Servers) -> Non
         assert until(lambda: not keys(mortal_nodes))
 
 
+def test_a_backlog_counts_at_once_for_the_last_follower_who_leads(nodes: Servers) -> None:
+    """It is removed from the followers before it sends what it left as one of them."""
+    with Redlock(nodes.urls, node_timeout=5.0) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        connection_set, follower, inbox = pool.borrow(Caller()), Caller(), Inbox()
+        assert connection_set is not None
+        connection_set.followers[follower] = None
+        connection_set.submit(Send(Release(b"crowd", b"token")), inbox)
+        connection_set.remove_follower(follower)
+        assert until(lambda: drained(connection_set, [inbox]))
+        pool.give_back(connection_set)
+        there = [one for one in connection_set.connections if one is not None]
+        assert [one.pipeline.max_silence for one in there] == [0] * len(nodes)
+
+
 def test_a_majority_that_hangs(mortal_nodes: Servers) -> None:
     """Each thread fails in its own time, and all get their locks when the nodes are back."""
     with Redlock(mortal_nodes.urls, node_timeout=0.1, outage_timeout=0) as redlock:
@@ -158,6 +179,78 @@ def test_no_release_overtakes_an_acquire_that_is_still_to_be_sent(nodes: Servers
         pool.give_back(connection_set)
         assert [reply.answer.vote for reply in acquire.inbox] == [Vote.GRANTED] * len(nodes)
         assert not keys(nodes)
+
+
+def test_a_node_that_must_not_vote_gets_no_round_of_a_follower(nodes: Servers) -> None:
+    """Nor while all the others get many rounds in one step. It gets the releases."""
+    with Redlock(nodes.urls) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        connection_set = pool.borrow(Caller())
+        assert connection_set is not None
+        connection = connection_set.connections[2]
+        assert connection is not None
+        connection.quarantine = Quarantine(None, FOR_EVER)
+        connection_set.nodes.find_limits()
+        acquires, releases = [Inbox() for _ in range(3)], [Inbox() for _ in range(3)]
+        for number, inbox in enumerate(acquires):
+            connection_set.submit(Send(Acquire(b"crowd %d" % number, b"token", 10_000)), inbox)
+        assert until(lambda: drained(connection_set, acquires))
+        for inbox in acquires:
+            votes = {reply.node: reply.answer.quarantine is None for reply in inbox.inbox}
+            assert votes == {0: True, 1: True, 2: False, 3: True, 4: True}
+        assert nodes[2].execute("KEYS", "crowd*") == []
+        assert len(keys(nodes)) == 3 * 4
+        for number, inbox in enumerate(releases):
+            connection_set.submit(Send(Release(b"crowd %d" % number, b"token")), inbox)
+        assert until(lambda: drained(connection_set, releases))
+        pool.give_back(connection_set)
+        assert not keys(nodes)
+
+
+def test_rounds_of_followers_keep_their_order(nodes: Servers) -> None:
+    """Plain rounds go in one step, with others between them: each acquire before its release."""
+    with Redlock(nodes.urls) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        connection_set = pool.borrow(Caller())
+        assert connection_set is not None
+        inboxes: list[Inbox] = []
+        for number in range(9):
+            key, granted, left = b"crowd %d" % number, Inbox(), Inbox()
+            inboxes += granted, left
+            plain = Acquire(key, b"token", 10_000)
+            scripted = ScriptedAcquire(key, b"token", 10_000, grid_ms=1)
+            connection_set.submit(Send(scripted if number % 3 == 1 else plain), granted)
+            release = Release(key, b"token")
+            if number % 3:
+                connection_set.submit(Send(release), left)
+                continue
+            request = PendingRequest(release, left, left.round, now())
+            for node in range(len(nodes)):  # as a thread with another set leaves them
+                connection_set.send_later(node, encode(release), request, Send(release))
+        assert until(lambda: drained(connection_set, inboxes))
+        pool.give_back(connection_set)
+        for inbox in inboxes:
+            assert {reply.answer.vote for reply in inbox.inbox} == {Vote.GRANTED}
+        assert not keys(nodes)
+
+
+def drained(connection_set: ConnectionSet, inboxes: list[Inbox]) -> bool:
+    connection_set.drain()
+    return all(len(inbox.inbox) == len(connection_set.connections) for inbox in inboxes)
+
+
+def test_nodes_that_restart(mortal_nodes: Servers) -> None:
+    """One after the other, with threads that share connections: no error, and no key is left."""
+    with Redlock(mortal_nodes.urls, node_timeout=0.5, restart_guard=None) as redlock:
+        with Crowd(redlock) as crowd:
+            for node in mortal_nodes:
+                crowd.until_all_have(2)
+                node.restart()
+            crowd.until_all_have(2)
+        assert crowd.errors == []
+        assert until(lambda: not keys(mortal_nodes))
 
 
 @pytest.mark.parametrize("act", ["closed", "interrupted"])

@@ -38,6 +38,7 @@ from quorlock._protocol.pipeline import (
     RequestPipeline,
 )
 from quorlock._protocol.reader import REPLY_BYTES_MAX, ProtocolError
+from quorlock._protocol.replies import PLAIN_GRANTS
 from quorlock.errors import VoteCode
 from tests.harness.support.script import policy_of
 
@@ -195,6 +196,37 @@ def test_reading_whole_answers_at_once_changes_nothing(data: st.DataObject) -> N
             received.append((one[0].round, one[1]))
     assert received == slow.deliver(whole)
     assert not quick.pipeline.pending
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLAIN), st.integers(0, 9)), min_size=1, max_size=6))
+def test_grants_that_come_together_are_all_matched_or_none_is(
+    asked: list[tuple[Command, int]],
+) -> None:
+    quick, slow = Talk.that_released(), Talk.that_released()
+    stream = []
+    for command, choice in asked:
+        quick.ask(command)
+        slow.ask(command)
+        replies = REPLIES[type(command)]
+        stream.append(replies[choice if choice < len(replies) else 0])
+    plain = all(
+        reply == PLAIN_GRANTS.get(type(command))
+        for reply, (command, _) in zip(stream, asked, strict=True)
+    )
+    granted = quick.pipeline.match_grants(b"".join(stream))
+    assert bool(granted) == plain
+    received = [(request.round, GRANTED) for request in granted]
+    assert slow.deliver(*stream) == (received or quick.deliver(*stream))
+    assert not quick.pipeline.pending
+
+
+def test_grants_are_not_matched_in_the_middle_of_a_reply_or_without_requests() -> None:
+    talk = Talk.that_released()
+    talk.ask(release())
+    assert talk.pipeline.match_grants(b":-3\r\n:-3\r\n") == []
+    assert talk.deliver(b":-") == []
+    assert talk.pipeline.match_grants(b":-3\r\n") == []
+    assert talk.deliver(b"3\r\n") == [(1, GRANTED)]
 
 
 def test_only_the_filled_part_of_a_buffer_counts() -> None:

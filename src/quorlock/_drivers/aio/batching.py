@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorlock._core.commands import ACQUIRES, Acquire, Command, Release
+from quorlock._core.commands import ACQUIRES, Command
 from quorlock._core.rounds import replied
 from quorlock._core.votes import GRANTED
 from quorlock._drivers.aio.flow_state import RECEIVING, RUNNING
 from quorlock._protocol.pipeline import UNCOUNTED_MAX, UNREAD_MAX, size_of
+from quorlock._protocol.replies import PLAIN_GRANT_SIZE, PLAIN_GRANTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
     from quorlock._drivers.aio.abc import SharedConnection, SharedReceiver
     from quorlock._protocol.pipeline import PendingRequest
 
-# Replies that are counted without being parsed. Both kinds of round that every lock makes have a
-# usual reply of the same length, so the n-th expected reply stands at n times that length.
-_EXPECTED: dict[type[Command], bytes] = {Acquire: b"+OK\r\n", Release: b":-3\r\n"}
-_SIZE = 5
+# Plain grants are counted without being parsed.
+_EXPECTED, _SIZE = PLAIN_GRANTS, PLAIN_GRANT_SIZE
 _NONE = b"\0" * _SIZE  # no server sends that
 _ARRAY = ord("*")  # how the replies to other rounds begin
 # The rounds of 32 tasks in one tick: with their releases, about what a server reads at once.  More

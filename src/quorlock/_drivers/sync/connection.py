@@ -18,6 +18,7 @@ from quorlock._core.votes import Answer, Vote
 from quorlock._drivers.clock import now
 from quorlock._protocol.peer import Peer
 from quorlock._protocol.reader import ProtocolError
+from quorlock._protocol.replies import PLAIN_GRANT_SIZE
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from quorlock._protocol.pipeline import PendingRequest
 
 
-# Small: a reply has five bytes, and Python allocates the buffer for each call.
-_READ_BYTES = 256
+# Small: a reply has five bytes, and Python allocates the buffer for each call. It ends with a reply
+# if all of them are usual.
+_READ_BYTES = 95 * PLAIN_GRANT_SIZE
 # Linux reports the end of the stream while data before it is unread (POLLRDHUP).
 _HUNG_UP = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
@@ -125,6 +127,18 @@ class Connection(Peer):
             self._note_unsent()
         return True
 
+    def send_batch(self, data: bytes, requests: list[PendingRequest], uncounted: int) -> bool:
+        """Queue plain requests while corked; return false if each has to be considered alone.
+
+        uncounted: Fewer pending requests are no backlog.
+        """
+        is_short = len(self.pending) + len(requests) <= uncounted
+        if self.lost or not (is_short and self.holds_back and self.pipeline.has_release_script):
+            return False
+        self.pending.extend(requests)
+        self.unsent += data
+        return True
+
     def receive(self) -> None:
         """Deliver the replies that have arrived; at the end of the stream, mark it lost."""
         if self.lost:
@@ -203,6 +217,10 @@ class Connection(Peer):
         pipeline = self.pipeline
         if self._is_expected_call(data):
             return self._reads_on
+        if granted := pipeline.match_grants(data):
+            pipeline.replied_at = at = now()
+            self.deliver_grants(granted, at)
+            return self._reads_on or len(data) == _READ_BYTES
         self.parse(data, now())
         if pipeline.outgoing:
             outgoing, pipeline.outgoing = pipeline.outgoing, b""

@@ -28,6 +28,7 @@ from quorlock._drivers.sync.node_connections import NodeConnections
 from quorlock._drivers.sync.polling import Poll, WakeupPipe
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import UNCOUNTED_MAX, requested
+from quorlock._protocol.replies import PLAIN_GRANTS
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
@@ -183,6 +184,10 @@ class ConnectionSet:
     def remove_follower(self, follower: object) -> None:
         """Remove a follower; without any, a node's backlog counts at once again."""
         self.followers.pop(follower, None)
+        self._set_tolerance()
+
+    def _set_tolerance(self) -> None:
+        # Whoever changes one of both, the followers or `max_silence`, looks at them after that.
         if not self.followers:
             for connection in self.connections:
                 if connection is not None:
@@ -309,8 +314,16 @@ class ConnectionSet:
             connection.holds_back = True
             is_late = len(connection.pending) >= tolerated
             connection.pipeline.max_silence = 0 if is_late else policy.node_timeout
+        self._set_tolerance()  # the last follower may lead now, with a round here
         uncounted = max(UNCOUNTED_MAX, tolerated + len(submissions))
-        for key, (node, nodes, data, request, effect) in submissions:
+        batch: list[tuple[object, _Submission]] = []
+        for key, submission in submissions:
+            if self._is_for_batch(submission):
+                batch.append((key, submission))
+                continue
+            self._send_batch(batch, uncounted)
+            batch = []
+            node, nodes, data, request, effect = submission
             if node is not None:
                 self._ask(node, data, request, effect)
             elif nodes == self._connectors.node_mask:
@@ -319,8 +332,30 @@ class ConnectionSet:
                 self._send_to_some(effect, data, request, nodes)
             # Last: after an interrupt before it, `discard` sends it again.
             self._submissions.pop(key, None)
+        self._send_batch(batch, uncounted)
         for connection in corked:
             connection.flush()
+
+    def _is_for_batch(self, submission: _Submission) -> bool:
+        """Return whether it is a plain round that all nodes are to get, as it nearly always is."""
+        effect, everywhere = submission.effect, self._connectors.node_mask
+        return (
+            submission.nodes == everywhere
+            and type(effect.command) in PLAIN_GRANTS
+            and not self.nodes.has_limits
+            and is_plain(effect, everywhere, self)
+        )
+
+    def _send_batch(self, batch: list[tuple[object, _Submission]], uncounted: int) -> None:
+        """Send these rounds to all nodes: each connection gets them in one step, if it can."""
+        requests = [submission.request for _, submission in batch]
+        data = b"".join([submission.data for _, submission in batch])
+        for index, connection in enumerate(self.connections):
+            if connection is None or not connection.send_batch(data, requests, uncounted):
+                for _, submission in batch:
+                    self._ask(index, submission.data, submission.request, submission.effect)
+        for key, _ in batch:
+            self._submissions.pop(key, None)
 
     def receive(self, receiver: Inbox, effect: Receive) -> NodeReply | Timeout:
         """Return the next reply that the flow has to see, or `Timeout`."""

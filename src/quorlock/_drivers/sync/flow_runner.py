@@ -27,12 +27,12 @@ from quorlock._drivers.node_state import CLOSED, CLOSED_MEANWHILE, CROWDED
 from quorlock._drivers.sync.connection import Inbox
 from quorlock._drivers.sync.pool import LOOK_AGAIN, Borrower
 from quorlock._drivers.wait import OneShotEvent, Wakeup, is_stopped, next_look
+from quorlock._protocol.replies import PLAIN_GRANTS
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock._core.commands import Command
     from quorlock._core.effects import Effect, Flow, ReplyObserver
     from quorlock._core.member import Member, News
     from quorlock._core.request import StopEvent
@@ -123,7 +123,6 @@ class FlowRunner(Inbox, Borrower):
     """One running flow: its inbox, and the connection set that it has borrowed."""
 
     __slots__ = (
-        "_command",
         "_connection_set",
         "_flow",
         "_following",
@@ -133,6 +132,7 @@ class FlowRunner(Inbox, Borrower):
         "_waiting_flows",
         "has_won",
         "is_urgent",
+        "shares",
         "thread",
     )
 
@@ -151,7 +151,7 @@ class FlowRunner(Inbox, Borrower):
         self._place = b""  # in the queues of the nodes, while it has one
         self._flow = flow
         self.thread = threading.get_ident()
-        self._command: Command | None = None  # the last one that a set was borrowed for
+        self.shares = False  # as the command allows that a set was borrowed for
         self.has_won = False
         self.is_urgent = False
         self.inbox = deque()  # as `Inbox` begins, without another call
@@ -265,11 +265,6 @@ class FlowRunner(Inbox, Borrower):
 
     # --- one connection set for many threads ---------------------------------------------------
 
-    @property
-    def shares(self) -> bool:
-        """Return whether it may follow now, and be followed, in any thread but the main one."""
-        return self._command is not None and may_be_submitted(self._command)
-
     def follow(self, pool: ConnectionPool) -> None:
         """Leave rounds for the borrower of a set from now on."""
         following = _Following(pool, self.inbox)
@@ -348,7 +343,7 @@ class FlowRunner(Inbox, Borrower):
                 return None
             path = behind.path
         command = effect.command
-        self._command = command
+        self.shares = type(command) in PLAIN_GRANTS or may_be_submitted(command)
         self.is_urgent = type(command) is not Acquire and (
             type(command) not in ACQUIRES or ends_lease(command)
         )
@@ -401,7 +396,7 @@ class FlowRunner(Inbox, Borrower):
             return b""
         if self._following is not None:
             self.return_connections()
-        self._command = None  # it keeps its set for long, so it does not share it
+        self.shares = False  # it keeps its set for long
         connection_set = self._connection_set
         if connection_set is None:
             self.is_urgent = False

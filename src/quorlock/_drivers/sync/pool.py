@@ -55,6 +55,7 @@ class Borrower:
     """A borrower of connection sets.
 
     is_urgent: It does not queue. over: It needs no set any more.
+    shares: It may follow now, and be followed, in any thread but the main one.
     thread: The thread whose call borrows; 0 if an interrupt cannot end that call.
     """
 
@@ -62,12 +63,8 @@ class Borrower:
 
     is_urgent: bool
     over = False
+    shares = False
     thread = 0
-
-    @property
-    def shares(self) -> bool:
-        """Return whether it may follow now, and be followed, in any thread but the main one."""
-        return False
 
     def follow(self, pool: ConnectionPool) -> None:
         """Leave rounds for the borrower of a set from now on."""
