@@ -115,7 +115,7 @@ def test_a_node_that_hangs_when_one_thread_is_left(mortal_nodes: Servers) -> Non
 
 
 def test_a_backlog_counts_at_once_for_the_last_follower_who_leads(nodes: Servers) -> None:
-    """It is removed from the followers before it sends what it left as one of them."""
+    """The thread is no follower any more when it sends the round that it left as one."""
     with Redlock(nodes.urls, node_timeout=5.0) as redlock:
         assert redlock.lock("first").acquire().release()
         pool = redlock._session.driver._pool

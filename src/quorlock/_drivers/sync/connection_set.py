@@ -187,7 +187,7 @@ class ConnectionSet:
         self._set_tolerance()
 
     def _set_tolerance(self) -> None:
-        # Whoever changes one of both, the followers or `max_silence`, looks at them after that.
+        # Called after each change of the followers or of `max_silence`, so no order leaves it too long.
         if not self.followers:
             for connection in self.connections:
                 if connection is not None:

@@ -80,7 +80,7 @@ class WaitingFlows:
 
 
 class _Following:
-    """What a flow has while another thread, the leader, sends and receives for it (see `pool`).
+    """The wait of a flow while another thread, the leader, sends and receives for it (see `pool`).
 
     pool: The pool of the leader's connection set.
     """
