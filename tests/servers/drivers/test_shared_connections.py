@@ -132,7 +132,7 @@ def test_a_backlog_counts_at_once_for_the_last_follower_who_leads(nodes: Servers
 
 def test_a_majority_that_hangs(mortal_nodes: Servers) -> None:
     """Each thread fails in its own time, and all get their locks when the nodes are back."""
-    with Redlock(mortal_nodes.urls, node_timeout=0.1, outage_timeout=0) as redlock:
+    with Redlock(mortal_nodes.urls, node_timeout=0.1) as redlock:
         assert redlock.lock("first").acquire().release()
         for node in mortal_nodes[:3]:
             node.stop()

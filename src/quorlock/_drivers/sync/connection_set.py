@@ -187,7 +187,7 @@ class ConnectionSet:
         self._set_tolerance()
 
     def _set_tolerance(self) -> None:
-        # Called after each change of the followers or of `max_silence`, so no order leaves it too long.
+        # Called after each change of the followers, and of `max_silence`.
         if not self.followers:
             for connection in self.connections:
                 if connection is not None:
