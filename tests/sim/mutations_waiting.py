@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 def never_looks(self: Waiter) -> int:
     """A waiter only waits for calls."""
-    return FOR_EVER if None not in self.answers else _next_look(self)
+    return FOR_EVER if self.replies.is_complete else _next_look(self)
 
 
 def only_the_first_looks(self: Waiter) -> int:
     """A waiter behind others only waits for calls."""
-    return FOR_EVER if self._ahead() else _next_look(self)
+    return FOR_EVER if self.replies.ahead() else _next_look(self)
 
 
 _next_look = Waiter._next_look

@@ -107,7 +107,7 @@ class _Queueing:
         is_late = False  # no reply that has come is unread
         while True:
             step = self._waiter.step(self.at) if self._member.is_open else WAIT
-            if step is GIVE_UP and (is_late or self._waiter.is_answered):
+            if step is GIVE_UP and (is_late or self._waiter.replies.is_complete):
                 yield self.leave
                 return self._not_queued()
             outcome: _Outcome = None
@@ -125,7 +125,7 @@ class _Queueing:
     def _ask(self) -> Flow[None]:
         """Have the nodes queue the place, or look at it."""
         waiter = self._waiter
-        kind = Look if waiter.is_first else Release
+        kind = Look if waiter.replies.is_first else Release
         sent: SentRound = yield Send(kind(self._request.key, b"", waiter.place, waiter.ticket))
         self._sent, self.at = sent, sent.sent_at
         waiter.on_asked(sent.round, sent.sent_at)
@@ -195,14 +195,14 @@ class _Queueing:
 
     def _not_queued(self) -> AttemptFailed | None:
         """Return the failure if too few nodes reply; None if they reply, and cannot queue."""
-        waiter, policy = self._waiter, self._policy
-        answers = tuple([TIMED_OUT if a is None else a for a in waiter.answers])
+        replies, policy = self._waiter.replies, self._policy
+        answers = tuple([TIMED_OUT if a is None else a for a in replies.answers])
         self.has_votes = sum(answer.is_lock_answer for answer in answers) >= policy.quorum
         if self.has_votes:
             return None
         reason = failure_reason(answers, Tally(policy.n, 0))
         key = self._request.key
-        return AttemptFailed(reason, answers, waiter.asked_at, self.at, key, self._attempts)
+        return AttemptFailed(reason, answers, replies.asked_at, self.at, key, self._attempts)
 
 
 def not_called(request: AcquireRequest, policy: Policy, at: Instant) -> AttemptFailed:

@@ -56,14 +56,109 @@ ATTEMPT, LOOK, CORRECT = Step.ATTEMPT, Step.LOOK, Step.CORRECT
 GIVE_UP, WAIT = Step.GIVE_UP, Step.WAIT
 
 
+class PlaceReplies:
+    """The replies to one request that queues a place, and the changes of the key after them.
+
+    Attributes:
+        round: The request; CALL if none was sent yet.
+        asked_at: When it was sent.
+        answers: The answers of the nodes; None: no reply yet.
+        changed: The nodes that have reported a change since their reply.
+        is_outdated: The place was removed from the queues since, perhaps.
+    """
+
+    def __init__(self, n: int, quorum: int, round_: int, asked_at: Instant) -> None:
+        self.round = round_
+        self.asked_at = asked_at
+        self.answers: list[Answer | None] = [None] * n
+        self.changed: set[int] = set()
+        self.is_outdated = False
+        self._quorum = quorum
+        # How many are before the place, on the nodes that have queued it.
+        self._aheads: list[int] = []
+        self._free_at: list[Instant] = [FOR_EVER] * n
+
+    def add(self, node: int, answer: Answer, at: Instant) -> None:
+        """Record a node's reply."""
+        self.answers[node] = answer
+        self.changed.discard(node)  # the change was before the reply
+        if answer.ticket:
+            self._aheads.append(max(0, answer.ahead))
+        if answer.is_held and answer.ttl_left_ms is not None and answer.ttl_left_ms >= 0:
+            self._free_at[node] = at + answer.ttl_left_ms * NS_PER_MS
+
+    @property
+    def is_queued(self) -> bool:
+        """Return whether a quorum of nodes has queued the place."""
+        return len(self._aheads) >= self._quorum
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether a quorum of nodes has queued it with no other before it."""
+        return self.ahead() == 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether every node has replied."""
+        return None not in self.answers
+
+    def ahead(self) -> int | None:
+        """Return how many are before the place on a quorum of nodes; None: not known."""
+        return sorted(self._aheads)[self._quorum - 1] if self.is_queued else None
+
+    def free_at(self) -> Instant:
+        """Return when the keys of a quorum of nodes have expired."""
+        return sorted(self._free_at)[self._quorum - 1]
+
+    def final_answers(self) -> tuple[Answer, ...]:
+        """Return the answers; `NO_REPLY` for nodes without one."""
+        return tuple([NO_REPLY if answer is None else answer for answer in self.answers])
+
+
+class _Calls:
+    """The calls since the latest attempt, and how long a waiter waits for a quorum of them."""
+
+    def __init__(self, quorum: int, entropy: Entropy) -> None:
+        self._quorum = quorum
+        self._entropy = entropy
+        self._nodes: set[int] = set()  # those that have called
+        self._began: Instant = FOR_EVER  # the first call, or the first reply without a key
+        self._patience_base = _PATIENCE_MIN
+        self._patience = entropy.between(_PATIENCE_MIN, 2 * _PATIENCE_MIN)
+
+    def add(self, node: int, at: Instant) -> None:
+        self._nodes.add(node)
+        self.on_free(at)
+
+    def on_free(self, at: Instant) -> None:
+        """Record that a node has passed the lock on, or has no key and so cannot call."""
+        self._began = min(self._began, at)
+
+    def clear(self) -> None:
+        """Record that an attempt begins: it uses up the calls."""
+        self._nodes.clear()
+        self._began = FOR_EVER
+
+    def wait_longer(self) -> None:
+        self._patience_base = min(2 * self._patience_base, _PATIENCE_MAX)
+        self._patience = self._entropy.between(self._patience_base, 2 * self._patience_base)
+
+    def are_enough(self, at: Instant) -> bool:
+        """Return whether to make an attempt: a quorum has called, or patience has ended."""
+        return len(self._nodes) >= self._quorum or at >= self.due_at
+
+    @property
+    def due_at(self) -> Instant:
+        return self._began + self._patience
+
+
 class Waiter:
-    """One place in the queues.
+    """One place in the queues, and the next step of its flow.
 
     Attributes:
         place: The place.
         ticket: Its number in all queues; JOIN before a quorum has proposed one.
-        answers: The answers of the nodes to its latest request; None: no reply yet.
-        asked_at: When that request was sent.
+        replies: The replies of the nodes to its latest request.
         has_waited: Some node had others before it, or another holder.
     """
 
@@ -72,45 +167,28 @@ class Waiter:
     ) -> None:
         self.place = place
         self.ticket = JOIN
-        self.answers: list[Answer | None] = [None] * policy.n
+        self.replies = PlaceReplies(policy.n, policy.quorum, CALL, PAST)
         self.has_waited = False
         self._member = member
         self._line = line
-        self._quorum = policy.quorum
+        self._policy = policy
         self._entropy = entropy
-        self._round = CALL  # of its latest request; CALL before the first
+        self._calls = _Calls(policy.quorum, entropy)
         self._numbers = [0] * policy.n  # its number in each queue, as far as known
-        self._has_wrong_number = False
-        # How many are before it, on the nodes that have queued it by their latest answers.
-        self._aheads: list[int] = []
-        self._free_at: list[Instant] = [FOR_EVER] * policy.n
-        self._called = 0  # bit i: node i has called
-        self._free_since: Instant = FOR_EVER  # the first call, or the first reply without a key
-        self._changed = 0  # bit i: node i has reported a change since its latest reply
-        self._is_removed = False  # perhaps: from the queues, since its latest request
-        self._patience_base = _PATIENCE_MIN
-        self._patience = entropy.between(_PATIENCE_MIN, 2 * _PATIENCE_MIN)
-        self._node_timeout = policy.node_timeout
-        self.asked_at: Instant = PAST
         self._pause: Duration = 0  # after the latest request; 0: after the first
-        self._look_at: Instant = FOR_EVER
         self._wake_at: Instant = FOR_EVER  # as the flow knows it
 
     # --- its requests and their replies ------------------------------------------------------
 
     def on_asked(self, round_: int, at: Instant) -> None:
         """Record that a request was sent that queues the place: to join, to look, or again."""
-        if self._round != CALL:
+        if self.replies.round != CALL:
             self._pause = self._entropy.between(*_LOOKS)
-        self._round, self.asked_at = round_, at
-        n = len(self.answers)
-        self.answers, self._free_at, self._aheads = [None] * n, [FOR_EVER] * n, []
-        self._changed, self._is_removed = 0, False
-        self._look_at = self._next_look()
+        self.replies = PlaceReplies(self._policy.n, self._policy.quorum, round_, at)
 
     def on_removed(self) -> None:
         """Record that an exchange for the caller, which has not won, may have removed its place."""
-        self._is_removed = True
+        self.replies.is_outdated = True
 
     def on_reply(self, reply: NodeReply) -> bool:
         """Record a call, a change, or a reply to the latest request; others change nothing.
@@ -120,71 +198,43 @@ class Waiter:
         """
         round_, node, answer, at = reply
         if round_ == CALL:
-            self._called |= 1 << node
-            self._free_since = min(self._free_since, at)
+            self._calls.add(node, at)
         elif round_ == CHANGED:
-            self._changed |= 1 << node
-            self._look_at = self._next_look()
-        elif round_ == self._round and self.answers[node] is None:
+            self.replies.changed.add(node)
+        elif round_ == self.replies.round and self.replies.answers[node] is None:
             self._on_answer(node, answer, at)
-            self._look_at = self._next_look()
         else:
             return False
         return self.step(at) is not WAIT or self._next_wake() < self._wake_at
 
     def _on_answer(self, node: int, answer: Answer, at: Instant) -> None:
-        self.answers[node] = answer
-        self._changed &= ~(1 << node)  # the change was before the reply
+        self.replies.add(node, answer, at)
         self._numbers[node] = answer.ticket
-        if answer.ticket:
-            self._aheads.append(max(0, answer.ahead))
         self.has_waited |= answer.ahead >= 0
         if answer.code is VoteCode.KEY_MISSING:
             # Free, and not passed on to any waiter: the node cannot call.  All waiters may find so
             # at the same time, so even a quorum of such replies waits for the random patience.
-            self._free_since = min(self._free_since, at)
-        elif answer.is_held and answer.ttl_left_ms is not None and answer.ttl_left_ms >= 0:
-            self._free_at[node] = at + answer.ttl_left_ms * NS_PER_MS
-        if self.ticket == JOIN and self.is_queued:
-            self.ticket = max(self._numbers)
-        if self.ticket != JOIN:
-            self._has_wrong_number = len({0, self.ticket, *self._numbers}) > 2  # noqa: PLR2004
-        if len(self._aheads) >= self._quorum:
-            self._line.note(self.final_answers(), at)
-
-    @property
-    def is_queued(self) -> bool:
-        """Return whether a quorum of nodes has queued it, by the replies to the latest request."""
-        return len(self._aheads) >= self._quorum
-
-    @property
-    def is_first(self) -> bool:
-        """Return whether a quorum of nodes has queued it with no other before it."""
-        return self._ahead() == 0
-
-    @property
-    def is_answered(self) -> bool:
-        """Return whether every node has replied to the latest request."""
-        return None not in self.answers
-
-    def final_answers(self) -> tuple[Answer, ...]:
-        """Return the latest answers; `NO_REPLY` for nodes without one."""
-        return tuple([NO_REPLY if answer is None else answer for answer in self.answers])
+            self._calls.on_free(at)
+        if self.replies.is_queued:
+            if self.ticket == JOIN:
+                self.ticket = max(self._numbers)
+            self._line.note(self.replies.final_answers(), at)
 
     # --- the next step -----------------------------------------------------------------------
 
     def step(self, at: Instant) -> Step:
         """Return what to do now."""
-        if self._called.bit_count() >= self._quorum or at >= self._free_since + self._patience:
+        replies = self.replies
+        if self._calls.are_enough(at):
             return ATTEMPT
-        if self._is_removed:
+        if replies.is_outdated:
             return LOOK
-        if self._has_wrong_number:
+        if self.ticket != JOIN and self._wrong_numbers():
             return CORRECT
-        if len(self._aheads) < self._quorum:
-            is_over = self.is_answered or at >= self.asked_at + self._node_timeout
+        if not replies.is_queued:
+            is_over = replies.is_complete or at >= replies.asked_at + self._policy.node_timeout
             return GIVE_UP if is_over else WAIT
-        return LOOK if at >= self._look_at else WAIT
+        return LOOK if at >= self._next_look() else WAIT
 
     def wake_at(self) -> Instant:
         """Return when to ask for the next step again, if no reply asks for that before."""
@@ -192,37 +242,33 @@ class Waiter:
         return self._wake_at
 
     def _next_wake(self) -> Instant:
-        return min(self._look_at, self._free_since + self._patience)
+        return min(self._next_look(), self._calls.due_at)
+
+    def _wrong_numbers(self) -> int:
+        """Return the nodes (bit i: node i) that have queued it with another number."""
+        right = (0, self.ticket)
+        return sum([1 << node for node, number in enumerate(self._numbers) if number not in right])
 
     def take_corrections(self) -> int:
-        """Return the nodes (bit i: node i) with another number; they count as corrected now."""
-        nodes = 0
-        for node, number in enumerate(self._numbers):
-            if number not in (0, self.ticket):
-                nodes |= 1 << node
-                self._numbers[node] = self.ticket
-        self._has_wrong_number = False
+        """Return the nodes with another number; they count as corrected now."""
+        nodes = self._wrong_numbers()
+        self._numbers = [self.ticket if number else 0 for number in self._numbers]
         return nodes
 
     def on_attempt(self) -> None:
-        """Record that an attempt begins: it uses up the calls."""
-        self._called, self._free_since, self._changed = 0, FOR_EVER, 0
-        self._look_at = self._next_look()
+        """Record that an attempt begins."""
+        self._calls.clear()
+        self.replies.changed.clear()
 
     def on_attempt_lost(self) -> None:
         """Wait longer for a quorum of calls from now on."""
-        self._patience_base = min(2 * self._patience_base, _PATIENCE_MAX)
-        self._patience = self._entropy.between(self._patience_base, 2 * self._patience_base)
+        self._calls.wait_longer()
 
     def on_won(self, tally: Tally, at: Instant) -> Acquired | None:
         """Record that the attempt has won; return a lease that its caller was given during it."""
         others_wait = any(answer is not None and answer.ahead > 0 for answer in tally.answers)
-        self._line.on_granted(
-            self._member,
-            at,
-            has_waited=self.has_waited,
-            others_wait=others_wait,
-        )
+        waited = self.has_waited
+        self._line.on_granted(self._member, at, has_waited=waited, others_wait=others_wait)
         self._line.note(tally.final_answers(), at)
         return self._member.close()
 
@@ -232,21 +278,18 @@ class Waiter:
 
     def _next_look(self) -> Instant:
         """Return when to look: after a pause, or when the keys of a quorum expire or change."""
-        ahead = self._ahead()
+        replies, ahead = self.replies, self.replies.ahead()
         if ahead is None:
-            return self.asked_at + self._node_timeout
+            return replies.asked_at + self._policy.node_timeout
         # Not after the first request: in quick hand-overs the call is about to come.
-        if self._pause and not ahead and self._changed.bit_count() >= self._quorum:
-            return self.asked_at + _LOOK_PAUSE
+        if self._pause and not ahead and len(replies.changed) >= self._policy.quorum:
+            return replies.asked_at + _LOOK_PAUSE
+        ahead = min(ahead, _AHEAD_MAX)
         pause = self._pause * (1 + ahead)
         if not self._pause:
             pause = _FIRST_LOOK_BEHIND * (1 + ahead) if ahead else _FIRST_LOOK
-        free_at = sorted(self._free_at)[self._quorum - 1]
-        return min(self.asked_at + pause, free_at + _AFTER_EXPIRY + _AFTER_THOSE_AHEAD * ahead)
-
-    def _ahead(self) -> int | None:
-        """Return how many are before it on a quorum of nodes, a few at most; None: not known."""
-        return min(sorted(self._aheads)[self._quorum - 1], _AHEAD_MAX) if self.is_queued else None
+        expiry = replies.free_at() + _AFTER_EXPIRY + _AFTER_THOSE_AHEAD * ahead
+        return min(replies.asked_at + pause, expiry)
 
 
 class _AttemptTally(Tally):

@@ -60,6 +60,7 @@ from quorlock._protocol.requests import (
     SharedQueue,
     requested,
 )
+from quorlock._protocol.sent_scripts import SentScripts
 from quorlock._protocol.tracking import KeyTracking
 from quorlock.errors import VoteCode
 
@@ -92,8 +93,9 @@ __all__ = [
 UNREAD_MAX = 5 * 1024
 # Fewer pending requests than this need no count: with their releases they fit, however long.
 UNCOUNTED_MAX = 4
-# The first of each on a connection is sent in full: NOSCRIPT would cost another round trip.  What
-# enables tracking comes before them.
+# The first of each on a connection is sent in full, and so is the first release: NOSCRIPT would
+# cost another round trip.  A round of extensions may not have that time; and nothing may be left
+# then that sends a release again, and the key would stay.
 _PREPARED = frozenset({ScriptedAcquire, AcquireAny, Share, IssueFence, Keep, Extend, Look})
 
 # Takes the keys of an invalidation: read over this connection, and changed by another client since.
@@ -119,16 +121,14 @@ class RequestPipeline:
         "_on_invalidation",
         "_reader",
         "_secret",
-        "has_extend_script",
         "has_partial_reply",
-        "has_release_script",
         "listen_error",
         "max_silence",
         "outgoing",
         "pending",
         "protocol_error",
         "replied_at",
-        "scripts_sent",
+        "sent_scripts",
         "shared",
         "tracking",
     )
@@ -141,9 +141,7 @@ class RequestPipeline:
         self.max_silence: Duration = max_silence
         self.replied_at: Instant = 0  # when something came last
         self._full_since: Instant = -1  # `replied_at` when UNREAD_MAX was found exceeded
-        self.has_release_script: bool = False  # the node has been sent the script
-        self.has_extend_script: bool = False
-        self.scripts_sent: set[str] = set()  # and those of these kinds of commands
+        self.sent_scripts = SentScripts()
         self.outgoing: bytes = b""  # what the driver must send on our behalf (scripts in full)
         self._on_invalidation: InvalidationCallback | None = None
         self.tracking = KeyTracking()
@@ -157,7 +155,7 @@ class RequestPipeline:
         """Call `callback` when others change a key that is extended from now on."""
         self._on_invalidation = callback
         if not self.tracking.tracks_all:
-            self.has_extend_script = False
+            self.sent_scripts.has_extend = False
 
     @property
     def is_listening(self) -> bool:
@@ -183,37 +181,24 @@ class RequestPipeline:
         """Add a request to the queue and return the bytes to send, `data` as a rule."""
         kind = type(request.command)
         if kind is Release:
-            if not self.has_release_script:
-                request, data = self._first_release(request)
+            if not self.sent_scripts.has_release:
+                request, data = self._prepare(request, data)
         elif kind in _PREPARED:
             request, data = self._prepare(request, data)
         self.pending.append(request)
         return data
 
-    def _first_release(self, request: PendingRequest) -> tuple[PendingRequest, bytes]:
-        """Return the first release in full, so that the node knows the script from then on.
-
-        After NOSCRIPT nothing may be left that sends it again, and the key would stay.
-        """
-        self.has_release_script = True
-        return request._replace(in_full=True), encode_eval(request.command)
-
     def _prepare(self, request: PendingRequest, data: bytes) -> tuple[PendingRequest, bytes]:
+        """Put what tracks its key before a command, and its script in full the first time."""
         command, before = request.command, b""
         if type(command) is Look:
-            before = self._before_look(request)
-            if not self.has_release_script:
-                request, data = self._first_release(request)
-            return request, before + data
-        if type(command) is Extend:
-            if self.has_extend_script:
-                return request, data
-            # So that a round of extensions is not one round trip longer than a lease has left.
-            self.has_extend_script = True
-            before = self._before_extension(request)
-        elif not self._is_new(command):
-            return request, data
-        return request._replace(in_full=True), before + encode_eval(command)
+            before = self._enable(self.tracking.before_look(), request)
+        if self.sent_scripts.add(command):
+            if type(command) is Extend and self._on_invalidation is not None:
+                # The extension reads its key, so the server tracks it from then on.
+                before = self._enable(self.tracking.before_extension(), request)
+            request, data = request._replace(in_full=True), encode_eval(command)
+        return request, before + data
 
     def is_backlogged(self, at: Instant) -> bool:
         """Return True if a new acquire could be cut off from its release; see UNREAD_MAX."""
@@ -356,18 +341,6 @@ class RequestPipeline:
         commands = (request.command for request in list(self.pending))
         return any(isinstance(c, ACQUIRES) and c.token == token for c in commands)
 
-    def _before_extension(self, request: PendingRequest) -> bytes:
-        """Return what to send before the first extension, if invalidations are requested.
-
-        The extension reads its key, so it is tracked from then on.
-        """
-        wanted = self._on_invalidation is not None
-        return self._enable(self.tracking.before_extension() if wanted else (), request)
-
-    def _before_look(self, request: PendingRequest) -> bytes:
-        """Return what to send before a look, which reads its key."""
-        return self._enable(self.tracking.before_look(), request)
-
     def _enable(self, commands: tuple[EnableTracking, ...], before: PendingRequest) -> bytes:
         self.pending.extend([PendingRequest(c, NO_RECEIVER, 0, before.asked_at) for c in commands])
         return b"".join([encode(command) for command in commands])
@@ -395,13 +368,6 @@ class RequestPipeline:
             if place:
                 on_call(place, key)
 
-    def _is_new(self, command: Command) -> bool:
-        """Return True the first time that this kind of command is sent on this connection."""
-        name = type(command).__name__
-        is_new = name not in self.scripts_sent
-        self.scripts_sent.add(name)
-        return is_new
-
     def _resend_script(self, request: PendingRequest, error: str) -> bool:
         """Send a script in full that the node has forgotten, at the end of the queue; once.
 
@@ -419,8 +385,7 @@ class RequestPipeline:
             command = release_of(command) if is_late else command
         frees = isinstance(command, Release) and (command.token or command.ticket == LEAVE)
         if not frees and (is_late or _is_over(request)):
-            self.scripts_sent.discard(type(command).__name__)
-            self.has_release_script = self.has_release_script and not isinstance(command, Release)
+            self.sent_scripts.forget(command)
             return False
         if self.shared is not None:
             self.shared.flush_to_private()

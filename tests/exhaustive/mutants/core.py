@@ -591,8 +591,8 @@ CORE = [
     Mutant(
         "lost-exchange-waits-for-replies",
         "_core/waiter.py",
-        "        if self._is_removed:\n            return LOOK\n",
-        "        if self._is_removed and self.is_queued:\n            return LOOK\n",
+        "        if replies.is_outdated:\n            return LOOK\n",
+        "        if replies.is_outdated and replies.is_queued:\n            return LOOK\n",
         ("tests/unit/core/test_waiting.py", "-k", "after_a_lost_exchange"),
     ),
     Mutant(
@@ -629,15 +629,15 @@ CORE = [
     Mutant(
         "changes-before-a-reply-count",
         "_core/waiter.py",
-        "        self._changed &= ~(1 << node)  # the change was before the reply\n",
+        "        self.changed.discard(node)  # the change was before the reply\n",
         "",
         ("tests/unit/core/test_waiter.py",),
     ),
     Mutant(
         "look-at-one-change",
         "_core/waiter.py",
-        "self._changed.bit_count() >= self._quorum",
-        "self._changed",
+        "len(replies.changed) >= self._policy.quorum",
+        "replies.changed",
         ("tests/unit/core/test_waiter.py",),
     ),
     Mutant(

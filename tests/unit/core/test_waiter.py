@@ -111,7 +111,7 @@ def test_a_call_that_comes_during_a_round_is_not_lost() -> None:
     assert tally.count(NodeReply(CALL, 1, GRANTED, START)) is PENDING
     assert tally.count(NodeReply(8, 1, GRANTED, START)) is WON
     assert waiter.step(START) is Step.ATTEMPT
-    assert waiter.answers[1] == queued(9)
+    assert waiter.replies.answers[1] == queued(9)
 
 
 def test_the_number_is_the_largest_of_a_quorum() -> None:
@@ -153,7 +153,7 @@ def test_replies_to_earlier_requests_change_nothing() -> None:
     """Rule 1: a reply counts for its own round."""
     waiter = joined()
     reply(waiter, 0, ABSENT, round_=6)
-    assert waiter.answers[0] == queued(4)
+    assert waiter.replies.answers[0] == queued(4)
 
 
 @pytest.mark.parametrize(("ahead", "look"), [(0, 10), (1, 200), (2, 300), (4, 500), (50, 500)])
@@ -201,7 +201,7 @@ def looked(n: int = 3, ahead: int = 0) -> Waiter:
 def test_the_first_looks_when_a_quorum_has_reported_a_change() -> None:
     """A node that reports two changes counts once."""
     waiter = looked(5)
-    assert waiter.is_first
+    assert waiter.replies.is_first
     for node in (0, 1, 1):
         change(waiter, node)
     assert waiter.step(START + ms(9)) is Step.WAIT
@@ -215,7 +215,7 @@ def test_those_behind_it_do_not_look_at_changes() -> None:
     waiter = looked(3, ahead=1)
     for node in range(3):
         change(waiter, node)
-    assert not waiter.is_first
+    assert not waiter.replies.is_first
     assert waiter.wake_at() == START + ms(500)
 
 
@@ -233,7 +233,7 @@ def test_there_is_one_look_for_a_change() -> None:
     change(waiter, 0)
     change(waiter, 1)
     waiter.on_asked(8, START + ms(6))
-    assert not waiter.is_first, "that is not known yet"
+    assert not waiter.replies.is_first, "that is not known yet"
     change(waiter, 2)
     for node in range(3):
         reply(waiter, node, queued(4), 7, round_=8)

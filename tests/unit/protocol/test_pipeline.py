@@ -521,7 +521,7 @@ def able() -> RequestPipeline:
     """A pipeline whose server can track, and has the scripts."""
     pipeline = RequestPipeline(None, PATIENCE)
     pipeline.tracking.is_able = True
-    pipeline.has_release_script = True
+    pipeline.sent_scripts.has_release = True
     return pipeline
 
 
@@ -551,7 +551,7 @@ def test_each_look_is_tracked_and_nothing_else() -> None:
 def test_a_look_that_needs_the_script_in_full() -> None:
     """The first release of a connection may be a look, which is tracked all the same."""
     pipeline = able()
-    pipeline.has_release_script = False
+    pipeline.sent_scripts.has_release = False
     sent = pipeline.append(PendingRequest(look(), Asker(), 1, 0), encode(look()))
     assert sent == OPT_IN + NEXT + encode_eval(look())
 

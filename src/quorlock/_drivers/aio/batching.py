@@ -251,13 +251,13 @@ class SharedPipeline:
     def refresh_scripts(self) -> None:
         """Record which scripts all nodes have."""
         self.has_release_script = all(
-            connection.pipeline.has_release_script for connection in self.connections
+            connection.pipeline.sent_scripts.has_release for connection in self.connections
         )
         self.has_extend_script = all(
-            connection.pipeline.has_extend_script for connection in self.connections
+            connection.pipeline.sent_scripts.has_extend for connection in self.connections
         )
 
     def has_script(self, command: Command) -> bool:
         """Return whether the script of this command was sent to all nodes."""
-        name = type(command).__name__
-        return all(name in connection.pipeline.scripts_sent for connection in self.connections)
+        kind = type(command)
+        return all(kind in link.pipeline.sent_scripts.kinds for link in self.connections)
