@@ -133,7 +133,9 @@ class Connection(Peer):
         uncounted: Fewer pending requests are no backlog.
         """
         is_short = len(self.pending) + len(requests) <= uncounted
-        if self.lost or not (is_short and self.holds_back and self.pipeline.has_release_script):
+        if self.lost or not (is_short and self.holds_back):
+            return False
+        if not self.pipeline.sent_scripts.has_release:
             return False
         self.pending.extend(requests)
         self.unsent += data
