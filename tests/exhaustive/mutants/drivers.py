@@ -207,8 +207,8 @@ DRIVERS = [
     Mutant(
         "39-won-while-nobody-listens",
         "_drivers/aio/flow_task.py",
-        "if self.state is RECEIVING and (tally := self._tally) is not None:",
-        "if (tally := self._tally) is not None:",
+        "if self.state is RECEIVING and (tally := self._effect.tally) is not None:",
+        "if (tally := self._effect.tally) is not None:",
         ("tests/servers/drivers/test_shared_pipeline.py",),
     ),
     Mutant(

@@ -73,7 +73,7 @@ class DirectTask(FlowTask[T]):
             self._run_flow()
             return
         self.state = RECEIVING
-        self._timer_until = until = sent_round.sent_at + loop_driver.deadlines.node_timeout
+        self._replies_until = until = sent_round.sent_at + loop_driver.deadlines.node_timeout
         loop_driver.deadlines.wait_until(until, self)
 
     def _send(self, effect: Waiting) -> None:
