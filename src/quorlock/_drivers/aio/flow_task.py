@@ -129,7 +129,7 @@ class FlowTask(EndingFlow[T]):
         # As `ends_lease`, without its call in every round.
         is_release = kind is Release or (kind is ScriptedAcquire and ends_lease(effect.command))
         if not is_release:
-            if loop_driver.ending:
+            if loop_driver.shutdown.begun:
                 raise QuorlockError(CLOSED)
             self._has_caller_waiting = True
             if kind in ACQUIRES and not self._has_slot:
@@ -146,7 +146,7 @@ class FlowTask(EndingFlow[T]):
 
     def _ask_all(self, effect: SendBatch) -> tuple[SentRound, ...] | None:
         """Send a batch of renewal, which never queues behind acquires."""
-        if self._loop_driver.ending:
+        if self._loop_driver.shutdown.begun:
             raise QuorlockError(CLOSED)
         self._has_caller_waiting = True
         if self._loop_driver.readiness.is_ready():
@@ -157,7 +157,7 @@ class FlowTask(EndingFlow[T]):
     def _enlist(self, effect: Enlist) -> bytes | None:
         """Return a place in the queues; None if connections have to be made before."""
         loop_driver = self._loop_driver
-        if loop_driver.ending:
+        if loop_driver.shutdown.begun:
             raise QuorlockError(CLOSED)
         self._has_caller_waiting = True
         if loop_driver.readiness.is_ready():
@@ -175,7 +175,7 @@ class FlowTask(EndingFlow[T]):
     def _wait(self, effect: Wait) -> Any:
         """Return news, or a reply that the flow acts on, if there is one; else wait: None."""
         until, stop, member, observer = effect
-        if self._loop_driver.ending:
+        if self._loop_driver.shutdown.begun:
             raise QuorlockError(CLOSED)
         self._has_caller_waiting = True
         member.wake = self._on_wake  # before looking, as others may do it in any thread
