@@ -38,7 +38,7 @@ DRIVERS = [
     ),
     Mutant(
         "53-uptime-from-the-question",
-        "_drivers/aio/connector.py",
+        "_drivers/aio/connect.py",
         "admission.admit(server_info, ended, connection)",
         "admission.admit(server_info, began, connection)",
         ("tests/servers/api/test_addresses.py", "-k", "from_the_arrival"),

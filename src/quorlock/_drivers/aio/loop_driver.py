@@ -71,7 +71,6 @@ class LoopDriver:
             AsyncConnector(
                 node_state,
                 node_states,
-                policy,
                 self._changed,
                 self.shared_pipeline,
                 self.places,
