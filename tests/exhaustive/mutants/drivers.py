@@ -38,7 +38,7 @@ DRIVERS = [
     ),
     Mutant(
         "53-uptime-from-the-question",
-        "_drivers/aio/connector.py",
+        "_drivers/aio/connect.py",
         "admission.admit(server_info, ended, connection)",
         "admission.admit(server_info, began, connection)",
         ("tests/servers/api/test_addresses.py", "-k", "from_the_arrival"),
@@ -228,8 +228,8 @@ DRIVERS = [
     Mutant(
         "39-won-while-nobody-listens",
         "_drivers/aio/flow_task.py",
-        "if self.state is RECEIVING and (tally := self._tally) is not None:",
-        "if (tally := self._tally) is not None:",
+        "if self.state is RECEIVING and (tally := self._effect.tally) is not None:",
+        "if (tally := self._effect.tally) is not None:",
         ("tests/servers/drivers/test_shared_pipeline.py",),
     ),
     Mutant(

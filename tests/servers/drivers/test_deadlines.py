@@ -7,7 +7,7 @@ import pytest
 from quorlock._core.commands import Inspect
 from quorlock._core.effects import Flow, Receive, Send, Sleep, Timeout
 from quorlock._core.time import NS_PER_S
-from quorlock._drivers.aio.flow_state import SLEEPING
+from quorlock._drivers.aio.flow_state import RECEIVING, SLEEPING
 from quorlock._drivers.clock import now
 from quorlock.asyncio import Redlock
 from quorlock.testing.memory import MemoryNodes
@@ -84,4 +84,29 @@ def test_a_flow_that_sleeps_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> 
                 node.go_on()
 
     with MemoryNodes(3) as nodes:
+        asyncio.run(main(nodes))
+
+
+def test_a_deadline_counts_again_after_another_wait() -> None:
+    """A lease's end may limit two waits for replies, and the flow sleeps in between."""
+    until, slept = now() + 60 * NS_PER_S, asyncio.Event()
+
+    def twice() -> Flow[object]:
+        yield Send(Inspect(b"key"))
+        yield Receive(until)
+        yield Sleep(now())
+        slept.set()
+        return (yield Receive(until))
+
+    async def main(nodes: MemoryNodes) -> None:
+        async with Redlock(nodes.urls, restart_guard=None) as redlock:
+            driver = redlock._session.driver
+            waiting = asyncio.create_task(driver.run(twice()))
+            await slept.wait()
+            (task,) = driver.loop_driver().tasks
+            assert task.state is RECEIVING
+            assert task.reply_deadline == until
+            waiting.cancel()
+
+    with MemoryNodes(1) as nodes:
         asyncio.run(main(nodes))

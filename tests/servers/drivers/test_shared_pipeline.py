@@ -274,7 +274,7 @@ class Net:
         loop_driver = self.loop_driver
         loop_driver.deadlines.node_timeout = 0
         loop_driver.tasks.clear()
-        loop_driver.guardian.cancel()
+        loop_driver.shutdown.guardian.cancel()
         loop_driver.deadlines.stop()
         loop_driver.readiness.stop()
 

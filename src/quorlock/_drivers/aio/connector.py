@@ -1,6 +1,7 @@
-"""Connections to one node in one event loop: connect, reconnect, send pending releases.
+"""The connector of one node in one event loop: connect, reconnect, send pending releases.
 
-A task does this work, and exists only while there is some. `loop_driver` runs the rounds.
+A task does this work, and exists only while there is some. `connect` opens and closes the
+connections, and `loop_driver` runs the rounds.
 """
 
 from __future__ import annotations
@@ -8,29 +9,25 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from quorlock._core.time import NS_PER_S
-from quorlock._drivers.aio.connect import open_socket
-from quorlock._drivers.aio.connection import AsyncConnection, AsyncHandshake
+from quorlock._drivers.aio.connect import NodeConnections
 from quorlock._drivers.clock import now, sleep_seconds
 from quorlock._drivers.node_state import Reachability
 from quorlock._drivers.release_waiters import ReleaseWaiters
-from quorlock._drivers.sync.connect import connect_memory, describe_tls_error
-from quorlock._nodes.node import current_credentials
+from quorlock._drivers.sync.connect import describe_tls_error
 from quorlock._protocol.encoding import encode
-from quorlock._protocol.handshake import CLOSED_IMMEDIATELY, Handshake, NodeRejected
+from quorlock._protocol.handshake import NodeRejected
 from quorlock._protocol.pipeline import PendingRequest
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from quorlock._core.commands import Release
-    from quorlock._core.config import Policy
     from quorlock._core.releases_in_doubt import ReleaseCopy
     from quorlock._core.rounds import NodeReply
     from quorlock._core.time import Instant
     from quorlock._drivers.aio.batching import SharedPipeline
+    from quorlock._drivers.aio.connection import AsyncConnection
     from quorlock._drivers.node_state import NodeState
     from quorlock._drivers.node_states import NodeStates
     from quorlock._drivers.places import Places
@@ -52,7 +49,6 @@ class AsyncConnector:
         self,
         node_state: NodeState,
         node_states: NodeStates,
-        policy: Policy,
         on_change: Callable[[], None],
         shared_pipeline: SharedPipeline,
         places: Places,
@@ -61,18 +57,14 @@ class AsyncConnector:
         self.node_state = node_state
         self.bit = 1 << node_state.index
         self.connection: AsyncConnection | None = None
-        self._node_states = node_states
-        self._connect_timeout = policy.connect_timeout / 1e9
         self.on_change = on_change
         self.on_interrupt = on_interrupt  # called if an exception interrupted our own code
-        self._shared_pipeline = shared_pipeline
         self._places = places
         self.expected_calls = places.expected
         self._task: asyncio.Task[None] | None = None
-        self._connections: set[AsyncConnection] = set()
+        self._connections = NodeConnections(node_state, node_states, shared_pipeline)
         self._closed = False
         self._awaited = ReleaseWaiters(node_state)
-        self._on_invalidation: InvalidationCallback | None = None
         self._news = asyncio.Event()  # the connection is lost, or a release was added
 
     @property
@@ -97,14 +89,11 @@ class AsyncConnector:
 
     def watch(self, callback: InvalidationCallback) -> None:
         """Report invalidations over its connections, from the next extension on."""
-        self._on_invalidation = callback
-        for connection in self._connections:
-            connection.pipeline.on_invalidation(callback)
+        self._connections.watch(callback)
 
     def discard(self) -> None:
         """Close all connections now, and reconnect if a release is pending then."""
-        for connection in list(self._connections):
-            connection.discard()
+        self._connections.discard()
         self.connection = None
         if len(self.node_state.pending_releases) and not self._closed:
             self.wake()
@@ -119,16 +108,7 @@ class AsyncConnector:
         if self.connection is not None:
             self.connection = None
             self.on_change()
-        waiting = [connection.closed for connection in self._connections]
-        for connection in self._connections:
-            connection.close()
-        if waiting:
-            _, late = await asyncio.wait(waiting, timeout=max(0.0, give_up - now() / 1e9))
-            if late:
-                for connection in self._connections:
-                    connection.abort()
-                await asyncio.wait(late, timeout=1.0)
-        self._connections.clear()
+        await self._connections.close(give_up)
 
     # --- the task ----------------------------------------------------------------------------
 
@@ -171,8 +151,7 @@ class AsyncConnector:
 
     async def _connect(self) -> None:
         try:
-            async with asyncio.timeout(self._connect_timeout):
-                connection = await self._open()
+            connection = await self._connections.open(self)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 (after any error this node does not vote)
@@ -183,66 +162,6 @@ class AsyncConnector:
             self._places.on_connected(connection)  # before a release may call one of them
             self._send_due()  # pending releases come first on a new connection (rule 3)
         self.on_change()
-
-    async def _open(self) -> AsyncConnection:
-        """Return a connection whose server may vote."""
-        node = self.node_state.node
-        username, password = current_credentials(node)
-        node_states = self._node_states
-        admission = node_states.admission(self.node_state)
-        consider = admission.consider
-        handshake = AsyncHandshake(
-            Handshake(node, username, password, consider, marks=node_states.uses_markers)
-        )
-        connection = AsyncConnection(
-            self.node_state, handshake, password, self, self._shared_pipeline
-        )
-        if self._on_invalidation is not None:
-            connection.pipeline.on_invalidation(self._on_invalidation)
-        self._connections.add(connection)
-        try:
-            connection.alive_at = now()  # or later: when it sends the first request
-            await self._open_connection(connection)
-            began = now()
-            server_info = await handshake.server_info
-            ended = now()
-            self.node_state.latency = ended - began
-            admission.admit(server_info, ended, connection)
-        except BaseException:
-            connection.abort()
-            if not connection.connected:
-                self._connections.discard(connection)
-            raise
-        if connection.lost:
-            raise NodeRejected(CLOSED_IMMEDIATELY, VoteCode.NOT_CONNECTED)
-        connection.admitted = True
-        return connection
-
-    async def _open_connection(self, connection: AsyncConnection) -> None:
-        """Give the connection a socket to its node."""
-        node, loop = self.node_state.node, asyncio.get_running_loop()
-        if node.memory is not None:
-            sock = connect_memory(node.memory)
-            await loop.create_unix_connection(lambda: connection, sock=sock)
-        elif node.path is not None:
-            await loop.create_unix_connection(lambda: connection, node.path)
-        else:
-            tls = self._tls()
-            give_up = now() + round(self._connect_timeout * NS_PER_S)
-            sock = await open_socket(
-                node.host, node.port, give_up, self.node_state.policy.max_ttl_ms
-            )
-            name = node.host if tls is not None else None
-            await loop.create_connection(
-                lambda: connection, sock=sock, ssl=tls, server_hostname=name
-            )
-
-    def _tls(self) -> ssl.SSLContext | None:
-        if self.node_state.node.tls is None:
-            return None
-        from quorlock._drivers.ssl_context import context  # imports ssl: only if TLS is used
-
-        return context(self.node_state.node.tls)
 
     def on_lost(self, connection: AsyncConnection) -> None:
         """Replace a connection, unless a newer one has; releases and calls need one."""
@@ -258,7 +177,7 @@ class AsyncConnector:
 
     def on_end(self, connection: AsyncConnection) -> None:
         """Drop a connection whose transport has ended."""
-        self._connections.discard(connection)
+        self._connections.remove(connection)
 
     def follow(self, release: Release) -> None:
         """Send this release behind its acquire, if that is unanswered here."""

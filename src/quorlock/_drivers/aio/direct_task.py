@@ -48,8 +48,9 @@ class DirectTask(FlowTask[T]):
         loop_driver, usual = self._loop_driver, self._usual
         loop_driver.tasks.add(self)
         try:
-            if usual is not None and type(usual.send.command) is not Release:
-                if loop_driver.ending:
+            assert usual is not None
+            if type(usual.send.command) is not Release:
+                if loop_driver.shutdown.begun:
                     self._run_flow()
                     return
                 self._has_caller_waiting = True
@@ -57,15 +58,15 @@ class DirectTask(FlowTask[T]):
                 if not self._has_slot:
                     self._wait_for_slot(usual.send)
                     return
-            self._send_round()
+            self._send_round(usual)
         except BaseException as error:
             loop_driver.interrupted(error)
             raise
 
-    def _send_round(self) -> None:
+    def _send_round(self, usual: UsualCase[T]) -> None:
         """Send the round if all nodes get it; else run the flow from its beginning."""
-        loop_driver, usual = self._loop_driver, self._usual
-        if usual is None or not loop_driver.shared_pipeline.is_complete:
+        loop_driver = self._loop_driver
+        if not loop_driver.shared_pipeline.is_complete:
             self._run_flow()
             return
         self._sent_round = sent_round = loop_driver.send(usual.send, self)
@@ -73,7 +74,7 @@ class DirectTask(FlowTask[T]):
             self._run_flow()
             return
         self.state = RECEIVING
-        self._timer_until = until = sent_round.sent_at + loop_driver.deadlines.node_timeout
+        self._replies_until = until = sent_round.sent_at + loop_driver.deadlines.node_timeout
         loop_driver.deadlines.wait_until(until, self)
 
     def _send(self, effect: Waiting) -> None:
@@ -81,7 +82,7 @@ class DirectTask(FlowTask[T]):
             super()._send(effect)
         else:
             self.state = RUNNING
-            self._send_round()
+            self._send_round(self._usual)
 
     def _run_flow(self) -> None:
         """Make the flow, and run it to its wait for replies to the round, or from its beginning."""

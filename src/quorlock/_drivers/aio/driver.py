@@ -96,13 +96,13 @@ class Driver:
         loop = asyncio.get_running_loop()
         loop_driver = self._loop_drivers.get(loop)
         if loop_driver is not None:
-            await loop_driver.close()
+            await loop_driver.shutdown.complete()
         self.end_soon()
 
     def end_soon(self) -> None:
         """End the loop drivers of all loops, each in its loop; safe from any thread."""
         for loop_driver in list(self._loop_drivers.values()):
-            loop_driver.end_soon()
+            loop_driver.shutdown.request_soon()
 
     def on_lease_over(self, claim: Claim) -> None:
         """Record that a lease is over which was not handed on: the next in each line asks.
@@ -130,7 +130,7 @@ class Driver:
         if path is None:
             with contextlib.suppress(RuntimeError):  # no loop runs in this thread
                 path = self._loop_drivers.get(asyncio.get_running_loop())
-        loop_drivers = [e for e in list(self._loop_drivers.values()) if not e.closing]
+        loop_drivers = [e for e in list(self._loop_drivers.values()) if not e.shutdown.closing]
         # A stopped loop may never run again: a running one is preferred.
         loop_drivers.sort(
             key=lambda loop_driver: (not loop_driver.loop.is_running(), loop_driver is not path)
@@ -146,21 +146,25 @@ class Driver:
         """Return the running loop's part of the driver, made if there is none."""
         loop = asyncio.get_running_loop()
         loop_driver = self._latest
-        if loop_driver is not None and loop_driver.loop is loop and not loop_driver.closing:
+        if (
+            loop_driver is not None
+            and loop_driver.loop is loop
+            and not loop_driver.shutdown.closing
+        ):
             return loop_driver
         self._latest = self._loop_driver_of(loop)
         return self._latest
 
     def _loop_driver_of(self, loop: asyncio.AbstractEventLoop) -> LoopDriver:
         loop_driver = self._loop_drivers.get(loop)
-        if loop_driver is None or loop_driver.closing:
+        if loop_driver is None or loop_driver.shutdown.closing:
             if self.closed:
                 raise QuorlockError(CLOSED)
             for other in list(self._loop_drivers):
                 if other.is_closed():  # its loop driver had no time to end
                     self._loop_drivers.pop(other, None)
             loop_driver = LoopDriver(loop, self.node_states, self._policy, self.on_loop_end)
-            loop_driver.guardian.add_done_callback(partial(self._ended, loop_driver))
+            loop_driver.shutdown.guardian.add_done_callback(partial(self._ended, loop_driver))
             self._loop_drivers[loop] = loop_driver
         return loop_driver
 

@@ -16,9 +16,7 @@ from quorlock.errors import QuorlockError
 if TYPE_CHECKING:
     import asyncio
 
-    from quorlock._core.effects import Effect, Flow, ReplyObserver
-    from quorlock._core.member import Member
-    from quorlock._core.request import StopEvent
+    from quorlock._core.effects import Effect, Flow
     from quorlock._core.rounds import NodeReply
     from quorlock._core.time import Instant
     from quorlock._drivers.aio.abc import RunningFlow
@@ -31,18 +29,14 @@ class EndingFlow(Generic[T]):
     """A flow and its caller's future. `FlowTask` runs it."""
 
     __slots__ = (
+        "_effect",
         "_flow",
         "_has_caller_waiting",
         "_has_slot",
         "_loop_driver",
-        "_member",
-        "_observer",
         "_places",
-        "_stop",
-        "_tally",
+        "_replies_until",
         "_timer",
-        "_timer_until",
-        "_unsent",
         "future",
         "inbox",
         "last_sent_at",
@@ -52,12 +46,7 @@ class EndingFlow(Generic[T]):
         "state",
     )
 
-    # RECEIVING: a Tally, or (renewal) several, which counts replies that do not decide; or None
-    _tally: Any
-    _unsent: Any  # QUEUED, CONNECTING: the effect that waits
-    _member: Member  # WAITING: whose news it waits for
-    _observer: ReplyObserver | None  # WAITING: whose replies change what the flow does next
-    _stop: StopEvent | None  # ends the wait of the timer; not set before the first timer
+    _effect: Any  # that it waits with, see `flow_state`
 
     def __init__(self, loop_driver: LoopDriver, flow: Flow[T]) -> None:
         self.state: FlowState = RUNNING
@@ -73,8 +62,8 @@ class EndingFlow(Generic[T]):
         self._has_caller_waiting = False  # it wants a lock or a reply; it is no mere release
         self._has_slot = False  # it may acquire now
         self._places: tuple[bytes, ...] = ()  # whose calls it gets
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_until: Instant = 0
+        self._timer: asyncio.TimerHandle | None = None  # of a wait that `Deadlines` does not end
+        self._replies_until: Instant = 0  # as given to `Deadlines`; 0 after any other wait
 
     @property
     def over(self) -> bool:

@@ -9,7 +9,8 @@ SLEEPING    the end of the sleep
 WAITING     replies or calls, news of its member, or the deadline of the wait
 DONE        none: the flow ended, was cancelled, or has committed and gets no more replies
 
-A timer belongs to the state that set it.
+Until then the flow keeps the effect that it waits with: one that sends (QUEUED, CONNECTING), a
+Receive, a Sleep or a Wait. A timer belongs to the state that set it.
 """
 
 from __future__ import annotations

@@ -67,17 +67,18 @@ class FlowTask(EndingFlow[T]):
     def deliver(self, reply: NodeReply) -> None:
         """Receive one reply from a connection."""
         if self.state is RECEIVING:
-            if self._tally is None or self._tally.count(reply) is not PENDING:
+            tally = self._effect.tally
+            if tally is None or tally.count(reply) is not PENDING:
                 self.state = RUNNING
                 self._run(reply)
         elif self.state is not WAITING:
             self.inbox.append(reply)
-        elif self._observer is not None and self._observer.on_reply(reply):
+        elif (observer := self._effect.observer) is not None and observer.on_reply(reply):
             self._end_wait(reply)
 
     def deliver_quorum(self, nodes: int, last: int, at: Instant) -> None:
         """Receive a quorum from the shared pipeline: these nodes granted the flow's last round."""
-        if self.state is RECEIVING and (tally := self._tally) is not None:
+        if self.state is RECEIVING and (tally := self._effect.tally) is not None:
             self.state = RUNNING
             tally.count_grants(self.round, nodes)
             self._run(replied((self.round, last, GRANTED, at)))
@@ -113,8 +114,7 @@ class FlowTask(EndingFlow[T]):
             self._succeed(effect.granted)
         elif isinstance(effect, Sleep):
             self._leave_slot()
-            self.state, self.reply_deadline = SLEEPING, FOR_EVER
-            self.set_timer(*effect)
+            self._begin_wait(SLEEPING, effect, *effect)
         elif isinstance(effect, Wait):
             return self._wait(effect)
         elif isinstance(effect, Enlist):
@@ -129,7 +129,7 @@ class FlowTask(EndingFlow[T]):
         # As `ends_lease`, without its call in every round.
         is_release = kind is Release or (kind is ScriptedAcquire and ends_lease(effect.command))
         if not is_release:
-            if loop_driver.ending:
+            if loop_driver.shutdown.begun:
                 raise QuorlockError(CLOSED)
             self._has_caller_waiting = True
             if kind in ACQUIRES and not self._has_slot:
@@ -146,7 +146,7 @@ class FlowTask(EndingFlow[T]):
 
     def _ask_all(self, effect: SendBatch) -> tuple[SentRound, ...] | None:
         """Send a batch of renewal, which never queues behind acquires."""
-        if self._loop_driver.ending:
+        if self._loop_driver.shutdown.begun:
             raise QuorlockError(CLOSED)
         self._has_caller_waiting = True
         if self._loop_driver.readiness.is_ready():
@@ -157,7 +157,7 @@ class FlowTask(EndingFlow[T]):
     def _enlist(self, effect: Enlist) -> bytes | None:
         """Return a place in the queues; None if connections have to be made before."""
         loop_driver = self._loop_driver
-        if loop_driver.ending:
+        if loop_driver.shutdown.begun:
             raise QuorlockError(CLOSED)
         self._has_caller_waiting = True
         if loop_driver.readiness.is_ready():
@@ -175,7 +175,7 @@ class FlowTask(EndingFlow[T]):
     def _wait(self, effect: Wait) -> Any:
         """Return news, or a reply that the flow acts on, if there is one; else wait: None."""
         until, stop, member, observer = effect
-        if self._loop_driver.ending:
+        if self._loop_driver.shutdown.begun:
             raise QuorlockError(CLOSED)
         self._has_caller_waiting = True
         member.wake = self._on_wake  # before looking, as others may do it in any thread
@@ -187,11 +187,7 @@ class FlowTask(EndingFlow[T]):
             if observer is not None and observer.on_reply(reply):
                 return reply
         self._leave_slot()
-        self.state, self._member, self._observer = WAITING, member, observer
-        self.reply_deadline = FOR_EVER
-        self._stop_timer()
-        if until < FOR_EVER or stop is not None:
-            self.set_timer(until, stop)
+        self._begin_wait(WAITING, effect, until, stop)
         return None
 
     def _on_wake(self) -> None:
@@ -200,46 +196,44 @@ class FlowTask(EndingFlow[T]):
         loop_driver.loop.call_soon(loop_driver.guarded, self._read)
 
     def _read(self) -> None:
-        if self.state is WAITING and self._member.news:
-            self._end_wait(self._member.news.popleft())
+        if self.state is WAITING and (news := self._effect.member.news):
+            self._end_wait(news.popleft())
+
+    def _begin_wait(
+        self, state: FlowState, effect: Effect, until: Instant, stop: StopEvent | None = None
+    ) -> None:
+        """Wait for anything but replies to a round, at most until this instant."""
+        self._stop_timer()
+        self.state, self._effect = state, effect
+        # The next wait for replies registers its own deadline.
+        self.reply_deadline, self._replies_until = FOR_EVER, 0
+        if until < FOR_EVER or stop is not None:
+            self.set_timer(until, stop)
 
     def _end_wait(self, event: Any) -> None:
         self._stop_timer()
-        self._timer_until = 0  # the next wait for replies registers its own deadline
         self.state = RUNNING
         self._run(event)
-
-    def _hold(
-        self,
-        state: FlowState,
-        effect: Waiting,
-        until: Instant,
-        stop: StopEvent | None = None,
-    ) -> None:
-        """Wait with a send, at most until this instant."""
-        self._stop_timer()
-        self.state, self._unsent, self.reply_deadline = state, effect, FOR_EVER
-        if until < FOR_EVER or stop is not None:
-            self.set_timer(until, stop)
 
     def _wait_for_slot(self, effect: Send) -> None:
         """Wait in the queue of acquires, at most until the send's deadline."""
         loop_driver, until = self._loop_driver, effect.queue_until
         loop_driver.admission.queue.append(self)
         if effect.stop is not None:
-            self._hold(QUEUED, effect, until, effect.stop)
+            self._begin_wait(QUEUED, effect, until, effect.stop)
             return
-        self.state, self._unsent, self.reply_deadline = QUEUED, effect, until
+        self._begin_wait(QUEUED, effect, FOR_EVER)
         if until < FOR_EVER:
+            self.reply_deadline = until
             loop_driver.deadlines.check_at(until)  # one timer for all: there may be thousands
 
     def _connect(self, effect: Waiting, until: Instant, stop: StopEvent | None = None) -> None:
         """Send once: when connections are ready, none is expected, or at `until`."""
-        self._hold(CONNECTING, effect, until, stop)
+        self._begin_wait(CONNECTING, effect, until, stop)
         self._loop_driver.readiness.when_ready(partial(self._connected, effect))
 
     def _connected(self, effect: Waiting) -> None:
-        if self.state is CONNECTING and self._unsent is effect:
+        if self.state is CONNECTING and self._effect is effect:
             self._send(effect)
 
     def _send(self, effect: Waiting) -> None:
@@ -266,7 +260,7 @@ class FlowTask(EndingFlow[T]):
         """Take a slot and send the queued acquire; return false if it is no longer wanted."""
         if self.state is not QUEUED:
             return False
-        effect = self._unsent
+        effect = self._effect
         self._has_slot = True
         if self._loop_driver.readiness.is_ready():
             self._send(effect)
@@ -275,12 +269,13 @@ class FlowTask(EndingFlow[T]):
         return True
 
     def _wait_for_reply(self, wish: Receive) -> None:
-        until, self._tally = wish
-        self.state = RECEIVING
-        if self._tally is None:
+        until, tally = wish
+        self.state, self._effect = RECEIVING, wish
+        if tally is None:
             self._loop_driver.shared_pipeline.fall_back(self.shared_number)
-        if self._timer_until != until:
-            self._timer_until = until
+        if self._replies_until != until:
+            self._stop_timer()
+            self._replies_until = until
             self._loop_driver.deadlines.wait_until(until, self)
 
     def on_deadline(self, until: Instant) -> None:
@@ -297,25 +292,24 @@ class FlowTask(EndingFlow[T]):
     def set_timer(self, until: Instant, stop: StopEvent | None = None) -> None:
         """Continue at `until`, or soon after `stop` is set, by a timer for this flow alone."""
         self._stop_timer()
-        self._timer_until, self._stop = until, stop
         loop_driver = self._loop_driver
         self._timer = loop_driver.loop.call_later(
-            sleep_seconds(next_look(until, stop)), loop_driver.guarded, self._on_timer
+            sleep_seconds(next_look(until, stop)), loop_driver.guarded, self._on_timer, until, stop
         )
 
-    def _on_timer(self) -> None:
+    def _on_timer(self, until: Instant, stop: StopEvent | None) -> None:
         self._timer = None
         at = now()
-        if at < self._timer_until and not is_stopped(self._stop):
+        if at < until and not is_stopped(stop):
             # To look at `stop` again, or because the loop's clock differs from ours, see `clock`.
-            self.set_timer(self._timer_until, self._stop)
+            self.set_timer(until, stop)
         elif self.state is RECEIVING:
-            self.reply_deadline = self._timer_until
+            self.reply_deadline = until
             self._loop_driver.deadlines.final_read_then_timeout([self], at)
         elif self.state is WAITING:
             self._end_wait(Timeout(at))
         elif self.state is CONNECTING:
-            self._send(self._unsent)
+            self._send(self._effect)
         elif self.state is QUEUED:
             self._skip_round()
         elif self.state is SLEEPING:

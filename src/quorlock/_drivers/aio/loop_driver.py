@@ -1,12 +1,10 @@
 """One event loop's part of the asyncio driver: a connector for every node, and rounds over them.
 
-`flow_task` runs the flows.
+`flow_task` runs the flows, and `shutdown` ends the loop driver.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +26,18 @@ from quorlock._core.routing import HERE, Unsent, is_for_all, is_forbidden, route
 from quorlock._core.votes import Answer
 from quorlock._drivers.aio.admission import Admission, Readiness
 from quorlock._drivers.aio.batching import SharedPipeline
-from quorlock._drivers.aio.connector import AsyncConnector, timeout_answer
+from quorlock._drivers.aio.connector import AsyncConnector
 from quorlock._drivers.aio.deadlines import Deadlines
 from quorlock._drivers.aio.flow_state import DONE
 from quorlock._drivers.aio.loops import call_in
+from quorlock._drivers.aio.shutdown import Shutdown
 from quorlock._drivers.clock import now
 from quorlock._drivers.places import Places
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import requested
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from quorlock._core.config import Policy
@@ -63,8 +63,6 @@ class LoopDriver:
         on_end: Callable[[LoopDriver], None],
     ) -> None:
         self.loop = loop
-        self.ending = False  # only releases from now on
-        self.closing = False  # no releases either
         self.tasks: set[RunningFlow] = set()  # flows whose callers have no outcome yet
         self.shared_pipeline = SharedPipeline(policy.quorum, self._flush)
         self.places = Places(policy)
@@ -73,7 +71,6 @@ class LoopDriver:
             AsyncConnector(
                 node_state,
                 node_states,
-                policy,
                 self._changed,
                 self.shared_pipeline,
                 self.places,
@@ -89,14 +86,11 @@ class LoopDriver:
         self.deadlines = Deadlines(
             loop, self.guarded, self.tasks, self.shared_pipeline, policy.node_timeout
         )
-        self._on_end = on_end
         self._holds_back = False
         self._private = True  # the last send was a single round
-        self._end: asyncio.Future[None] = loop.create_future()
-        # asyncio.run cancels it with all other tasks when it ends. That is the signal to release
-        # what is still held, as the interpreter's exit is for threads.
-        self.guardian = loop.create_task(self._run_until_shutdown(), name="quorlock guardian")
-        timeout_answer(self.guardian)
+        self.shutdown = Shutdown(
+            self.tasks, self.connectors, self.readiness, self.deadlines, partial(on_end, self)
+        )
 
     # --- a round -----------------------------------------------------------------------------
 
@@ -278,64 +272,6 @@ class LoopDriver:
         self.readiness.reset()
         self.admission.reset()
         return is_told
-
-    # --- the end -----------------------------------------------------------------------------
-
-    async def _run_until_shutdown(self) -> None:
-        try:
-            await self._end
-        except GeneratorExit:
-            raise  # the loop is gone
-        except BaseException:
-            await self._finish()
-            raise
-        await self._finish()
-
-    async def close(self) -> None:
-        """Release, receive pending replies for a bounded time, and close everything.
-
-        The guardian does this, so that it completes even if the caller is cancelled.
-        """
-        self._request_shutdown()
-        await asyncio.wait([self.guardian])
-
-    def end_soon(self) -> None:
-        """End after the last reference to the Redlock is gone; safe from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed, perhaps just now
-            self.loop.call_soon_threadsafe(self._request_shutdown)
-
-    def _request_shutdown(self) -> None:
-        self.ending = True
-        if not self._end.done():
-            self._end.set_result(None)
-
-    async def _finish(self) -> None:
-        until = now() + 2 * self.deadlines.node_timeout
-        self.ending = True
-        for task in list(self.tasks):
-            task.fail_closed()
-        for connector in self.connectors:
-            if connector.node_state.pending_releases.has_unconfirmed():
-                connector.wake()  # its task is cancelled with all others when a loop ends
-        await self._drained(until)  # other flows may be releasing at this moment
-        self.closing = True
-        self._on_end(self)
-        await self._drained(until)
-        give_up = (until + self.deadlines.node_timeout) / 1e9
-        await asyncio.gather(*(connector.close(give_up) for connector in self.connectors))
-        self.readiness.stop()
-        self.deadlines.stop()
-
-    async def _drained(self, until: Instant) -> None:
-        while now() < until and (self.tasks or self._has_unsent()):  # noqa: ASYNC110 (rare, bounded)
-            await asyncio.sleep(0.001)
-
-    def _has_unsent(self) -> bool:
-        return any(
-            (connector.connection is not None and connector.connection.has_unsent)
-            or connector.node_state.pending_releases.has_unconfirmed()
-            for connector in self.connectors
-        )
 
 
 def is_passed_on(error: BaseException) -> bool:
