@@ -22,6 +22,35 @@ def function_lengths(path: Path) -> dict[str, int]:
     return lengths
 
 
+def attributes(cls: ast.ClassDef) -> set[str]:
+    """Return the attributes that a class sets on itself, or annotates in its body."""
+    found = {
+        part.attr
+        for part in ast.walk(cls)
+        if isinstance(part, ast.Attribute)
+        and isinstance(part.ctx, ast.Store)
+        and getattr(part.value, "id", "") == "self"
+    }
+    return found | {
+        part.target.id
+        for part in cls.body
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+    }
+
+
+def test_few_classes_have_many_attributes() -> None:
+    """State in many attributes is state that one has to read all of the class to understand."""
+    apart = [SRC / name for name in ("testing", "_cli", "_demo")]
+    crowded = {
+        cls.name: len(attributes(cls))
+        for path in SRC.rglob("*.py")
+        if not any(path.is_relative_to(folder) for folder in apart)
+        for cls in ast.walk(ast.parse(path.read_text()))
+        if isinstance(cls, ast.ClassDef) and len(attributes(cls)) >= 16
+    }
+    assert len(crowded) <= 2, crowded
+
+
 def test_functions_are_short(capsys: pytest.CaptureFixture[str]) -> None:
     lengths = {
         f"{path.parent.relative_to(ROOT)}/{name}": length
@@ -45,6 +74,13 @@ def test_core_modules_can_be_read_in_one_sitting() -> None:
     lines = {p.name: len(p.read_text().splitlines()) for p in (SRC / "_core").rglob("*.py")}
     assert lines
     assert {name: count for name, count in lines.items() if count > 600} == {}
+
+
+def test_attributes_are_counted_once() -> None:
+    text = "class C:\n    a: int\n    def f(self):\n        self.a, self.b = 1, 2\n        return self.c"
+    (cls,) = ast.parse(text).body
+    assert isinstance(cls, ast.ClassDef)
+    assert attributes(cls) == {"a", "b"}
 
 
 def test_the_count_leaves_docstrings_out(tmp_path: Path) -> None:
