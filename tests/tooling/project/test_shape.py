@@ -77,7 +77,7 @@ def test_core_modules_can_be_read_in_one_sitting() -> None:
 
 
 def test_attributes_are_counted_once() -> None:
-    text = "class C:\n    a: int\n    def f(self):\n        self.a, self.b = 1, 2\n        return self.c"
+    text = "class C:\n    a: int\n    def f(self):\n        self.a, self.b = 1, self.c"
     (cls,) = ast.parse(text).body
     assert isinstance(cls, ast.ClassDef)
     assert attributes(cls) == {"a", "b"}
