@@ -24,8 +24,8 @@ from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._core.votes import BACKLOG, TIMED_OUT, Answer
 from quorlock._drivers.clock import now, sleep_ms
 from quorlock._drivers.places import Places
-from quorlock._drivers.sync.node_connections import NodeConnections
 from quorlock._drivers.sync.polling import Poll, WakeupPipe
+from quorlock._drivers.sync.set_connections import SetConnections
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import UNCOUNTED_MAX, requested
 from quorlock._protocol.replies import PLAIN_GRANTS
@@ -83,7 +83,7 @@ class ConnectionSet:
         self._connectors = connectors
         self._polled = Poll()
         self._places = Places(connectors.policy)
-        self.nodes = NodeConnections(connectors, self._polled, self._places, on_invalidation)
+        self.nodes = SetConnections(connectors, self._polled, self._places, on_invalidation)
         self.connections = self.nodes.all
         self._wakeup: WakeupPipe | None = None  # of an owner that waits; made when first needed
         # The visits of the other sets that carry requests of this round (connectors need none).

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from quorlock._protocol.pipeline import InvalidationCallback
 
 
-class NodeConnections:
+class SetConnections:
     """One connection to each node, for one connection set. The connectors open them.
 
     Attributes:
