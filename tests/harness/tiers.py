@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import time
 from functools import cache
 from pathlib import Path
@@ -202,9 +203,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def listed_markers(place: str) -> set[str]:
     """Return the markers that the table has for a place."""
-    return {
-        name for entry, names in TABLE.items() if begins(place, entry) for name in names.split()
-    }
+    return {name for entry in places_of(place) for name in TABLE.get(entry, "").split()}
+
+
+def places_of(place: str) -> Iterator[str]:
+    """Yield a place and all that it is below: of 9,000 tests none is compared with every entry."""
+    yield place
+    for end in re.finditer(r"/|::|\[", place):
+        yield place[: end.start()]
 
 
 def is_in(place: str, entries: Iterable[str]) -> bool:

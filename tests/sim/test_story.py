@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,12 +24,20 @@ SEEDS = range(6)
 
 
 def lived(scenario: str, seed: int) -> list[dict[str, Any]]:
-    """The trace of a simulated world, judged without mercy for memories that were lost."""
+    """Return the trace of a simulated world, judged without mercy for memories that were lost.
+
+    Several tests read the same traces, and change none.
+    """
+    return list(_lived(scenario, seed))
+
+
+@cache
+def _lived(scenario: str, seed: int) -> tuple[dict[str, Any], ...]:
     trace = Trace()
     world = World(SCENARIOS[scenario].plan(seed), trace)
     world.run()
     trace.finish(judge(world, excuse_memory=False))
-    return trace.lines
+    return tuple(trace.lines)
 
 
 def held(story: Story, event: dict[str, Any]) -> list[Holding]:

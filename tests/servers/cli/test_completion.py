@@ -48,14 +48,16 @@ def test_what_bash_offers(line: str, installed: Shell) -> None:
     """The registered function completes options and names; bash itself completes files, see
     below.
     """
-    script = """
-        eval "$(quorlock completion bash)" || exit
+    script = (
+        f"source {printed('bash', installed)} || exit"
+        """
         registered=$(complete -p quorlock) && [[ $registered =~ -F\\ ([^ ]+) ]] || exit
         COMP_LINE=$1 && shift
         COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_POINT=${#COMP_LINE}
         "${BASH_REMATCH[1]}" quorlock "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
         printf '%s\\n' "${COMPREPLY[@]}"
     """
+    )
     # bash breaks words at these too.
     words = re.split(r" |(?<=[=:])|(?=[=:])", f"quorlock {line}")
     if words[-1] == "" and words[-2] == "=":
@@ -88,8 +90,23 @@ def test_fish_says_to_its_end_what_an_option_means(installed: Shell) -> None:
 
 def by_fish(line: str, shell: Shell) -> list[str]:
     """Return its completions with their descriptions."""
-    script = "quorlock completion fish | source; complete -C $argv[2..]"
+    script = f"source {printed('fish', shell)}; complete -C $argv[2..]"
     return has_run("fish", script, f"quorlock {line}", shell=shell).splitlines()
+
+
+def printed(name: str, shell: Shell) -> str:
+    """Return the name of a file with what `quorlock completion` prints for this shell.
+
+    It prints the same each time, and is asked once for all tests. `test_at_a_terminal` has the
+    documented setup.
+    """
+    if name not in _PRINTED:
+        _PRINTED[name] = shell.answer("completion", name) + "\n"
+    (shell.home / f".{name}-completion").write_text(_PRINTED[name])
+    return f".{name}-completion"
+
+
+_PRINTED: dict[str, str] = {}
 
 
 def has_run(name: str, script: str, *words: str, shell: Shell) -> str:
