@@ -313,8 +313,9 @@ def _commands(rng: Random) -> list[Words]:
     made = make(rng, rng.choice(KEYS))
     if make is _reserve and rng.random() < 0.5:
         _, key, value, *_ = made
-        look = (b"1", key, b"", value.removeprefix(RESERVED), b"1")
-        return [made, (b"EVAL", scripts.RELEASE.text, *look)]
+        look_or_leave = rng.choice((b"1", b"1", b"-1"))
+        said = (b"1", key, b"", value.removeprefix(RESERVED), look_or_leave)
+        return [made, (b"EVAL", scripts.RELEASE.text, *said)]
     if rng.random() < 0.08 and made[0] not in UNMANGLED:
         made = _mangled(rng, made)
     return [made]
