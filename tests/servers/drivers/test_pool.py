@@ -281,7 +281,7 @@ def test_many_threads_share_one_connection_set(nodes: Servers) -> None:
             thread.join(60)
         assert not failed
         assert len(pool.all()) == 1
-        assert not pool._owners
+        assert until(lambda: not pool._owners), "late replies are read by a thread, for a moment"
         assert not pool.all()[0].followers
 
 
@@ -309,4 +309,4 @@ def test_nothing_is_sent_for_who_queued_when_it_was_closed(nodes: Servers) -> No
         thread.join(10)
         assert errors == [CLOSED_MEANWHILE]
         assert not any(b"cmdstat_set:" in node.execute("INFO", "commandstats") for node in nodes)
-        assert not pool._owners
+        assert until(lambda: not pool._owners)
