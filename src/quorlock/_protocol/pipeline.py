@@ -233,7 +233,7 @@ class RequestPipeline:
     def match_grants(self, data: bytes) -> list[PendingRequest]:
         """Return the requests that these bytes grant, if they are plain grants and nothing else.
 
-        They nearly always are where many threads share a connection. None: they may be anything.
+        They nearly always are where many threads share a connection. Empty: they may be anything.
         """
         count, rest = divmod(len(data), PLAIN_GRANT_SIZE)
         if rest or self.has_partial_reply or len(self.pending) < count:

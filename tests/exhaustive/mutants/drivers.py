@@ -125,14 +125,14 @@ DRIVERS = [
     Mutant(
         "backlog-tolerated-after-the-last-follower",
         "_drivers/sync/connection_set.py",
-        "        self._set_tolerance()  # the last follower may lead now, with a round here\n",
+        "        self._check_tolerance()  # the last follower may lead now, with a round here\n",
         "",
         ("tests/servers/drivers/test_shared_connections.py", "-k", "last_follower"),
     ),
     Mutant(
         "batch-to-nodes-that-must-not-vote",
         "_drivers/sync/connection_set.py",
-        "            and not self.nodes.has_limits\n",
+        "            and not self.membership.has_limits\n",
         "",
         ("tests/servers/drivers/test_shared_connections.py", "-k", "vote"),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +24,7 @@ from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from quorlock._drivers.sync.connection_set import ConnectionSet
     from quorlock.testing.servers import Servers
@@ -77,6 +77,18 @@ class Crowd:
             self.errors.append(error)
 
 
+@contextmanager
+def borrowed(redlock: Redlock) -> Iterator[ConnectionSet]:
+    """Have a connection set that is connected to all nodes."""
+    assert redlock.lock("first").acquire().release()
+    pool = redlock._session.driver._pool
+    connection_set = pool.borrow(Caller())
+    assert connection_set is not None
+    assert None not in connection_set.connections
+    yield connection_set
+    pool.give_back(connection_set)
+
+
 def keys(nodes: Servers) -> list[bytes]:
     return [key for node in nodes for key in node.execute("KEYS", "crowd*")]
 
@@ -116,16 +128,12 @@ def test_a_node_that_hangs_when_one_thread_is_left(mortal_nodes: Servers) -> Non
 
 def test_a_backlog_counts_at_once_for_the_last_follower_who_leads(nodes: Servers) -> None:
     """The thread is no follower any more when it sends the round that it left as one."""
-    with Redlock(nodes.urls, node_timeout=5.0) as redlock:
-        assert redlock.lock("first").acquire().release()
-        pool = redlock._session.driver._pool
-        connection_set, follower, inbox = pool.borrow(Caller()), Caller(), Inbox()
-        assert connection_set is not None
+    with Redlock(nodes.urls, node_timeout=5.0) as redlock, borrowed(redlock) as connection_set:
+        follower, inbox = Caller(), Inbox()
         connection_set.followers[follower] = None
         connection_set.submit(Send(Release(b"crowd", b"token")), inbox)
         connection_set.remove_follower(follower)
         assert until(lambda: drained(connection_set, [inbox]))
-        pool.give_back(connection_set)
         there = [one for one in connection_set.connections if one is not None]
         assert [one.pipeline.max_silence for one in there] == [0] * len(nodes)
 
@@ -166,32 +174,23 @@ def test_threads_do_not_wait_for_each_others_replies(nodes: Servers) -> None:
 
 def test_no_release_overtakes_an_acquire_that_is_still_to_be_sent(nodes: Servers) -> None:
     """A thread that followed leads by the time of its release."""
-    with Redlock(nodes.urls) as redlock:
-        assert redlock.lock("first").acquire().release()
-        pool = redlock._session.driver._pool
-        connection_set = pool.borrow(Caller())
-        assert connection_set is not None
+    with Redlock(nodes.urls) as redlock, borrowed(redlock) as connection_set:
         acquire, release = Inbox(), Inbox()
         connection_set.submit(Send(Acquire(b"crowd", b"token", 10_000)), acquire)
         connection_set.send(Send(Release(b"crowd", b"token")), release)
         while len(release.inbox) < len(nodes):
             connection_set.drain()
-        pool.give_back(connection_set)
         assert [reply.answer.vote for reply in acquire.inbox] == [Vote.GRANTED] * len(nodes)
         assert not keys(nodes)
 
 
 def test_a_node_that_must_not_vote_gets_no_round_of_a_follower(nodes: Servers) -> None:
     """Nor while all the others get many rounds in one step. It gets the releases."""
-    with Redlock(nodes.urls) as redlock:
-        assert redlock.lock("first").acquire().release()
-        pool = redlock._session.driver._pool
-        connection_set = pool.borrow(Caller())
-        assert connection_set is not None
+    with Redlock(nodes.urls) as redlock, borrowed(redlock) as connection_set:
         connection = connection_set.connections[2]
         assert connection is not None
         connection.quarantine = Quarantine(None, FOR_EVER)
-        connection_set.nodes.find_limits()
+        connection_set.membership.find_limits()
         acquires, releases = [Inbox() for _ in range(3)], [Inbox() for _ in range(3)]
         for number, inbox in enumerate(acquires):
             connection_set.submit(Send(Acquire(b"crowd %d" % number, b"token", 10_000)), inbox)
@@ -204,17 +203,12 @@ def test_a_node_that_must_not_vote_gets_no_round_of_a_follower(nodes: Servers) -
         for number, inbox in enumerate(releases):
             connection_set.submit(Send(Release(b"crowd %d" % number, b"token")), inbox)
         assert until(lambda: drained(connection_set, releases))
-        pool.give_back(connection_set)
         assert not keys(nodes)
 
 
 def test_rounds_of_followers_keep_their_order(nodes: Servers) -> None:
     """Plain rounds go in one step, with others between them: each acquire before its release."""
-    with Redlock(nodes.urls) as redlock:
-        assert redlock.lock("first").acquire().release()
-        pool = redlock._session.driver._pool
-        connection_set = pool.borrow(Caller())
-        assert connection_set is not None
+    with Redlock(nodes.urls) as redlock, borrowed(redlock) as connection_set:
         inboxes: list[Inbox] = []
         for number in range(9):
             key, granted, left = b"crowd %d" % number, Inbox(), Inbox()
@@ -230,7 +224,6 @@ def test_rounds_of_followers_keep_their_order(nodes: Servers) -> None:
             for node in range(len(nodes)):  # as a thread with another set leaves them
                 connection_set.send_later(node, encode(release), request, Send(release))
         assert until(lambda: drained(connection_set, inboxes))
-        pool.give_back(connection_set)
         for inbox in inboxes:
             assert {reply.answer.vote for reply in inbox.inbox} == {Vote.GRANTED}
         assert not keys(nodes)

@@ -83,8 +83,8 @@ class ConnectionSet:
         self._connectors = connectors
         self._polled = Poll()
         self._places = Places(connectors.policy)
-        self.nodes = SetConnections(connectors, self._polled, self._places, on_invalidation)
-        self.connections = self.nodes.all
+        self.membership = SetConnections(connectors, self._polled, self._places, on_invalidation)
+        self.connections = self.membership.all
         self._wakeup: WakeupPipe | None = None  # of an owner that waits; made when first needed
         # The visits of the other sets that carry requests of this round (connectors need none).
         self._carriers: list[Callable[[Any], None]] = []
@@ -102,24 +102,24 @@ class ConnectionSet:
 
     def add(self, connection: Connection) -> None:
         """Queue a new connection for the owner; called from a connector's thread."""
-        self.nodes.arrivals.append(connection)
+        self.membership.arrivals.append(connection)
         if self.closed:
-            self.nodes.close_arrivals()
+            self.membership.close_arrivals()
         self._connectors.changed.wake_all()
         self.wake()
 
     def prepare(self, by: Instant = FOR_EVER, stop: StopEvent | None = None) -> None:
         """Adopt new connections, drop lost ones, and wait for those that may still come."""
         self.is_busy = True
-        at, nodes = now(), self.nodes
-        if at - nodes.used_at > _STALE_AFTER:
-            nodes.check(self._receive_now)
-        nodes.used_at = at
-        if nodes.arrivals or nodes.is_incomplete:
-            nodes.adopt(self)
-            if nodes.is_incomplete:
+        at, membership = now(), self.membership
+        if at - membership.used_at > _STALE_AFTER:
+            membership.check(self._receive_now)
+        membership.used_at = at
+        if membership.arrivals or membership.is_incomplete:
+            membership.adopt(self)
+            if membership.is_incomplete:
                 self.takes_rounds = False
-                nodes.await_quorum(self, at, by, stop)
+                membership.await_quorum(self, at, by, stop)
                 self.takes_rounds = True
                 self.on_ready()
         self.is_busy = False
@@ -154,7 +154,7 @@ class ConnectionSet:
         command = effect.command
         is_urgent = type(command) is Release and command.token
         asked = everywhere = self._connectors.node_mask
-        if self.nodes.has_limits or not is_plain(effect, everywhere, self):
+        if self.membership.has_limits or not is_plain(effect, everywhere, self):
             is_urgent, uncounted = False, 0  # each node is a special case
         for index, connection in enumerate(self.connections):
             if (
@@ -184,10 +184,10 @@ class ConnectionSet:
     def remove_follower(self, follower: object) -> None:
         """Remove a follower; without any, a node's backlog counts at once again."""
         self.followers.pop(follower, None)
-        self._set_tolerance()
+        self._check_tolerance()
 
-    def _set_tolerance(self) -> None:
-        # Called after each change of the followers, and of `max_silence`.
+    def _check_tolerance(self) -> None:
+        """Count backlogs at once without followers; called after each change of either."""
         if not self.followers:
             for connection in self.connections:
                 if connection is not None:
@@ -260,7 +260,7 @@ class ConnectionSet:
             self._carriers.append(found.paths.visit)
             found.paths.send_later(index, data, request, effect)
             return None
-        self.nodes.is_incomplete = True
+        self.membership.is_incomplete = True
         connector = self._connectors.all[index]
         if found.is_release and connector.release_later(request):
             self._carriers.append(_no_visit)  # its thread sends it, and our receiver gets the reply
@@ -278,7 +278,7 @@ class ConnectionSet:
             found = HERE if connection.lost else route(effect, index, self, at, self)
         elif connection.quarantine is not None and at >= connection.quarantine.until:
             connection.quarantine = None
-            self.nodes.find_limits()
+            self.membership.find_limits()
         return found
 
     def node(self, index: int) -> NodeState:
@@ -302,8 +302,8 @@ class ConnectionSet:
 
     def _send_submissions(self) -> None:
         """Send what other threads have left, in one packet to each node."""
-        if (self.nodes.arrivals or self.nodes.is_incomplete) and not self.closed:
-            self.nodes.adopt(self)
+        if (self.membership.arrivals or self.membership.is_incomplete) and not self.closed:
+            self.membership.adopt(self)
         corked = [connection for connection in self.connections if connection is not None]
         submissions = list(self._submissions.copy().items())
         policy = self._connectors.policy
@@ -314,7 +314,7 @@ class ConnectionSet:
             connection.holds_back = True
             is_late = len(connection.pending) >= tolerated
             connection.pipeline.max_silence = 0 if is_late else policy.node_timeout
-        self._set_tolerance()  # the last follower may lead now, with a round here
+        self._check_tolerance()  # the last follower may lead now, with a round here
         uncounted = max(UNCOUNTED_MAX, tolerated + len(submissions))
         batch: list[tuple[object, _Submission]] = []
         for key, submission in submissions:
@@ -342,7 +342,7 @@ class ConnectionSet:
         return (
             submission.nodes == everywhere
             and type(effect.command) in PLAIN_GRANTS
-            and not self.nodes.has_limits
+            and not self.membership.has_limits
             and is_plain(effect, everywhere, self)
         )
 
@@ -402,7 +402,7 @@ class ConnectionSet:
             connection = polled.by_fd[fd]
             connection.receive()
             if connection.lost:
-                self.nodes.drop(connection.node_state.index)
+                self.membership.drop(connection.node_state.index)
         connection = None  # a traceback may keep this frame: it keeps no pipe open
 
     def _flush(self, timeout_ms: int) -> int:
@@ -455,8 +455,8 @@ class ConnectionSet:
         self._polled.poll(timeout_ms)  # not busy: an interrupt here leaves the set as it is
         self.is_busy = True
         self._poll_replies(0)
-        if self.nodes.arrivals or self.nodes.is_incomplete:
-            self.nodes.adopt(self)
+        if self.membership.arrivals or self.membership.is_incomplete:
+            self.membership.adopt(self)
         self.is_busy = False
 
     # --- the end -----------------------------------------------------------------------------
@@ -489,7 +489,7 @@ class ConnectionSet:
         while self.has_pending and now() < until:
             self._poll_replies(min(sleep_ms(until), _FLUSH_EVERY_MS))
         self.closed = True
-        self.nodes.close()
+        self.membership.close()
         self._send_submissions()
         self._close_wakeup()
         self.is_busy = False
@@ -503,7 +503,7 @@ class ConnectionSet:
         for connection in self.connections:
             if connection is not None:
                 connection.discard()
-        self.nodes.close_arrivals()
+        self.membership.close_arrivals()
         self._send_submissions()
         self._close_wakeup()
 

@@ -232,10 +232,10 @@ class FlowRunner(Inbox, Borrower):
             # To its end in any case: it may have to leave a line.
             if connection_set is None:
                 effect = flow.send(self._skip_round(NOT_SET))
-            elif self._try_to_lead(connection_set) or self._following is None:
+            elif (following := self._following) is None or self._try_to_lead(connection_set):
                 effect = flow.send(connection_set.send(effect, self))
             else:
-                effect = flow.send(self._submit(connection_set, effect, self._following))
+                effect = flow.send(self._submit(connection_set, effect, following))
         flow.close()
 
     def _replace(self, effect: Send) -> ConnectionSet | None:
@@ -259,7 +259,7 @@ class FlowRunner(Inbox, Borrower):
             self.return_connections()
             return self._send(effect)
         connection_set.prepare(effect.connect_until, effect.stop)
-        if connection_set.nodes.is_incomplete and not ends_lease(effect.command):
+        if connection_set.membership.is_incomplete and not ends_lease(effect.command):
             self._node_states.raise_config_errors()
         return connection_set.send(effect, self)
 
@@ -291,7 +291,7 @@ class FlowRunner(Inbox, Borrower):
         policy = self._node_states.policy
         # Fewer replies can neither win nor refuse a round.
         following.begin(self.round + 1, min(policy.quorum, policy.n - policy.quorum + 1))
-        if connection_set.nodes.is_incomplete and not ends_lease(effect.command):
+        if connection_set.membership.is_incomplete and not ends_lease(effect.command):
             self._node_states.raise_config_errors()
         return connection_set.submit(effect, self)
 
@@ -404,7 +404,7 @@ class FlowRunner(Inbox, Borrower):
         if connection_set is None:
             return b""
         connection_set.prepare(stop=effect.stop)
-        if connection_set.nodes.is_incomplete:
+        if connection_set.membership.is_incomplete:
             self._node_states.raise_config_errors()
         self._waiting_flows.enlisted[self] = None
         self._place = connection_set.enlist(self, effect.key)
