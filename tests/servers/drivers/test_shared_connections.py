@@ -20,7 +20,7 @@ from quorlock._drivers.sync.connection import Inbox
 from quorlock._drivers.sync.pool import Borrower
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import PendingRequest, size_of
-from tests.harness.support.impostors import Proxy
+from tests.harness.support.impostors import Proxy, TlsFront
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
@@ -244,6 +244,20 @@ def test_nodes_that_restart(mortal_nodes: Servers) -> None:
             crowd.until_all_have(2)
         assert crowd.errors == []
         assert until(lambda: not keys(mortal_nodes))
+
+
+def test_over_tls(nodes: Servers) -> None:
+    """Replies to many rounds come in records, whose bytes the socket does not report."""
+    with ExitStack() as stack:
+        fronts = [stack.enter_context(TlsFront(server.url)) for server in nodes]
+        urls = [f"rediss://127.0.0.1:{one.port}?ssl_ca_certs={one.ca_file}" for one in fronts]
+        redlock = stack.enter_context(Redlock(urls, node_timeout=1.0, connect_timeout=5.0))
+        assert redlock.lock("first").acquire().release()
+        with Crowd(redlock) as crowd:
+            crowd.until_all_have(10)
+        assert crowd.errors == []
+        assert len(redlock._session.driver._pool.all()) == 1
+        assert until(lambda: not keys(nodes))
 
 
 @pytest.mark.parametrize("act", ["closed", "interrupted"])
