@@ -61,7 +61,7 @@ from tests.servers.testing.twins import (
 
 SEQUENCES = int(os.environ.get("QUORLOCK_SEQUENCES", "100"))
 KEPT = 100  # transcripts that are kept for the broken twins
-ENOUGH = 1000  # sequences in which a broken twin must be found; most take fewer than ten
+ENOUGH = 1000  # sequences in which a broken twin must be found; none takes 100 on average
 PART = 1000  # sequences in one test: twenty seconds, so that a test that hangs is still noticed
 ONLY = os.environ.get("QUORLOCK_SEQUENCE")
 TRIES = 5  # of a shorter sequence: to fail it may need luck with the milliseconds

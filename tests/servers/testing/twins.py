@@ -308,17 +308,62 @@ def _ttl(rng: Random) -> bytes:
 
 
 def _commands(rng: Random) -> list[Words]:
-    """One command, or two that belong together."""
+    """One command, or some that belong together."""
     (make,) = rng.choices(MAKERS, WEIGHTS)
     made = make(rng, rng.choice(KEYS))
-    if make is _reserve and rng.random() < 0.5:
-        _, key, value, *_ = made
-        look_or_leave = rng.choice((b"1", b"1", b"-1"))
-        said = (b"1", key, b"", value.removeprefix(RESERVED), look_or_leave)
-        return [made, (b"EVAL", scripts.RELEASE.text, *said)]
+    if make in FOLLOWED and rng.random() < 0.5:
+        return [made, *FOLLOWED[make](rng, made)]
     if rng.random() < 0.08 and made[0] not in UNMANGLED:
         made = _mangled(rng, made)
     return [made]
+
+
+def _after_reservation(rng: Random, reservation: Words) -> list[Words]:
+    """Draw what the one whose turn it is may send: it looks, leaves or acquires."""
+    _, key, value, *_ = reservation
+    place = value.removeprefix(RESERVED)
+    if rng.random() < 0.4:
+        return [_acquire(rng, key, rng.choice(TOKENS[:2]), rng.choice((b"0", b"7")), place, b"")]
+    look_or_leave = rng.choice((b"1", b"1", b"-1"))
+    return [(b"EVAL", scripts.RELEASE.text, b"1", key, b"", place, look_or_leave)]
+
+
+def _after_no_ttl(rng: Random, plain_set: Words) -> list[Words]:
+    """Draw an end of a lock that has none."""
+    _, key, token = plain_set
+    ttl = rng.choice((b"0", b"0", *WHOLE, *SHORT))
+    if rng.random() < 0.5:
+        return [(b"EVAL", scripts.EXTEND.text, b"1", key, token, ttl)]
+    return [(b"EVAL", scripts.KEEP.text, b"1", key, token, TOKENS[2], ttl)]
+
+
+def _after_acquire(rng: Random, acquire: Words) -> list[Words]:
+    """Draw the same acquire again, or one that takes its token's place."""
+    _, script, count, key, *rest = acquire
+    if script not in (scripts.ACQUIRE.text, scripts.ACQUIRE.sha) or rng.random() < 0.5:
+        return [(b"DEL", key), acquire, acquire, (b"GET", COUNTER + key)]
+    token = rest[int(count) - 1]
+    return [_acquire(rng, key, rng.choice(TOKENS[:2]), b"0", rng.choice(PLACES[:2]), token)]
+
+
+def _after_reader(rng: Random, share: Words) -> list[Words]:
+    """Draw what a writer, or another reader, may send."""
+    key, token, other = share[3], share[5], rng.choice(TOKENS[:2])
+    entropy, either = rng.random(), rng.choice((token, other))
+    if entropy < 0.4:
+        return [_acquire(rng, key, other, b"0")]
+    if entropy < 0.6:
+        return [_readers(rng, key), (b"EVAL", scripts.RELEASE.text, b"1", key, either)]
+    if entropy < 0.7:
+        ahead = (b"EVAL", scripts.RELEASE.text, b"1", key, b"", rng.choice(PLACES[:2]), b"0")
+        return [ahead, _readers(rng, key)]
+    return [(b"EVAL", scripts.EXTEND.text, b"1", key, either, rng.choice((*SHORT, *LONG)), b"1")]
+
+
+def _acquire(rng: Random, key: bytes, token: bytes, grid: bytes, *place: bytes) -> Words:
+    keys = (key, COUNTER + key, MARKER)
+    ttl = rng.choice((*SHORT, *LONG))
+    return (b"EVAL", scripts.ACQUIRE.text, b"3", *keys, token, ttl, grid, b"0", *place)
 
 
 def _mangled(rng: Random, words: Words) -> Words:
@@ -384,6 +429,11 @@ HELLOS: tuple[Words, ...] = (
     *((b"3", b"SETNAME", b"me"), (b"3", b"SETNAME"), (b"3", b"FOO")),
 )
 
+
+def _no_ttl(rng: Random, key: bytes) -> Words:
+    return (b"SET", key, rng.choice(TOKENS[:2]))
+
+
 Maker = Callable[[Random, bytes], Words]
 WEIGHED: tuple[tuple[int, Maker], ...] = (
     (20, lambda rng, key: (b"SET", key, rng.choice(TOKENS), b"NX", b"PX", _ttl(rng))),
@@ -402,7 +452,7 @@ WEIGHED: tuple[tuple[int, Maker], ...] = (
     (6, _queue_key),
     (8, _side_keys),
     (8, _set),
-    (6, lambda rng, key: (b"SET", key, rng.choice(TOKENS[:2]))),  # a lock that does not expire
+    (6, _no_ttl),
     (5, lambda rng, key: (b"GET", key)),
     (5, lambda rng, key: (b"PTTL", key)),
     (6, _many),
@@ -410,6 +460,12 @@ WEIGHED: tuple[tuple[int, Maker], ...] = (
     (4, _about_all),
     (4, _about_us),
 )
+FOLLOWED: dict[Maker, Callable[[Random, Words], list[Words]]] = {
+    _reserve: _after_reservation,
+    _no_ttl: _after_no_ttl,
+    _fencing: _after_acquire,
+    _readers: _after_reader,
+}
 WEIGHTS, MAKERS = [weight for weight, _ in WEIGHED], [make for _, make in WEIGHED]
 
 
