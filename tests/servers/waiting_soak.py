@@ -105,13 +105,13 @@ class WaitingSoak:
             for number, (face, workers, waiting) in enumerate(kinds)
         ]
 
-    def run(self, seconds: float, say: Callable[[str], None] = print) -> Result:
-        """Run, and look what is left."""
+    def run(self, seconds: float, say: Callable[[str], None] = print, *, faults: int = 0) -> Result:
+        """Run for so long, and until there were so many faults; look what is left."""
         with self._stack:
             for crowd in self._crowds:
                 self._programs.append(self._start(crowd))
                 self._begun_at.append(time.monotonic())
-            self._disturb(seconds, say)
+            self._disturb(seconds, say, faults)
             result = Result(self._cells.counts(), Counter(), self._faults, [])
             for program in self._programs:
                 self._end(program, result)
@@ -134,12 +134,12 @@ class WaitingSoak:
 
     # --- faults ------------------------------------------------------------------------------
 
-    def _disturb(self, seconds: float, say: Callable[[str], None]) -> None:
+    def _disturb(self, seconds: float, say: Callable[[str], None], faults: int) -> None:
         """Have two courses of faults at once: of nodes, and of waiters."""
         began = told_at = time.monotonic()
         courses = [self._node_faults(), self._client_faults()]
         due, offset = [began, began], _clock_offset()
-        while (now := time.monotonic()) < began + seconds:
+        while (now := time.monotonic()) < began + seconds or self._faults.total() < faults:
             if abs(_clock_offset() - offset) > _CLOCK_STEP:  # keys expire by that clock
                 self._faults["clock set"] += 1
                 say(f"{now - began:6.0f} s: the clock was set by {_clock_offset() - offset:.3f} s")

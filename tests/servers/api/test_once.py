@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -513,18 +515,22 @@ async def test_it_says_what_it_is(face: Face, nodes: Servers) -> None:
 
 
 class Witness:
-    """Threads of several clients that do the same work, while one node at a time is away."""
+    """Threads of several clients that do the same work, while one node at a time is away.
 
-    def __init__(self, nodes: Servers, seconds: float) -> None:
+    done: How often each job was done.
+    kept: How often each was done by a call that reported no loss, so that it counts as done.
+    """
+
+    def __init__(self, nodes: Servers) -> None:
         self.nodes = nodes
-        self.seconds = seconds
-        self.done: dict[str, int] = {}
+        self.done: Counter[str] = Counter()
+        self.kept: Counter[str] = Counter()
+        self.again: list[str] = []  # done after they were kept
+        self._is_over = threading.Event()
 
-    def trouble(self) -> None:
+    def trouble(self, faults: int) -> None:
         """Stop or kill one node at a time; those that were killed return empty."""
-        end = quorlock.now() + self.seconds
-        turn = 0
-        while quorlock.now() < end:
+        for turn in range(faults):
             node = self.nodes[turn % len(self.nodes)]
             if turn % 2:
                 node.stop()
@@ -534,48 +540,58 @@ class Witness:
                 node.kill()
                 until(lambda: False, 0.05)
                 node.restart()
-            turn += 1
             until(lambda: False, 1.1)  # a node that was emptied votes again after max_ttl
 
     def work(self, do: Any) -> None:
         """Do one job after the other, as fast as a few clients can."""
-        end, number = quorlock.now() + self.seconds, 0
+        number = 0
         settings: dict[str, Any] = {"ttl": 1.0, "max_ttl": 1.0, "outage_timeout": 0.2}
         with quorlock.Redlock(self.nodes.urls, node_timeout=0.1, **settings) as redlock:
-            while quorlock.now() < end:
+            while not self._is_over.is_set():
                 name = f"job:{number // 3}"
                 number += 1
-                with contextlib.suppress(QuorlockError):
-                    do(redlock, name, lambda name=name: self.note(name))
+                with contextlib.suppress(QuorlockError):  # not kept: it may be done again
+                    if do(redlock, name, lambda name=name: self.note(name)):
+                        self.kept[name] += 1
 
-    def note(self, name: str) -> None:
-        self.done[name] = self.done.get(name, 0) + 1  # under the lock of this name
+    def note(self, name: str) -> bool:
+        if self.kept[name]:
+            self.again.append(name)
+        self.done[name] += 1  # under the lock of this name
+        return True
 
-    def twice(self, do: Any) -> int:
-        """Return how many jobs were done more than once."""
+    def watch(self, do: Any, faults: int, jobs: int) -> None:
+        """Have the work done until there were so many faults and jobs."""
         threads = [threading.Thread(target=self.work, args=(do,)) for _ in range(6)]
-        threads.append(threading.Thread(target=self.trouble))
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(self.done) > 20
-        return sum(count > 1 for count in self.done.values())
+        try:
+            self.trouble(faults)
+            assert until(lambda: len(self.done) > jobs, 30)
+        finally:
+            self._is_over.set()
+            for thread in threads:
+                thread.join()
 
 
-def by_once(redlock: quorlock.Redlock, name: str, note: Any) -> None:
-    redlock.once(name, every=60.0).run(lambda _: note())
+def by_once(redlock: quorlock.Redlock, name: str, note: Callable[[], bool]) -> bool | None:
+    return redlock.once(name, every=60.0).run(lambda _: note())
 
 
-def by_a_lock(redlock: quorlock.Redlock, name: str, note: Any) -> None:
+def by_a_lock(redlock: quorlock.Redlock, name: str, note: Callable[[], bool]) -> bool:
     if lease := redlock.lock(name).try_acquire():
         with lease:
-            note()
+            return note()
+    return False
 
 
 def test_a_witness_sees_no_work_done_twice(mortal_nodes: Servers) -> None:
     """Nodes are stopped and killed; the control, a plain lock, does nearly all work twice."""
-    assert Witness(mortal_nodes, 4.0).twice(by_once) == 0
+    witness = Witness(mortal_nodes)
+    witness.watch(by_once, faults=3, jobs=20)
+    assert (max(witness.kept.values()), witness.again) == (1, [])
     for node in mortal_nodes:
         node.flush()
-    assert Witness(mortal_nodes, 1.0).twice(by_a_lock) > 10
+    control = Witness(mortal_nodes)
+    control.watch(by_a_lock, faults=0, jobs=20)
+    assert len(set(control.again)) > 10

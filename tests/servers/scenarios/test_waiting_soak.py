@@ -47,10 +47,9 @@ def test_a_reader_confuses_no_turns(tmp_path: Path) -> None:
 
 def test_a_few_seconds_of_it(nodes: list[Site], tmp_path: Path, seed: int) -> None:
     """Nothing is wrong, and nothing is left; nodes and waiters had faults."""
-    result = WaitingSoak(nodes, tmp_path, seed).run(4.0)
+    result = WaitingSoak(nodes, tmp_path, seed).run(4.0, faults=3)
     print(result)
     assert not result.wrongs
-    assert result.faults.total() > 2
     assert sum(cell.grants for cell in result.cells) > 200
 
 
