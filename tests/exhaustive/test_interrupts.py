@@ -857,7 +857,7 @@ def test_while_an_error_comes_out(nodes: Servers) -> None:
     """
     scene = Scene(nodes, list(nodes), maker(nodes, outage_timeout=0.1))
     hung = deferring(nodes[2:])
-    every_point(try_acquire, scene, "line", stride=1, within="Driver.run_and_claim", **hung)
+    every_point(try_acquire, scene, "line", stride=1, within="Driver._complete", **hung)
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)

@@ -4,13 +4,13 @@ Nearly every acquire and every release is of this kind.  A driver may run it wit
 sends `send`, and takes the `outcome` when a quorum has granted.  For anything else (a refusal, the
 end of the nodes' time, a cancelled caller) it makes the flow, which continues after the round that
 was sent.  So a flow decides everything but a plain quorum, and both take the meaning of that from
-the same functions of `redlock`.  This saves an eighth of an asyncio cycle
+the same functions of `redlock`.  This saves an eighth of a cycle
 (docs/contributing/decisions/0044-a-flow-when-it-is-needed.md).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from quorlock._core import redlock
 from quorlock._core.acquiring import acquire, joins_line
@@ -28,7 +28,22 @@ if TYPE_CHECKING:
     from quorlock._core.rounds import SentRound, Target
     from quorlock._core.time import Instant
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+
+def itself(outcome: T) -> T:
+    """Return the outcome as the caller's result."""
+    return outcome
+
+
+def _no_flow() -> Flow[Any]:
+    yield from ()
+
+
+# In place of a flow until one is made.
+NO_FLOW = _no_flow()
+NO_FLOW.close()
 
 
 class UsualCase(Protocol[T_co]):

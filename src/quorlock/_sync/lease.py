@@ -15,6 +15,7 @@ from quorlock._core import handing_on
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
 from quorlock._core.results import ExtendFailed, LossReason, ReleaseResult, is_unreachable
+from quorlock._core.usual import itself, usual_release
 from quorlock._drivers.clock import now
 from quorlock.errors import LeaseLost, QuorlockError
 
@@ -178,17 +179,14 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
             if not session.end(lease_state):
                 return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
             lease_state.stop_renewal()
-            asked_at = now()
-            flow = handing_on.release(
-                lease_state.claim,
-                lease_state.token,
-                lease_state.target,
-                session.policy,
-                session.entropy,
-                session.driver.lines,
-                asked_at,
-            )
-            released = session.driver.run(flow)
+            asked_at, driver = now(), session.driver
+            what = lease_state.claim, lease_state.token, lease_state.target, session.policy
+            usual = usual_release(*what, driver.lines)
+            if usual is not None:
+                released = driver.run_usual(usual, itself)
+            else:
+                flow = handing_on.release(*what, session.entropy, driver.lines, asked_at)
+                released = driver.run(flow)
             if session.driver.closed:
                 released = released._replace(gone=None)  # `close` may have released it first
         except BaseException:

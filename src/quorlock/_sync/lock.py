@@ -17,6 +17,7 @@ from quorlock._api.misuse import BlockingObject
 from quorlock._core import acquiring
 from quorlock._core import redlock as flows
 from quorlock._core.request import StopEvent
+from quorlock._core.usual import usual_acquire
 from quorlock._sync.lease import Lease, drop, enter_block, exit_block
 
 if TYPE_CHECKING:
@@ -51,10 +52,12 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
         """
         session = self._session
         stop = self._stop if stop is None else checked_stop(stop)
-        flow = acquiring.acquire(
-            self._request(timeout, stop), session.policy, session.entropy, session.driver.lines
-        )
-        return session.driver.run_and_claim(flow, self._lease)
+        driver = session.driver
+        call = self._request(timeout, stop), session.policy, session.entropy, driver.lines
+        usual = usual_acquire(*call)
+        if usual is not None:
+            return driver.run_usual(usual, self._lease)
+        return driver.run_and_claim(acquiring.acquire(*call), self._lease)
 
     def try_acquire(self) -> Lease | None:
         """Make one attempt: return a Lease, or None if another client holds the lock.

@@ -15,9 +15,9 @@ from quorlock._core import handing_on
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
 from quorlock._core.results import ExtendFailed, LossReason, ReleaseResult, is_unreachable
-from quorlock._core.usual import usual_release
+from quorlock._core.usual import itself, usual_release
 from quorlock._drivers.aio.direct_task import DirectTask
-from quorlock._drivers.aio.driver import Driver, itself
+from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.clock import now
 from quorlock.asyncio.loss_watcher import BodyCancellation, OnLost, watcher_of

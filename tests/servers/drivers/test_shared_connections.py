@@ -280,17 +280,17 @@ def in_main_thread(redlock: Redlock) -> None:
     """Interrupt some calls of the main thread while they wait for replies."""
     from quorlock._drivers.sync.connection_set import ConnectionSet
 
-    receive: Callable[..., object] = ConnectionSet.receive
+    await_some: Callable[..., object] = ConnectionSet._await_some
     main = threading.current_thread()
 
     def interrupted(self: ConnectionSet, *args: object) -> object:
         if threading.current_thread() is main:
             self.is_busy = True
             raise KeyboardInterrupt
-        return receive(self, *args)
+        return await_some(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ConnectionSet, "receive", interrupted)
+        patch.setattr(ConnectionSet, "_await_some", interrupted)
         for number in range(5):
             with pytest.raises(KeyboardInterrupt):
                 redlock.lock(f"crowd main {number}").acquire()

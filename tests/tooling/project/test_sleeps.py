@@ -29,7 +29,7 @@ EXCEPTIONS = {
     (
         "connection_set.py",
         "timeout_ms",
-    ): "see ConnectionSet.receive and TrackedConnections.wait, which cap it",
+    ): "see ConnectionSet._await_some and TrackedConnections.wait, which cap it",
     ("polling.py", "timeout_ms"): "see TrackedConnections.wait, which caps it",
     ("connect.py", "self._connect_timeout"): "the time of one attempt to connect",
     ("connect.py", "max(0.0, give_up - now() / 1000000000.0)"): "closing",

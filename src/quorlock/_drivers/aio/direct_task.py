@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from quorlock._core.commands import Release
+from quorlock._core.usual import NO_FLOW
 from quorlock._drivers.aio.flow_state import RECEIVING, RUNNING
 from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.node_state import CROWDED
 
 if TYPE_CHECKING:
-    from quorlock._core.effects import Flow
     from quorlock._core.rounds import NodeReply, SentRound
     from quorlock._core.time import Instant
     from quorlock._core.usual import UsualCase
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from quorlock._drivers.aio.loop_driver import LoopDriver
 
 T = TypeVar("T")
-
-
-def _nothing() -> Flow[Any]:
-    yield from ()
-
-
-_NO_FLOW = _nothing()
-_NO_FLOW.close()
 
 
 class DirectTask(FlowTask[T]):
@@ -38,7 +30,7 @@ class DirectTask(FlowTask[T]):
     __slots__ = ("_sent_round", "_usual")
 
     def __init__(self, loop_driver: LoopDriver, usual: UsualCase[T]) -> None:
-        super().__init__(loop_driver, _NO_FLOW)
+        super().__init__(loop_driver, NO_FLOW)
         # None once the flow has begun.  Until then the task itself releases when it is cancelled;
         # after an interrupt in between, both do.
         self._usual: UsualCase[T] | None = usual

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from quorlock._core.usual import itself
 from quorlock._drivers import fork
 from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.aio.loop_driver import LoopDriver
@@ -175,8 +176,3 @@ class Driver:
 
 def _nothing(loop_driver: LoopDriver) -> None:
     del loop_driver
-
-
-def itself(outcome: T) -> T:
-    """Return the outcome as the caller's result."""
-    return outcome

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from quorlock._core.request import StopEvent
     from quorlock._core.rounds import NodeReply, SentRound
     from quorlock._core.routing import Route
-    from quorlock._core.time import Instant
+    from quorlock._core.time import Duration, Instant
     from quorlock._drivers.node_state import NodeState
     from quorlock._drivers.sync.connection import Connection, Inbox
     from quorlock._drivers.sync.connector import Connectors
@@ -380,13 +380,25 @@ class ConnectionSet:
                 node_timeout = self._connectors.policy.node_timeout
                 left = min(-left, node_timeout) // NS_PER_MS * NS_PER_MS
                 until, is_last_poll = at + left, True
-            most = _FOREIGN_POLL if self._carriers else _SHARED_POLL
-            if left > most:  # noqa: PLR1730 (for every reply: `min` is a call)
-                left = most
-            # Rounded up: a poll that ends early would find nothing and poll again.
-            self._poll_replies(-(-left // NS_PER_MS))
-            for visit in self._carriers:
-                visit(receiver)
+            self._await_some(left, receiver)
+
+    def await_replies(self, receiver: Inbox, count: int, until: Instant) -> None:
+        """Return when so many replies are in the inbox, or at `until`."""
+        self.is_busy = True
+        inbox = receiver.inbox
+        while len(inbox) < count and (left := until - now()) > 0:
+            self._await_some(left, receiver)
+        self.is_busy = False
+
+    def _await_some(self, left: Duration, receiver: Inbox) -> None:
+        """Wait for replies, for so long at most, and read them."""
+        most = _FOREIGN_POLL if self._carriers else _SHARED_POLL
+        if left > most:  # noqa: PLR1730 (for every reply: `min` is a call)
+            left = most
+        # Rounded up: a poll that ends early would find nothing and poll again.
+        self._poll_replies(-(-left // NS_PER_MS))
+        for visit in self._carriers:
+            visit(receiver)
 
     def _receive_now(self) -> None:
         self._poll_replies(0)

@@ -17,12 +17,14 @@ from itertools import repeat
 from typing import TYPE_CHECKING, TypeVar
 
 from quorlock._core.line import Lines
+from quorlock._core.usual import itself
 from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import CLOSED_MEANWHILE, NodeState
 from quorlock._drivers.node_states import NodeStates
 from quorlock._drivers.sync.connection_set import ConnectionSet
 from quorlock._drivers.sync.connector import Connectors
+from quorlock._drivers.sync.direct_runner import DirectRunner
 from quorlock._drivers.sync.drainer import IdleDrainer
 from quorlock._drivers.sync.flow_runner import FlowRunner, WaitingFlows
 from quorlock._drivers.sync.pool import ConnectionPool
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from quorlock._core.config import Policy
     from quorlock._core.effects import Flow
     from quorlock._core.results import NodeStatus
+    from quorlock._core.usual import UsualCase
     from quorlock._nodes.node import Node
 
 T = TypeVar("T")
@@ -86,24 +89,33 @@ class Driver:
 
     def run(self, flow: Flow[T], over: TrackedConnections | None = None) -> T:
         """Run the flow to its end."""
-        return self.run_and_claim(flow, _itself, over)
+        return self.run_and_claim(flow, itself, over)
 
     def run_and_claim(
         self, flow: Flow[T], claim: Callable[[T], R], over: TrackedConnections | None = None
     ) -> R:
-        """Run the flow to its end, and make the caller's result (a lease) from its outcome.
+        """Run the flow to its end, and make the caller's result (a lease) from its outcome."""
+        pool = over or self._pool
+        return self._complete(FlowRunner(pool, self.node_states, self._waiting_flows, flow), claim)
 
-        If the caller is interrupted before that, the flow releases the lock.
+    def run_usual(self, usual: UsualCase[T], claim: Callable[[T], R]) -> R:
+        """Do the same without a flow, unless one is needed."""
+        states, waiting_flows = self.node_states, self._waiting_flows
+        return self._complete(DirectRunner(self._pool, states, waiting_flows, usual), claim)
+
+    def _complete(self, runner: FlowRunner[T], claim: Callable[[T], R]) -> R:
+        """Run to the end, and make the caller's result.
+
+        If the caller is interrupted before that, the lock is released.
         """
-        runner = FlowRunner(over or self._pool, self.node_states, self._waiting_flows, flow)
         try:
-            result = claim(runner.run(flow))
+            result = claim(runner.run())
             if self._closed.up and runner.has_won:
                 # Closed by a signal handler, after the flow has won.
                 raise QuorlockError(CLOSED_MEANWHILE)
             runner.over = True
             runner.return_connections()
-            flow.close()
+            runner.end()
             return result
         except BaseException:
             # Twice: an interrupt may cut the first call short.
@@ -202,7 +214,3 @@ def _freeze_at_exit() -> None:
     """Stop a daemon thread at interpreter exit, before it prints a traceback."""
     while _exiting.up and threading.get_ident() != threading.main_thread().ident:
         time.sleep(3600)
-
-
-def _itself(outcome: T) -> T:
-    return outcome

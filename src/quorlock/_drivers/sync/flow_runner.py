@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from quorlock._core.commands import ACQUIRES, Acquire, Release, ends_lease, may_be_submitted
 from quorlock._core.effects import (
@@ -119,7 +119,7 @@ class _Following:
                 self.pool.recover_abandoned()
 
 
-class FlowRunner(Inbox, Borrower):
+class FlowRunner(Inbox, Borrower, Generic[T]):
     """One running flow: its inbox, and the connection set that it has borrowed."""
 
     __slots__ = (
@@ -141,7 +141,7 @@ class FlowRunner(Inbox, Borrower):
         pool: ConnectionPool | TrackedConnections,
         node_states: NodeStates,
         waiting_flows: WaitingFlows,
-        flow: Flow[Any],
+        flow: Flow[T],
     ) -> None:
         self._pool = pool
         self._node_states = node_states
@@ -159,13 +159,17 @@ class FlowRunner(Inbox, Borrower):
         self.over = False
         self.round = 0
 
-    def run(self, flow: Flow[T]) -> T:
+    def run(self) -> T:
         """Perform the flow's effects until it has an outcome."""
-        step = flow.send
-        value: Any = None
+        return self._run_from(None)
+
+    def _run_from(self, effect: Effect | None) -> T:
+        """Perform this effect and the flow's next ones; None: the flow has not begun."""
+        step = self._flow.send
+        value: Any
         try:
+            effect = effect or step(None)
             while True:
-                effect = step(value)
                 if isinstance(effect, Receive):
                     connection_set = self._connection_set
                     if connection_set is not None and self._following is None:
@@ -175,17 +179,25 @@ class FlowRunner(Inbox, Borrower):
                 elif isinstance(effect, Send):
                     value = self._send(effect)
                 elif isinstance(effect, Commit):
-                    if self._waiting_flows.closed.up:
-                        raise QuorlockError(CLOSED_MEANWHILE)
-                    self.has_won = True
+                    self._on_won()
                     return effect.granted  # type: ignore[return-value] # T is Granted then
                 elif isinstance(effect, Wait):
                     value = self._wait(*effect)
                 else:
                     value = self._perform(effect)
+                effect = step(value)
         except StopIteration as stop:
             outcome: T = stop.value
             return outcome
+
+    def _on_won(self) -> None:
+        if self._waiting_flows.closed.up:
+            raise QuorlockError(CLOSED_MEANWHILE)
+        self.has_won = True
+
+    def end(self) -> None:
+        """End a flow whose outcome the caller has."""
+        self._flow.close()
 
     def _perform(self, effect: Sleep | Enlist | SendBatch) -> object:
         if isinstance(effect, Sleep):
@@ -207,7 +219,7 @@ class FlowRunner(Inbox, Borrower):
             connection_set.discard()
         try:
             with contextlib.suppress(StopIteration, FlowCancelled):
-                self._finish_sends(self._flow, self._flow.throw(FlowCancelled()))
+                self._finish_sends(self._cancel_flow())
         finally:
             self._leave_queues()
             self._waiting_flows.remove(self)
@@ -216,12 +228,17 @@ class FlowRunner(Inbox, Borrower):
             self._connection_set = None
             self._pool.give_back_all(self)
 
+    def _cancel_flow(self) -> Effect:
+        """Cancel the flow, and return what it still sends."""
+        return self._flow.throw(FlowCancelled())
+
     def recover(self, pool: ConnectionPool) -> None:
         """Cancel the flow."""
         del pool
         self.cancel()
 
-    def _finish_sends(self, flow: Flow[Any], effect: Effect) -> None:
+    def _finish_sends(self, effect: Effect) -> None:
+        flow = self._flow
         while type(effect) is Send:
             # If no byte of an acquire was sent, there is no key to release. But it may have been
             # given a lease, whose release follows the round of another flow.

@@ -46,7 +46,7 @@ LOOK_AGAIN = 100 * NS_PER_MS
 # An urgent borrower waits this long for a set that is free soon. Connecting takes longer.
 _URGENT_WAITS = 5 * NS_PER_MS
 # The functions that borrow, each with the name of its local variable for the borrower.
-_BORROWING = {"run_and_claim": "runner", "_visit": "visitor", "_end_if_free": "visitor"}
+_BORROWING = {"_complete": "runner", "_visit": "visitor", "_end_if_free": "visitor"}
 # More acquires than these queue. A round with all of them has to end well within node_timeout.
 FOLLOWERS_MAX = 64
 
