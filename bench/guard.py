@@ -66,6 +66,7 @@ MANY_TASKS = 1_000
 TASKS_A_PIECE = 10  # tasks per timed piece
 TTL = 10.0
 NODE_TIMEOUT = 2.0  # the tracer slows everything down
+QUEUE_TIMEOUT = 60.0  # of 1,000 tasks
 WARM_UP = 20
 # Traced calls.
 TRACED = {"blocking": 16, "blocking_with": 16, "asyncio": 8, "asyncio_with": 8, "asyncio_many": 2}
@@ -109,7 +110,11 @@ class Bench:
         self._loop = asyncio.new_event_loop()
         self._marks: list[int] = []
         with canned.in_place():
-            settings: dict[str, Any] = {"ttl": TTL, "node_timeout": NODE_TIMEOUT}
+            settings: dict[str, Any] = {
+                "ttl": TTL,
+                "node_timeout": NODE_TIMEOUT,
+                "connect_timeout": QUEUE_TIMEOUT,
+            }
             self._limit = All(canned.urls, TTL)
             self._blocking = quorlock.Redlock(canned.urls, **settings)
             self._asyncio = aio.Redlock(canned.urls, **settings)

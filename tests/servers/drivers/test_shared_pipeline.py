@@ -431,7 +431,10 @@ def test_attempts_that_are_won_too_late_release_in_order() -> None:
         try:
             prompt, prompt_too, late = healthy(net)
             requests = [AcquireRequest(name, Keys(name.encode()), 9, now(), 0) for name in "ab"]
-            flows = [FlowTask(net.loop_driver, attempt(r, policy_of(3), Dice())) for r in requests]
+            flows = [
+                FlowTask(net.loop_driver, attempt(r, net.node_states.policy, Dice()))
+                for r in requests
+            ]
             for flow in flows:
                 flow.begin()
             assert await until_async(lambda: now() > requests[1].asked_at + 9 * NS_PER_MS)
