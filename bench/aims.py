@@ -88,6 +88,7 @@ def none_of(what: str, at: At, key: str = "errors") -> Aim:
 
 ONE = "blocking, N = 5, 1 thread"
 SLOW = f"{ONE}, 1 ms added to every reply"
+SOME = "blocking, N = 5, 16 threads"
 MANY = "blocking, N = 5, 64 threads"
 SINGLE = "blocking, N = 1, 1 thread"
 
@@ -99,18 +100,23 @@ def _blocking() -> list[Aim]:
     def peer(case: str, times: float, kin: str) -> Aim:
         return faster(f"{case}: p50", times, kin, (case, "quorlock"), (case, kin), "p50_us")
 
+    def threads(case: str, times: float) -> Aim:
+        one, several = (ONE, "quorlock"), (case, "quorlock")
+        return at_least(f"{case}: cycles/s", times, "those of one thread", several, one, "per_s")
+
     waits, stops = "the limit that waits for all", "the limit that stops at three"
     many = (MANY, "quorlock")
     return [
-        limit(ONE, 1.1, "p50_us", "limit.all", waits, "p50"),
-        limit(ONE, 1.3, "p50_us", "limit.quorum", stops, "p50"),
+        limit(ONE, 0.95, "p50_us", "limit.all", waits, "p50"),
+        limit(ONE, 1.2, "p50_us", "limit.quorum", stops, "p50"),
         peer(ONE, 2.3, "redlock-py"),
         peer(ONE, 10, "pottery"),
         limit(SLOW, 1.05, "p50_us", "limit.all", waits, "p50"),
         peer(SLOW, 4, "redlock-py"),
-        limit(SINGLE, 1.4, "p50_us", "limit.all", "the limit", "p50"),
-        peer(SINGLE, 2, "redis-py.Lock"),
-        at_least(f"{MANY}: cycles/s", 1, "those of one thread", many, (ONE, "quorlock"), "per_s"),
+        limit(SINGLE, 1.3, "p50_us", "limit.all", "the limit", "p50"),
+        peer(SINGLE, 1, "redis-py.Lock"),
+        threads(SOME, 1.8),
+        threads(MANY, 2.2),
         Aim(
             f"{MANY}: p99",
             "≤ 4 × p50",
@@ -123,25 +129,45 @@ def _blocking() -> list[Aim]:
 
 
 def _asyncio() -> list[Aim]:
-    def at(tasks: str) -> At:
-        return f"asyncio, N = 5, {tasks}", "quorlock.asyncio"
+    def at(tasks: str, n: int = 5, who: str = "quorlock.asyncio") -> At:
+        return f"asyncio, N = {n}, {tasks}", who
 
-    def times(tasks: str, count: float, kin: str, than: str) -> Aim:
-        ours = at(tasks)
-        return faster(f"{ours[0]}: cycles/s", count, than, ours, (ours[0], kin), "per_s")
+    def times(ours: At, count: float, kin: str, than: str) -> Aim:
+        return faster(f"{_named(ours)}: cycles/s", count, than, ours, (ours[0], kin), "per_s")
 
-    gather, few, many = "redis.asyncio+gather", at("100 tasks"), at("1,000 tasks")
+    def as_shown(ours: At, count: float) -> Aim:
+        theirs = ours[0], gather
+        return at_least(f"{_named(ours)}: cycles/s", count, f"{gather}'s", ours, theirs, "per_s")
+
+    gather, node = "redis.asyncio+gather", "node-redlock"
+    few, many = at("100 tasks"), at("1,000 tasks")
+    in_blocks = at("100 tasks", who="quorlock.asyncio+with")
+    cpu = "CPU per cycle"
     return [
-        times("1 task", 3, gather, gather),
-        times("1 task", 1.5, "node-redlock", "node-redlock"),
-        times("10 tasks", 10, gather, gather),
-        times("100 tasks", 40, gather, gather),
-        times("100 tasks", 40, "pottery.asyncio", "pottery"),
-        times("100 tasks", 5, "node-redlock", "node-redlock"),
-        times("100 tasks", 0.5, "limit.saturated", "what the five servers can do at all"),
-        at_least(f"{many[0]}: cycles/s", 0.85, "those at 100 tasks", many, few, "per_s"),
+        times(at("1 task"), 2, gather, gather),
+        times(at("1 task"), 1, node, node),
+        times(at("10 tasks"), 10, gather, gather),
+        as_shown(in_blocks, 25),
+        as_shown(few, 30),
+        Aim(
+            f"{_named(in_blocks)}: {cpu}",
+            f"≤ 1/35 of {gather}'s",
+            1 / 35,
+            lambda r: r.ratio(in_blocks, (in_blocks[0], gather), "cpu_us"),
+        ),
+        times(few, 10, "pottery.asyncio", "pottery"),
+        times(few, 10, "valkey-glide+gather", "valkey-glide+gather"),
+        times(few, 3, node, node),
+        times(at("100 tasks", n=1), 1.3, node, node),
+        times(few, 0.5, "limit.saturated", "what the five servers can do at all"),
+        at_least(f"{many[0]}: cycles/s", 0.9, "those at 100 tasks", many, few, "per_s"),
         none_of(f"{many[0]}: errors", many),
     ]
+
+
+def _named(at: At) -> str:
+    case, who = at
+    return f"{case}, `async with`" if who.endswith("+with") else case
 
 
 AIMS = [*_blocking(), *_asyncio()]

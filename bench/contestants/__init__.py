@@ -255,6 +255,13 @@ _ALL = (
         "one node; as its page shows",
         one_node=True,
     ),
+    _peer(
+        "valkey-glide+gather",
+        "asyncio",
+        "glide_:GlideGather",
+        ("glide", "redis"),
+        "as its page shows",
+    ),
     Contestant("node-redlock", "program", "", (), "ioredis, as its page shows"),
     Contestant(
         "node-redlock+autopipelining",

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 _LIMITS = ("limit.all", "limit.quorum")
 _OURS = ("quorlock.asyncio", "quorlock.asyncio+with", "quorlock.asyncio+uvloop")
-_GATHERS = ("redis.asyncio+gather", "redis.asyncio+gather.tuned", "coredis+gather")
+_GATHERS = (
+    *("redis.asyncio+gather", "redis.asyncio+gather.tuned"),
+    *("coredis+gather", "valkey-glide+gather"),
+)
 _POTTERIES = ("pottery.asyncio", "pottery.asyncio.tuned")
 _BEST = ("redlock-py.tuned", "pottery")
 _FEW = (*_OURS, *_GATHERS, *_POTTERIES, "node-redlock", "node-redlock+autopipelining")
