@@ -16,7 +16,10 @@ from typing import Any
 from bench.fleet import FULL, Fleet, Site, shared_site
 
 # In the order of the report.
-WORKS = ("uncontended", "arrivals", "sick", "contended", "handover", "growth", "extension")
+WORKS = (
+    *("uncontended", "processes", "arrivals", "sick"),
+    *("contended", "handover", "growth", "extension"),
+)
 
 Arrange = Callable[[Fleet, int], AbstractContextManager[Site]]
 

@@ -861,6 +861,15 @@ def test_while_an_error_comes_out(nodes: Servers) -> None:
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_where_a_flow_begins(nodes: Servers, granularity: str) -> None:
+    """Interrupted at every point between a call without a flow and the flow that it needs."""
+    scene = Scene(nodes, list(nodes), maker(nodes), held_by_another=True)
+    scene.live = list(nodes)
+    scene.scrub()
+    every_point(acquire, scene, granularity, stride=1, within="DirectRunner.run")
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
 @pytest.mark.parametrize("act", [try_acquire, release])
 def test_crowded(
     nodes: Servers, act: Callable[[Scene, Interrupter], None], granularity: str

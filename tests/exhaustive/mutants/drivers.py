@@ -257,9 +257,16 @@ DRIVERS = [
     Mutant(
         "blocking-direct-interrupted-and-not-released",
         "_drivers/sync/direct_runner.py",
-        "return super()._cancel_flow() if usual is None else usual.cancelled(self._sent_round)",
-        "return super()._cancel_flow()",
+        "        return usual.cancelled(self._sent_round)\n",
+        "        return super()._cancel_flow()\n",
         ("tests/servers/drivers/test_direct_runner.py",),
+    ),
+    Mutant(
+        "blocking-direct-flow-goes-on-after-an-interrupt",
+        "_drivers/sync/direct_runner.py",
+        "        self._flow = NO_FLOW  # also if one was about to begin\n",
+        "",
+        ("tests/exhaustive/test_interrupts.py", "-k", "where_a_flow_begins"),
     ),
     Mutant(
         "blocking-direct-flow-asks-again",

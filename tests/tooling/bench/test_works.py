@@ -39,6 +39,21 @@ def measured(fleet: Fleet, case: Case, who: str, **params: Any) -> dict[str, Any
     return row
 
 
+# --- processes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", ["blocking", "asyncio"])
+def test_processes_share_the_nodes(fleet: Fleet, api: str) -> None:
+    """Each does cycles of its own names: no error, and the cycles and the CPU of all of them."""
+    who = "quorlock" if api == "blocking" else "quorlock.asyncio"
+    params = {"processes": 3, "workers": 2, "deadline": 20.0, "seconds": 0.3, "warm_up": 0.05}
+    row = child.run_child(who, "processes", params, fleet.urls(), deadline=20.0)
+    assert row["errors"] == 0, row
+    assert row["cycles"] > 10
+    assert 0 < row["cpu_us"] * row["cycles"] / 1e6 < 3 * 2 * (row["seconds"] + 1)
+    assert row["p50_us"] <= row["p99_us"]
+
+
 # --- arrivals --------------------------------------------------------------------------------
 
 

@@ -39,8 +39,7 @@ class DirectRunner(FlowRunner[T]):
         usual: UsualCase[T],
     ) -> None:
         super().__init__(pool, node_states, waiting_flows, NO_FLOW)
-        # None once the flow has begun.  Until then the runner itself releases when it is cancelled;
-        # after an interrupt in between, both do.
+        # None once the flow has begun.  Until then the runner itself releases when it is cancelled.
         self._usual: UsualCase[T] | None = usual
         self._sent_round: SentRound | None = None
 
@@ -89,7 +88,10 @@ class DirectRunner(FlowRunner[T]):
 
     def _cancel_flow(self) -> Effect:
         usual = self._usual
-        return super()._cancel_flow() if usual is None else usual.cancelled(self._sent_round)
+        if usual is None:
+            return super()._cancel_flow()
+        self._flow = NO_FLOW  # also if one was about to begin
+        return usual.cancelled(self._sent_round)
 
     def cancel(self) -> None:
         super().cancel()
