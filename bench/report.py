@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 HEADINGS = {
     "uncontended": "Acquire and release, uncontended",
+    "processes": "Several processes",
+    "arrivals": "Cycles that come at a fixed rate",
     "sick": "Nodes that are slow, hang or are dead",
     "contended": "One contended lock",
     "handover": "Single hand-overs",

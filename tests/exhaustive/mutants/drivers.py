@@ -269,6 +269,13 @@ DRIVERS = [
         ("tests/exhaustive/test_interrupts.py", "-k", "where_a_flow_begins"),
     ),
     Mutant(
+        "blocking-direct-follower-looks-all-the-time",
+        "_drivers/sync/direct_runner.py",
+        "following.wait(until, count - 1)",
+        "following.wait(until)",
+        ("tests/servers/drivers/test_shared_connections.py", "-k", "sleeps_until_enough"),
+    ),
+    Mutant(
         "blocking-direct-flow-asks-again",
         "_drivers/sync/direct_runner.py",
         "self._flow = flow = usual.flow(sent_round)",

@@ -155,6 +155,31 @@ def test_a_majority_that_hangs(mortal_nodes: Servers) -> None:
         assert until(lambda: not keys(mortal_nodes))
 
 
+def test_a_follower_sleeps_until_enough_nodes_have_replied(
+    mortal_nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some replies are there, and more are awaited: it does not look all the time."""
+    from quorlock._drivers.sync.flow_runner import _Following
+
+    wait, waits = _Following.wait, list[object]()
+
+    def counted(self: _Following, *args: int) -> None:
+        waits.append(self)
+        wait(self, *args)
+
+    with Redlock(mortal_nodes.urls, node_timeout=1.0) as redlock:
+        assert redlock.lock("first").acquire().release()
+        for node in mortal_nodes[:3]:
+            node.stop()
+        monkeypatch.setattr(_Following, "wait", counted)
+        with Crowd(redlock, timeout=0) as crowd:
+            assert until(lambda: len(crowd.errors) == THREADS, 20)
+        for node in mortal_nodes[:3]:
+            node.cont()
+        assert 0 < len(waits) < 100 * THREADS
+        assert until(lambda: not keys(mortal_nodes))
+
+
 def test_threads_do_not_wait_for_each_others_replies(nodes: Servers) -> None:
     """Over a slow network they send while the replies to others are on their way."""
     with ExitStack() as stack:

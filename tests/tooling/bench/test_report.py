@@ -13,7 +13,7 @@ from bench.aims import AIMS, Aim, at_least, at_most, faster, judged, none_of
 from bench.contestants import CONTESTANTS
 from bench.plan import STANDARD, WORKS, Column, works
 from bench.plots import concurrency_plot, peers_plot
-from bench.report import aims_table, case_table, report, write_report
+from bench.report import HEADINGS, aims_table, case_table, report, write_report
 from bench.results import Found, Results, middle, ratio
 from bench.works import contended
 
@@ -76,6 +76,11 @@ def all_of(work: str) -> Results:
 @pytest.fixture
 def everything() -> Results:
     return all_of("uncontended")
+
+
+def test_every_work_has_a_heading() -> None:
+    """A run of an hour is not lost at its end."""
+    assert tuple(HEADINGS) == WORKS
 
 
 def test_ratios_are_taken_round_by_round(one_thread: Found) -> None:

@@ -84,7 +84,7 @@ class DirectRunner(FlowRunner[T]):
             if following is None or self._try_to_lead(connection_set):
                 connection_set.await_replies(self, count, until)
             else:
-                following.wait(until)
+                following.wait(until, count - 1)
 
     def _cancel_flow(self) -> Effect:
         usual = self._usual

@@ -109,11 +109,14 @@ class _Following:
         """Wake the thread; safe from any thread."""
         self._wakeup.wake()
 
-    def wait(self, until: Instant) -> None:
-        """Wait for a call, which one more reply makes; return at `until`, or earlier."""
+    def wait(self, until: Instant, seen: int = 0) -> None:
+        """Wait for a call, which one more reply makes; return at `until`, or earlier.
+
+        seen: so many replies are in the inbox, and do not suffice.
+        """
         at = now()
         self._awaited = max(self._awaited, self._arrived + 1)
-        if not self._inbox:  # read after that: a reply that came before it makes no call
+        if len(self._inbox) <= seen:  # read after that: a reply before it makes no call
             self._wakeup.wait(min(until, at + LOOK_AGAIN))
             if now() >= at + LOOK_AGAIN:
                 self.pool.recover_abandoned()
