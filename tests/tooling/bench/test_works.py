@@ -44,7 +44,7 @@ def measured(fleet: Fleet, case: Case, who: str, **params: Any) -> dict[str, Any
 
 @pytest.mark.parametrize("api", ["blocking", "asyncio"])
 def test_processes_share_the_nodes(fleet: Fleet, api: str) -> None:
-    """Each does cycles of its own names: no error, and the cycles and the CPU of all of them."""
+    """The result has no error, and the cycles and the CPU of all processes."""
     who = "quorlock" if api == "blocking" else "quorlock.asyncio"
     params = {"processes": 3, "workers": 2, "deadline": 20.0, "seconds": 0.3, "warm_up": 0.05}
     row = child.run_child(who, "processes", params, fleet.urls(), deadline=20.0)
