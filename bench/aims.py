@@ -114,7 +114,7 @@ def _blocking() -> list[Aim]:
         limit(SLOW, 1.05, "p50_us", "limit.all", waits, "p50"),
         peer(SLOW, 4, "redlock-py"),
         limit(SINGLE, 1.3, "p50_us", "limit.all", "the limit", "p50"),
-        peer(SINGLE, 1, "redis-py.Lock"),
+        peer(SINGLE, 2, "redis-py.Lock"),
         threads(SOME, 1.8),
         threads(MANY, 2.2),
         Aim(
@@ -145,7 +145,7 @@ def _asyncio() -> list[Aim]:
     cpu = "CPU per cycle"
     return [
         times(at("1 task"), 2, gather, gather),
-        times(at("1 task"), 1, node, node),
+        times(at("1 task"), 1.5, node, node),
         times(at("10 tasks"), 10, gather, gather),
         as_shown(in_blocks, 25),
         as_shown(few, 30),
@@ -155,7 +155,7 @@ def _asyncio() -> list[Aim]:
             1 / 35,
             lambda r: r.ratio(in_blocks, (in_blocks[0], gather), "cpu_us"),
         ),
-        times(few, 10, "pottery.asyncio", "pottery"),
+        times(few, 40, "pottery.asyncio", "pottery"),
         times(few, 10, "valkey-glide+gather", "valkey-glide+gather"),
         times(few, 3, node, node),
         times(at("100 tasks", n=1), 1.3, node, node),
