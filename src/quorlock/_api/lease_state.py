@@ -172,8 +172,9 @@ class LeaseState:
         """
         if self._ending is None:
             self._ending = loss or Released.RELEASED
-        if self.loss_listener is not None:
-            self.loss_listener.ended()
+        listener = self.loss_listener  # another thread's `end` may remove it
+        if listener is not None:
+            listener.ended()
 
     def stop_renewal(self) -> None:
         """Stop renewal after the end, so that a release overtakes no restored key (rule 13)."""

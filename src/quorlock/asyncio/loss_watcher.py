@@ -121,6 +121,8 @@ class LossWatcher:
         """Check the state after the lease has ended, lost or released; safe from any thread."""
         if self._lease_state.was_released:
             self._timer.remove(self)
+            # Each refers to the other: both would stay until garbage is collected.
+            self._lease_state.loss_listener = None
         else:
             call_in(self._loop, self.check)
 
@@ -189,7 +191,8 @@ class BodyCancellation:
 
 
 def watcher_of(state: LeaseState) -> LossWatcher:
-    """Return the watcher of a lease, the same at every call; make it, in this event loop."""
-    if not isinstance(state.loss_listener, LossWatcher):
-        state.loss_listener = LossWatcher(state)
-    return state.loss_listener
+    """Return the watcher of a lease, the same until its release; make it, in this event loop."""
+    watcher = state.loss_listener
+    if not isinstance(watcher, LossWatcher):
+        state.loss_listener = watcher = LossWatcher(state)
+    return watcher

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from quorlock._core.time import Instant
 
-NODES = ["memory://a", "memory://b", "memory://c"]
+NODES = [f"memory://loss-timer-{number}" for number in range(3)]
 SHORT: dict[str, Any] = {"node_timeout": 0.1}  # so that leases may be short
 
 
@@ -85,6 +85,21 @@ async def test_a_release_in_another_thread_is_watched_no_more() -> None:
         thread.join()
         assert not timer._watchers
         assert not lost.is_set()
+
+
+async def test_a_block_leaves_no_garbage() -> None:
+    """A released lease and its watcher are freed at once, without the garbage collector."""
+    async with Redlock(NODES) as redlock:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                async with redlock.lock("a") as lease:
+                    assert not lease.lost.is_set()
+                del lease
+            assert not [found for found in gc.get_objects() if isinstance(found, LossWatcher)]
+        finally:
+            gc.enable()
 
 
 async def test_an_interrupted_check_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -545,7 +545,7 @@ async def test_closed_nodes_are_gone(face: Face, nodes: MemoryNodes) -> None:
 
 def test_reset_makes_all_nodes_as_new(nodes: MemoryNodes) -> None:
     """References to a node stay valid. Connections are closed, the thread ends."""
-    named = memory.node("a")
+    named = memory.node("named")  # no other test has it: nodes keep the settings of their clients
     with quorlock.Redlock([*nodes.urls, named.url], **PATIENT) as redlock:
         lease = redlock.lock("a").acquire()
         assert len(serving()) == 1
@@ -557,7 +557,7 @@ def test_reset_makes_all_nodes_as_new(nodes: MemoryNodes) -> None:
         memory.reset()
         assert left_over([*nodes, named]) == {}
         assert all(node.up and not node.hung for node in nodes)
-        assert memory.node("a") is named
+        assert memory.node("named") is named
         with redlock.lock("a", timeout=20):
             pass
         named.hang()
