@@ -37,7 +37,7 @@ import time
 import tomllib
 from collections import Counter, deque
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import filterfalse, pairwise
 from pathlib import Path
 from socket import socket
 from statistics import fmean
@@ -85,10 +85,6 @@ SECONDS_MAX = 40.0
 RECORD_SECONDS = 30.0
 _NTH_FASTEST = 2  # the very fastest might be an error of the clock
 
-# The share of the limit that is subtracted. With many tasks one packet has many commands, so that
-# there is almost nothing to subtract.
-LIMITS = {api: float(cycles == 1) for api, cycles in CYCLES.items()}
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -125,7 +121,7 @@ class Bench:
         canned.replay = True
         for _ in range(WARM_UP):
             self.limit()
-            for api in TRACED:
+            for api in CYCLES:
                 self.work(api)()
         return self
 
@@ -199,8 +195,8 @@ class Bench:
     def counts(self) -> dict[str, dict[str, float]]:
         """Return the counts of one cycle of each API."""
         return {
-            api: _usual([traced(self.work(api)) for _ in range(calls)], CYCLES[api])
-            for api, calls in TRACED.items()
+            api: _usual([traced(self.work(api)) for _ in range(TRACED[api])], cycles)
+            for api, cycles in CYCLES.items()
         }
 
     def sweep(self, fastest: Fastest) -> None:
@@ -208,11 +204,10 @@ class Bench:
         for _ in range(SINGLES):
             fastest.note("unit", [self._cpu_ns(yardstick)])
             fastest.note("limit", [self._cpu_ns(self.limit)])
-            fastest.note("blocking", [self._cpu_ns(self.blocking)])
-            fastest.note("blocking_with", [self._cpu_ns(self.blocking_with)])
-        fastest.note("asyncio", self._pieces_ns(self.asyncio))
-        fastest.note("asyncio_with", self._pieces_ns(self.asyncio_with))
-        fastest.note("asyncio_many", self._pieces_ns(self.asyncio_many))
+            for api in filter(_is_single, CYCLES):
+                fastest.note(api, [self._cpu_ns(self.work(api))])
+        for api in filterfalse(_is_single, CYCLES):
+            fastest.note(api, self._pieces_ns(self.work(api)))
 
     def _cpu_ns(self, work: Callable[[], object]) -> int:
         """Return the CPU time of one call, without that of the far ends."""
@@ -241,6 +236,11 @@ class Bench:
         self._mark()
         next_tick[0].cancel()
         return [after - before for before, after in pairwise(self._marks)]
+
+
+def _is_single(api: str) -> bool:
+    """Return whether a call of this work is one cycle."""
+    return CYCLES[api] == 1
 
 
 class Fastest:
@@ -272,12 +272,13 @@ class Fastest:
     def units(self) -> dict[str, float]:
         """Return the units of one cycle of each API."""
         unit, limit = self.ns("unit") / UNITS, self.ns("limit")
-        return {api: (self.cycle_ns(api) - LIMITS[api] * limit) / unit for api in LIMITS}
+        # With many tasks one packet has many commands: there is almost nothing to subtract.
+        return {api: (self.cycle_ns(api) - _is_single(api) * limit) / unit for api in CYCLES}
 
     def limits(self) -> dict[str, float]:
         """Return the CPU time of one cycle of each API as a multiple of the limit's."""
         limit = self.ns("limit")
-        return {api: self.cycle_ns(api) / limit for api in LIMITS}
+        return {api: self.cycle_ns(api) / limit for api in CYCLES}
 
 
 # --- the yardstick ---------------------------------------------------------------------------
