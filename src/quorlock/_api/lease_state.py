@@ -172,9 +172,8 @@ class LeaseState:
         """
         if self._ending is None:
             self._ending = loss or Released.RELEASED
-        listener = self.loss_listener  # another thread's `end` may remove it
-        if listener is not None:
-            listener.ended()
+        if self.loss_listener is not None:
+            self.loss_listener.ended()
 
     def stop_renewal(self) -> None:
         """Stop renewal after the end, so that a release overtakes no restored key (rule 13)."""

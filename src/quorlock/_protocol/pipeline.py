@@ -50,7 +50,6 @@ from quorlock._protocol.replies import (
     PLAIN_GRANT_SIZE,
     PLAIN_GRANTS,
     READERS,
-    WHOLE,
     error_answer,
 )
 from quorlock._protocol.requests import (
@@ -218,17 +217,6 @@ class RequestPipeline:
             return self.pending[0].asked_at  # one step: other threads ask as well
         except IndexError:
             return at
-
-    def match_common_reply(self, data: bytes) -> tuple[PendingRequest, Answer] | None:
-        """Return the request and its answer if these bytes are one whole, plain reply.
-
-        They nearly always are where replies are read one by one; it saves a quarter of a cycle's
-        time.  None: they may be anything, feed them.
-        """
-        if self.has_partial_reply or not self.pending:
-            return None
-        answer = WHOLE[type(self.pending[0].command)].get(data)
-        return None if answer is None else (self.pending.popleft(), answer)
 
     def match_grants(self, data: bytes) -> list[PendingRequest]:
         """Return the requests that these bytes grant, if they are plain grants and nothing else.

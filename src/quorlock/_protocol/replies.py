@@ -263,22 +263,6 @@ def _whole(reply: Any) -> bool:
     return type(reply) is int  # bool is RESP3's true and false, not a number
 
 
-# Whole answers as they nearly always come, by the kind of command (both of RESP's ways to say nil).
-WHOLE: dict[type, dict[bytes, Answer]] = {
-    Acquire: {b"+OK\r\n": GRANTED, b"_\r\n": HELD, b"$-1\r\n": HELD},
-    ScriptedAcquire: {},
-    AcquireAny: {},
-    Share: {},
-    IssueFence: {},
-    Extend: {b":1\r\n": GRANTED, b":0\r\n": HELD, b":-1\r\n": ABSENT},
-    Keep: {b":1\r\n": GRANTED, b":0\r\n": HELD, b":-1\r\n": ABSENT},
-    Release: {b":-3\r\n": GRANTED},
-    Look: {},
-    Inspect: {},
-    EnableTracking: {},
-    Subscribe: {},
-    Publish: {},
-}
 # The plain grants of the rounds that every lock makes. Both have the same length, so the n-th of
 # many stands at n times that length.
 PLAIN_GRANTS: dict[type, bytes] = {Acquire: b"+OK\r\n", Release: b":-3\r\n"}

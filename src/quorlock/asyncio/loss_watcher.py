@@ -81,7 +81,7 @@ class LossWatcher:
     __slots__ = ("_event", "_lease_state", "_listeners", "_loop", "_timer", "_was_lost")
 
     def __init__(self, lease_state: LeaseState) -> None:
-        self._lease_state = lease_state
+        self._lease_state: LeaseState | None = lease_state  # None: it was released
         self._loop = loop = asyncio.get_running_loop()
         self._listeners: list[Callable[[], None]] = []
         self._was_lost = False
@@ -119,17 +119,18 @@ class LossWatcher:
 
     def ended(self) -> None:
         """Check the state after the lease has ended, lost or released; safe from any thread."""
-        if self._lease_state.was_released:
+        lease_state = self._lease_state
+        if lease_state is None or lease_state.was_released:
             self._timer.remove(self)
             # Each refers to the other: both would stay until garbage is collected.
-            self._lease_state.loss_listener = None
+            self._lease_state = None
         else:
             call_in(self._loop, self.check)
 
     def check(self) -> Instant:
         """Report a loss; return when to check again, FOR_EVER once the lease is over."""
         lease_state = self._lease_state
-        if not lease_state.was_released and not self._was_lost:
+        if lease_state and not lease_state.was_released and not self._was_lost:
             if lease_state.check_expired():
                 return lease_state.deadline
             self._report()
@@ -191,8 +192,7 @@ class BodyCancellation:
 
 
 def watcher_of(state: LeaseState) -> LossWatcher:
-    """Return the watcher of a lease, the same until its release; make it, in this event loop."""
-    watcher = state.loss_listener
-    if not isinstance(watcher, LossWatcher):
-        state.loss_listener = watcher = LossWatcher(state)
-    return watcher
+    """Return the watcher of a lease, the same at every call; make it, in this event loop."""
+    if not isinstance(state.loss_listener, LossWatcher):
+        state.loss_listener = LossWatcher(state)
+    return state.loss_listener

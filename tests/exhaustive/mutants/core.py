@@ -679,10 +679,10 @@ CORE = [
     ),
     Mutant(
         "midway-forgotten",
-        "_protocol/pipeline.py",
-        "        if self.has_partial_reply or not self.pending:\n            return None\n",
-        "        if not self.pending:\n            return None\n",
-        ("tests/unit/protocol/test_pipeline.py",),
+        "_protocol/peer.py",
+        "if pipeline.has_partial_reply or not (pending and node_state.is_healthy):",
+        "if not (pending and node_state.is_healthy):",
+        ("tests/unit/protocol/test_peer.py",),
     ),
     Mutant(
         "replica-votes",

@@ -84,7 +84,10 @@ def test_the_owner_of_run_has_the_commands_name_and_no_argument(
 
 def test_who_holds_it_is_shown_everywhere(shell: Shell, nodes: Servers) -> None:
     """The refusal, status, top and break name the holder."""
-    with Redlock(nodes.urls, owner="web-3:4711 nightly") as redlock, redlock.lock("a") as lease:
+    with (
+        Redlock(nodes.urls, owner="web-3:4711 nightly", ttl=30.0) as redlock,
+        redlock.lock("a") as lease,  # while six commands run, on a busy machine too
+    ):
         assert at_last(nodes, "a", lease.token)
         for verb in (("acquire", "a", "-w", "0"), ("run", "a", "-n", "--", "true")):
             assert "'a' is held by web-3:4711 nightly: " in shell.complaint(EX_TEMPFAIL, *verb)

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from quorlock._core.commands import JOIN, LEAVE, Command, Release, ScriptedAcquire
+from quorlock._core.commands import (
+    JOIN,
+    LEAVE,
+    Acquire,
+    Command,
+    Extend,
+    Inspect,
+    Release,
+    ScriptedAcquire,
+)
 from quorlock._core.rounds import NodeReply
 from quorlock._core.time import NS_PER_MS, NS_PER_S
 from quorlock._core.votes import NO_REPLY
@@ -79,6 +90,48 @@ def test_a_lost_connection_leaves_both_tokens_of_an_exchange_to_release() -> Non
     peer = asked(EXCHANGE, Release(b"k", b"", PLACE, JOIN))
     peer.register_loss(NO_REPLY, 2)
     assert to_release(peer) == {OLD, NEW}
+
+
+# Commands, and replies to each: among them some that contain another command's plain grant.
+REPLIES: dict[Command, tuple[bytes, ...]] = {
+    Acquire(b"k", b"t", 1_000): (b"+OK\r\n", b"_\r\n", b"-ERR +OK\r\n", b"$2\r\nOK\r\n"),
+    Extend(b"k", b"t", 1_000): (b":1\r\n", b":0\r\n", b"-BUSY :1\r\n"),
+    Release(b"k", b"t"): (b":-3\r\n", b":-2\r\n", b":1234\r\n", b"-ERR :-3\r\n"),
+    Inspect(b"k"): (b"*3\r\n$5\r\n+OK\r\n\r\n:7\r\n:0\r\n", b"*3\r\n$-1\r\n:-2\r\n:1\r\n"),
+}
+PUSH = b">2\r\n+OK\r\n+OK\r\n"
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_grant_that_is_not_parsed_counts_as_one_that_is(data: st.DataObject) -> None:
+    """However the bytes come: the receivers get the same, and so does the state of the node."""
+    commands = data.draw(st.lists(st.sampled_from(list(REPLIES)), min_size=1, max_size=6))
+    stream: list[bytes] = []
+    for command in commands:
+        if data.draw(st.booleans()):
+            stream.append(PUSH)
+        stream.append(data.draw(st.sampled_from(REPLIES[command])))
+    whole = b"".join(stream)
+    ends = {sum(map(len, stream[: i + 1])) for i in range(len(stream))}
+    cuts = data.draw(st.sets(st.sampled_from([*ends, *range(1, len(whole) + 1)])))
+    asker, other_asker = Asker(), Asker()
+    quick, slow = asked(), asked()
+    for peer, receiver in ((quick, asker), (slow, other_asker)):
+        for number, command in enumerate(commands):
+            request = PendingRequest(command, receiver, number, number)
+            peer.pipeline.append(request, encode(command))
+    begin = 0
+    for at, cut in enumerate(sorted({*cuts, len(whole)}), 10):
+        part, begin = whole[begin:cut], cut
+        if not quick.deliver_grant(part, at):
+            quick.parse(part, at)
+        slow.parse(part, at)
+    assert asker.replies == other_asker.replies
+    assert not quick.pipeline.pending
+    assert (quick.alive_at, quick.replied_at) == (slow.alive_at, slow.replied_at)
+    found, expected = quick.node_state, slow.node_state
+    assert (found.is_healthy, found.latency) == (expected.is_healthy, expected.latency)
 
 
 SUBSCRIBED = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"

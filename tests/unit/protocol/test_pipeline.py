@@ -170,34 +170,6 @@ PLAIN: tuple[Command, ...] = (
 )
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_reading_whole_answers_at_once_changes_nothing(data: st.DataObject) -> None:
-    """However the bytes come: `at_once` where it can, the parser else, or the parser alone."""
-    commands = data.draw(st.lists(st.sampled_from(PLAIN), min_size=1, max_size=6))
-    quick, slow = Talk.that_released(), Talk.that_released()
-    stream: list[bytes] = []
-    for command in commands:
-        quick.ask(command)
-        slow.ask(command)
-        if data.draw(st.booleans()):
-            stream.append(PUSH)
-        stream.append(data.draw(st.sampled_from(REPLIES[type(command)])))
-    whole = b"".join(stream)
-    ends = {sum(map(len, stream[: i + 1])) for i in range(len(stream))}
-    cuts = data.draw(st.sets(st.sampled_from([*ends, *range(1, len(whole) + 1)])))
-    at, received = 0, []
-    for cut in sorted({*cuts, len(whole)}):
-        part, at = whole[at:cut], cut
-        one = quick.pipeline.match_common_reply(part)
-        if one is None:
-            received += quick.deliver(part)
-        else:
-            received.append((one[0].round, one[1]))
-    assert received == slow.deliver(whole)
-    assert not quick.pipeline.pending
-
-
 @given(st.lists(st.tuples(st.sampled_from(PLAIN), st.integers(0, 9)), min_size=1, max_size=6))
 def test_grants_that_come_together_are_all_matched_or_none_is(
     asked: list[tuple[Command, int]],
@@ -486,8 +458,7 @@ def test_invalidations_are_no_replies_however_they_arrive(place: int, cuts: list
     ]
     assert received == list(zip(rounds, [GRANTED, HELD, HELD], strict=True))
     assert pushes == [[b"k"], None]
-    talk.ask(release())
-    assert talk.pipeline.match_common_reply(b":-3\r\n") is not None, "it is at no answer's middle"
+    assert not talk.pipeline.has_partial_reply, "it is at no reply's middle"
 
 
 @pytest.mark.parametrize(
@@ -656,17 +627,15 @@ def test_calls_are_no_replies_however_they_arrive(first: int, last: int, cuts: l
     assert calls == [(PLACE, b"k")] * 2
 
 
-def test_whole_replies_are_matched_at_once_only_behind_the_subscription() -> None:
+def test_grants_are_matched_at_once_only_behind_the_subscription() -> None:
     """The confirmation takes its place among the replies."""
     talk, _ = listening()
     talk.ask(release())
-    assert talk.pipeline.match_common_reply(b":-3\r\n") is None
-    assert talk.pipeline.match_common_reply(SUBSCRIBED) is None
+    assert talk.pipeline.match_grants(b":-3\r\n") == []
     assert talk.deliver(SUBSCRIBED) == []
-    assert talk.pipeline.match_common_reply(b":1\r\n") is None
+    assert talk.pipeline.match_grants(b":-3\r\n") == []
     assert talk.deliver(message(b"") + b":1\r\n") == PROBED
-    assert talk.pipeline.match_common_reply(message(PLACE + b" k")) is None
-    assert talk.pipeline.match_common_reply(b":-3\r\n") is not None
+    assert len(talk.pipeline.match_grants(b":-3\r\n")) == 1
 
 
 NO_CHANNEL = b"-NOPERM User u has no permissions to access the 'canary-Pa55' channel\r\n"

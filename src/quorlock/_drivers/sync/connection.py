@@ -148,15 +148,11 @@ class Connection(Peer):
         try:
             while True:
                 data = self.sock.recv(_READ_BYTES)
-                answered = self.pipeline.match_common_reply(data)
-                if answered is None:
-                    if not self._parse(data):
-                        return
-                else:
-                    self.pipeline.replied_at = at = now()
-                    self.deliver(answered, at)
+                if self.deliver_grant(data, now()):
                     if not self._reads_on:
                         return
+                elif not self._parse(data):
+                    return
         except self._would_block:
             pass
         except (OSError, ProtocolError) as error:
