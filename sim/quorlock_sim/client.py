@@ -156,6 +156,8 @@ class Process:
         vanishes: its next caller is cancelled at the very instant at which its lock is won.
         may_send_later: requests are given to other connection sets, as in the blocking driver
             (see `route`).
+        runs_directly: calls run without a flow until one is needed (`usual_flow`), in every other
+            process: whatever is wrong in a flow shows in the others more often.
     """
 
     may_send_later = True
@@ -190,6 +192,7 @@ class Process:
         self.vanishes = False
         self.sending_late = 0
         self.has_lost = [False] * policy.n  # a connection to the node
+        self.runs_directly = index % 2 == 0
         self._followed: list[int] = []  # other connections that a round was sent over
         self._waiting: list[tuple[Callable[[Any], None], Any]] = []  # events during a pause
         self._late: list[tuple[Callable[[Any], None], Any]] = []  # timers during a pause

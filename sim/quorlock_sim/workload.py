@@ -23,9 +23,11 @@ from quorlock._core.results import (
     is_unreachable,
 )
 from quorlock._core.time import NS_PER_MS
+from quorlock._core.usual import usual_acquire, usual_release
 from quorlock.errors import QuorumUnreachable
 from quorlock_sim.client_renewal import facts_of
 from quorlock_sim.plan import ANY
+from quorlock_sim.usual_flow import directly
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -222,7 +224,9 @@ class SimWorker:
             return flow(any_request, policy, process.entropy)
         if job.once:
             return acquiring.try_acquire(request, policy, process.entropy)
-        return acquiring.acquire(request, policy, process.entropy, process.waiting.lines)
+        call = request, policy, process.entropy, process.waiting.lines
+        usual = usual_acquire(*call) if process.runs_directly else None
+        return directly(usual, policy) if usual else acquiring.acquire(*call)
 
     def _hold(self, lease: LeaseRecord, job: Job) -> Generator[int | CallRequest, Any, None]:
         left = job.hold
@@ -301,7 +305,11 @@ class SimWorker:
         """Return what releases a lease, or hands the lock on, and its longest duration."""
         process, lines = self.process, self.process.waiting.lines
         what = (lease.claim, lease.token, lease.target, process.policy)
-        flow = handing_on.release(*what, process.entropy, lines, process.now())
+        usual = usual_release(*what, lines) if process.runs_directly else None
+        if usual:
+            flow = directly(usual, process.policy)
+        else:
+            flow = handing_on.release(*what, process.entropy, lines, process.now())
         # Handing on may take an acquire's rounds in vain, and then the lock is released.
         rounds = 1 if lines is None else 3
         return flow, rounds * process.policy.node_timeout + _SLACK

@@ -102,6 +102,8 @@ SEEDS = {
     "kept without comparing": 1,
     "kept without a quorum": 1_180,
     "mark expires early": 1,
+    "without a flow: cancelled and not released": 142,
+    "without a flow: the flow begins again": 5,
     "several keys: a grant sets the first only": 0,
     "several keys: a node grants in part": 0,
     "several keys: released at the first only": 5,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,16 +22,16 @@ from quorlock._core import fence as fencing
 from quorlock._core import restart_guard as guard
 from quorlock._core import tally as quorum
 from quorlock._core.claims import Claim
-from quorlock._core.commands import ACQUIRES, Acquire, Extend, IssueFence, Release
+from quorlock._core.commands import ACQUIRES, Extend, IssueFence, Release
 from quorlock._core.config import Policy
-from quorlock._core.effects import Commit, Flow, Receive, Send, Timeout
+from quorlock._core.effects import Flow, Receive, Send, Timeout
 from quorlock._core.pending_releases import PendingReleases
 from quorlock._core.redlock import LeaseFacts
 from quorlock._core.releases_in_doubt import ReleaseCopy, ReleasesInDoubt, Remaining
 from quorlock._core.renewal_schedule import RenewalEntry
 from quorlock._core.request import AcquireRequest
-from quorlock._core.results import Acquired, AttemptFailed, Extended, ExtendFailed, LossReason
-from quorlock._core.rounds import NodeReply, SentRound, Target
+from quorlock._core.results import AttemptFailed, Extended, ExtendFailed, LossReason
+from quorlock._core.rounds import NodeReply, SentRound
 from quorlock._core.routing import Unsent
 from quorlock._core.tally import Tally, Verdict
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST, notice
@@ -50,6 +49,7 @@ from tests.sim import (
     mutations_keeping,
     mutations_several,
     mutations_shared,
+    mutations_usual,
     mutations_waiting,
 )
 from tests.sim.mutation import Mutation, applied, search
@@ -74,49 +74,20 @@ def valid_without_drift(self: Policy, started: int, ttl_ms: int) -> int:
     return until
 
 
-def _attempt(
-    request: AcquireRequest, policy: Policy, entropy: Any, began: Callable[[SentRound, int], int]
-) -> Flow[Acquired | AttemptFailed]:
-    """An attempt whose validity counts from another instant."""
-    token = entropy.token()
-    behind: Target | None = None
-    try:
-        sent_round: SentRound = yield Send(Acquire(request.key, token, request.ttl_ms))
-        behind = sent_round.target
-        tally = Tally(policy.n, sent_round.round)
-        decided_at = yield from redlock.collect_until_decided(
-            tally, sent_round.sent_at + policy.node_timeout
-        )
-        valid_until = policy.valid_until(began(sent_round, decided_at), request.ttl_ms)
-        if tally.verdict is Verdict.WON and decided_at < valid_until:
-            answers = tally.final_answers()
-            won = Acquired(request.claim, token, request.ttl_ms, valid_until, answers, sent_round)
-            yield Commit(won)
-            return won
-        return (
-            yield from redlock.release_failed_attempt(
-                request, Release(request.key, token), tally, sent_round, policy, None
-            )
-        )
-    except GeneratorExit:
-        raise
-    except BaseException:
-        yield Send(Release(request.key, token), behind)
-        raise
-
-
 def elapsed_not_subtracted(
-    request: AcquireRequest, policy: Policy, entropy: Any, turn: Any = None, begun: Any = None
-) -> Any:
-    del turn, begun
-    return _attempt(request, policy, entropy, lambda _sent_round, decided_at: decided_at)
+    request: AcquireRequest, granted: int, sent_round: SentRound, at: int, policy: Policy
+) -> int | None:
+    """Count the validity from the verdict."""
+    del sent_round
+    return policy.valid_until(at, request.ttl_ms) if granted >= policy.quorum else None
 
 
 def started_after_sending(
-    request: AcquireRequest, policy: Policy, entropy: Any, turn: Any = None, begun: Any = None
-) -> Any:
-    del turn, begun
-    return _attempt(request, policy, entropy, lambda sent_round, _decided_at: sent_round.sent_at)
+    request: AcquireRequest, granted: int, sent_round: SentRound, at: int, policy: Policy
+) -> int | None:
+    """Count it from the last byte."""
+    late = sent_round._replace(started_at=sent_round.sent_at)
+    return _valid_until(request, granted, late, at, policy)
 
 
 def give_back_to_granters(
@@ -141,6 +112,7 @@ def give_back_to_granters(
 
 
 _give_back = redlock.release_failed_attempt
+_valid_until = redlock._valid_until
 
 
 def _extension(
@@ -606,7 +578,9 @@ MUTATIONS = (
         ((quorum, "quorum", half), (policy, "quorum", half)),
     ),
     Mutation(
-        "elapsed time not subtracted", "overlap", ((acquiring, "attempt", elapsed_not_subtracted),)
+        "elapsed time not subtracted",
+        "overlap",
+        ((redlock, "_valid_until", elapsed_not_subtracted),),
     ),
     Mutation("drift left out", "overlap", ((Policy, "valid_until", valid_without_drift),)),
     Mutation(
@@ -617,7 +591,7 @@ MUTATIONS = (
     Mutation(
         "validity measured from after the sending",
         "overlap",
-        ((acquiring, "attempt", started_after_sending),),
+        ((redlock, "_valid_until", started_after_sending),),
     ),
     Mutation("release by plain DEL", "overlap", ((FakeNode, "release", plain_del),)),
     Mutation(
@@ -860,6 +834,7 @@ MUTATIONS = (
     ),
     *mutations_waiting.MUTATIONS,
     *mutations_keeping.MUTATIONS,
+    *mutations_usual.MUTATIONS,
     *mutations_several.MUTATIONS,
     *mutations_shared.MUTATIONS,
 )

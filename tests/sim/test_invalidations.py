@@ -28,7 +28,7 @@ from quorlock_sim.plan import Plan
 from quorlock_sim.runner import run
 from quorlock_sim.scenarios import SCENARIOS
 
-WORLDS = 200
+WORLDS = 100
 RENEWAL = SCENARIOS["renewal"]
 QUEUES = SCENARIOS["queues"]
 CALM = replace(RENEWAL, calm=1_000, drifting=0, late_tail=0)
