@@ -28,8 +28,9 @@ def directly(usual: UsualCase[T], policy: Policy) -> Flow[T]:
     sent_round: SentRound | None = None
     replies: list[NodeReply | Timeout] = []
     try:
-        sent_round = yield usual.send
-        outcome = yield from _decided(usual, policy, sent_round, replies)
+        sent: SentRound = yield usual.send
+        sent_round = sent
+        outcome = yield from _decided(usual, policy, sent, replies)
         if outcome is not None:
             if type(usual.send.command) is not Release:
                 yield Commit(outcome)  # type: ignore[arg-type] # of an acquire
