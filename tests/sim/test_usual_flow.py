@@ -18,7 +18,7 @@ WORLDS = 10  # of each scenario
 def test_worlds_are_the_same_with_flows_for_all_calls(
     scenario: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the byte: what is sent and replied, what the callers get, and when."""
+    """The traces are equal to the byte: what is sent, what callers get, and when."""
     traces = [trace_of(scenario, seed) for seed in range(WORLDS)]
 
     def no_usual_case(*call: Any) -> None:
@@ -31,7 +31,7 @@ def test_worlds_are_the_same_with_flows_for_all_calls(
 
 
 def test_calls_end_in_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a flow, by the flow that continues, and cancelled."""
+    """Calls end without a flow, by the flow that continues, and cancelled."""
     ways: dict[str, int] = dict.fromkeys(("acquire", "release", "flow", "cancelled"), 0)
 
     def count(usual: type[UsualAcquire | UsualRelease], name: str, way: str) -> None:

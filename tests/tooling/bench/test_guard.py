@@ -24,7 +24,7 @@ PLANTED = 0.18
 
 @pytest.fixture(scope="module", autouse=True)
 def no_thousand_tasks() -> Iterator[None]:
-    """These tests are about the guard: without the work that takes more time than all others."""
+    """Leave out the work that takes more time than all others: these tests are about the guard."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(guard.CYCLES, "asyncio_many")
         yield
