@@ -156,8 +156,8 @@ class Process:
         vanishes: its next caller is cancelled at the very instant at which its lock is won.
         may_send_later: requests are given to other connection sets, as in the blocking driver
             (see `route`).
-        runs_directly: calls run without a flow until one is needed (`usual_flow`), in every other
-            process: whatever is wrong in a flow shows in the others more often.
+        runs_directly: calls run without a flow until one is needed (`usual_flow`). In every other
+            process: in the rest, flows run from their beginning.
     """
 
     may_send_later = True

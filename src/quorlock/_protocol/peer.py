@@ -131,10 +131,12 @@ class Peer:
             receiver.deliver(replied((request.round, node_state.index, answer, at)))
 
     def deliver_grant(self, data: bytes, at: Instant) -> bool:
-        """Do the same if these bytes are the plain grant of the oldest request, and nothing else.
+        """Deliver the reply to the oldest request if these bytes are its plain grant, and no more.
 
-        They nearly always are where replies are read one by one: it saves the parser and some
-        calls.  False: they may be anything.
+        They nearly always are where replies are read one by one, and need no parser then.
+
+        Returns:
+            Whether it was delivered; else the bytes may be anything.
         """
         pipeline, node_state = self.pipeline, self.node_state
         pending = pipeline.pending
