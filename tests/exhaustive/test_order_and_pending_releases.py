@@ -35,6 +35,8 @@ from tests.servers.api.faces import holders, keys_on
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
 
+    from quorlock._drivers.sync.connection_set import ConnectionSet
+    from quorlock._drivers.sync.pool import ConnectionPool
     from quorlock.testing.servers import Server, Servers
 
 THOROUGH = os.environ.get("QUORLOCK_THOROUGH") == "1"
@@ -400,6 +402,16 @@ class Urgent(Borrower):
     is_urgent = True
 
 
+def borrowed(pool: ConnectionPool, path: object) -> ConnectionSet:
+    """Borrow this set, which the pool itself may have for a moment, to read late replies."""
+    while True:
+        used = pool.borrow(Urgent(), path=path)
+        assert used is not None
+        if used is path:
+            return used
+        pool.give_back(used)
+
+
 @pytest.mark.parametrize("by", ["lease", "token"])
 def test_release_from_another_connection_set(nodes: Servers, by: str) -> None:
     """pottery's bug: the release of another thread overtakes the acquire, and a ghost remains."""
@@ -421,11 +433,8 @@ def test_release_from_another_connection_set(nodes: Servers, by: str) -> None:
         assert until(has_two_whole_sets, 1)
         for number in range(1_000 if THOROUGH else 150):
             lease = redlock.lock(f"r{number}").acquire()
-            us = Urgent()
-            used = pool.borrow(us)
-            assert used is not None
             assert lease._state.target is not None
-            assert used is lease._state.target.path, "the first that is free"
+            used = borrowed(pool, lease._state.target.path)
             outcome: list[bool] = []
             release = lease.release
             if by == "token":

@@ -115,10 +115,11 @@ def test_renewal_continues_while_the_command_is_stopped(run: Runner, redlock: Re
     """Renewal does not wait for the command."""
     import os
 
-    held = run.patient("x", "--ttl", "1s", does="obey")
+    ttl = 2.0  # longer than other tests keep it from renewing
+    held = run.patient("x", "--ttl", f"{ttl}", does="obey")
     os.kill(run.pids()[0], signal.SIGSTOP)
     with pytest.raises(TimeoutError):
-        redlock.lock("x", timeout=2.0).acquire()
+        redlock.lock("x", timeout=1.5 * ttl).acquire()
     os.kill(run.pids()[0], signal.SIGCONT)
     held.send(signal.SIGINT)
     assert until(lambda: run.log("end"), PATIENCE)
