@@ -36,8 +36,10 @@ _LOOKS: tuple[Duration, Duration] = (250 * NS_PER_MS, 500 * NS_PER_MS)
 # If the key changes often, looks for that reason have this distance.
 _LOOK_PAUSE: Duration = 5 * NS_PER_MS
 _AHEAD_MAX = 4  # counts for the pause; those ahead may be gone
-# It also looks when the key expires: the first of the queue at once, the next ones after it.
-_AFTER_EXPIRY: Duration = 1 * NS_PER_MS
+# When the key expires, the first of the queue makes an attempt, and the next ones look after it. A
+# node tells its ttl in whole milliseconds, so up to one is left; half of one for requests of
+# different speed.
+_AFTER_EXPIRY: Duration = 3 * NS_PER_MS // 2
 _AFTER_THOSE_AHEAD: Duration = 5 * NS_PER_MS
 
 
@@ -78,14 +80,14 @@ class PlaceReplies:
         self._aheads: list[int] = []
         self._free_at: list[Instant] = [FOR_EVER] * n
 
-    def add(self, node: int, answer: Answer, at: Instant) -> None:
+    def add(self, node: int, answer: Answer) -> None:
         """Record a node's reply."""
         self.answers[node] = answer
         self.changed.discard(node)  # the change was before the reply
         if answer.ticket:
             self._aheads.append(max(0, answer.ahead))
         if answer.is_held and answer.ttl_left_ms is not None and answer.ttl_left_ms >= 0:
-            self._free_at[node] = at + answer.ttl_left_ms * NS_PER_MS
+            self._free_at[node] = self.asked_at + answer.ttl_left_ms * NS_PER_MS
 
     @property
     def is_queued(self) -> bool:
@@ -107,7 +109,10 @@ class PlaceReplies:
         return sorted(self._aheads)[self._quorum - 1] if self.is_queued else None
 
     def free_at(self) -> Instant:
-        """Return when the keys of a quorum of nodes have expired."""
+        """Return when to send a request that finds the keys of a quorum of nodes expired.
+
+        It takes as long to the nodes as the request that they replied to.
+        """
         return sorted(self._free_at)[self._quorum - 1]
 
     def final_answers(self) -> tuple[Answer, ...]:
@@ -208,7 +213,7 @@ class Waiter:
         return self.step(at) is not WAIT or self._next_wake() < self._wake_at
 
     def _on_answer(self, node: int, answer: Answer, at: Instant) -> None:
-        self.replies.add(node, answer, at)
+        self.replies.add(node, answer)
         self._numbers[node] = answer.ticket
         self.has_waited |= answer.ahead >= 0
         if answer.code is VoteCode.KEY_MISSING:
@@ -234,7 +239,10 @@ class Waiter:
         if not replies.is_queued:
             is_over = replies.is_complete or at >= replies.asked_at + self._policy.node_timeout
             return GIVE_UP if is_over else WAIT
-        return LOOK if at >= self._next_look() else WAIT
+        if at < self._next_look():
+            return WAIT
+        # The first of the queue does not wait for the calls that its look would lead to.
+        return ATTEMPT if replies.is_first and at >= self._expiry() else LOOK
 
     def wake_at(self) -> Instant:
         """Return when to ask for the next step again, if no reply asks for that before."""
@@ -288,8 +296,10 @@ class Waiter:
         pause = self._pause * (1 + ahead)
         if not self._pause:
             pause = _FIRST_LOOK_BEHIND * (1 + ahead) if ahead else _FIRST_LOOK
-        expiry = replies.free_at() + _AFTER_EXPIRY + _AFTER_THOSE_AHEAD * ahead
-        return min(replies.asked_at + pause, expiry)
+        return min(replies.asked_at + pause, self._expiry() + _AFTER_THOSE_AHEAD * ahead)
+
+    def _expiry(self) -> Instant:
+        return self.replies.free_at() + _AFTER_EXPIRY
 
 
 class _AttemptTally(Tally):

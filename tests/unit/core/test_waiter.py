@@ -175,14 +175,36 @@ def test_later_looks(ahead: int, look: int) -> None:
     assert waiter.wake_at() == START + ms(look)
 
 
-@pytest.mark.parametrize(("ahead", "after"), [(0, 1), (1, 6), (2, 11)])
-def test_a_look_when_the_key_expires(ahead: int, after: int) -> None:
-    """The first of the queue looks as soon as the keys of a quorum have expired."""
+@pytest.mark.parametrize(
+    ("ahead", "after", "step"),
+    [(0, 1.5, Step.ATTEMPT), (1, 6.5, Step.LOOK), (2, 11.5, Step.LOOK)],
+)
+def test_when_the_key_expires(ahead: int, after: float, step: Step) -> None:
+    """The first of the queue asks for the lock as soon as the keys of a quorum have expired."""
     waiter = waiter_of(5)
     waiter.on_asked(7, START)
     for node, left in enumerate([90, 40, 60, 5_000, 70]):
-        reply(waiter, node, queued(4, ahead, left))
-    assert waiter.wake_at() == START + ms(1 + 70 + after), "the third shortest of the five"
+        reply(waiter, node, queued(4, ahead, left), after=3)
+    expiry = START + ms(70 + after)
+    assert waiter.wake_at() == expiry, "the third shortest of the five, counted from the request"
+    assert waiter.step(expiry - 1) is Step.WAIT
+    assert waiter.step(expiry) is step
+
+
+def test_an_attempt_at_the_expiry_is_made_once() -> None:
+    """If it loses, its release has asked the nodes again, and their replies count."""
+    waiter = waiter_of()
+    waiter.on_asked(7, START)
+    for node in range(3):
+        reply(waiter, node, queued(4, left=20))
+    assert waiter.step(START + ms(22)) is Step.ATTEMPT
+    waiter.on_attempt()
+    waiter.on_attempt_lost()
+    waiter.on_asked(9, START + ms(24))
+    for node in range(3):
+        reply(waiter, node, queued(4, left=30), after=25, round_=9)
+    assert waiter.step(START + ms(26)) is Step.WAIT
+    assert waiter.step(START + ms(24 + 30 + 2)) is Step.ATTEMPT
 
 
 def change(waiter: Waiter, node: int) -> None:
