@@ -9,6 +9,7 @@ handles signals. Then the same with real signals, at random.
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import dis
 import faulthandler
@@ -26,8 +27,9 @@ import traceback
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -55,9 +57,9 @@ RESOURCE = "interrupted"
 class Interrupter:
     """Raises KeyboardInterrupt at the k-th point of this thread's way through our code.
 
-    granularity "line": where a line begins.  "signal": where CPython looks for signals, which
-    is when a function begins, after a call of something written in C, and when a loop repeats.
-    within: in this function alone.
+    granularity "line": where a line begins.  "signal": where CPython 3.11 looks for signals, which
+    is when a function begins or a generator goes on, after a call of something written in C, and
+    when a loop repeats.  within: in this function alone.
     """
 
     def __init__(self, k: int, granularity: str, within: str = "") -> None:
@@ -83,20 +85,27 @@ class Interrupter:
         if self._opcodes:
             frame.f_trace_opcodes = True
             frame.f_trace_lines = False
+            # Not where `yield from` goes on, which is RESUME 2.
+            if instructions(frame.f_code)[frame.f_lasti].name in {"RESUME 0", "RESUME 1"}:
+                self._point(frame)
         return self._step
 
     def _step(self, frame: FrameType, event: str, arg: object) -> Any:
         if event == "line" and frame.f_lasti not in impossible(frame.f_code):
             self._point(frame)
         elif event == "opcode":
-            names, guards = opcodes(frame.f_code)
+            code = instructions(frame.f_code)
+            here = code[frame.f_lasti]
+            last = self._last
+            if here.called in C_FUNCTIONS or is_class(frame, here.called):
+                last = here.before  # also if it called functions of ours, which forget _last
             # The exception would come from the call itself, so both must be guarded alike.
-            if self._last is not None and guards[self._last] == guards[frame.f_lasti]:
+            if last is not None and code[last].guard == here.guard:
                 self._point(frame)
-            name = names[frame.f_lasti]
-            # Not where a generator is resumed: `yield from` is safe from signals.
-            checks = name.startswith("CALL") or name in {"JUMP_BACKWARD", "RESUME 0"}
+            checks = here.name.startswith("CALL") or here.name == "JUMP_BACKWARD"
             self._last = frame.f_lasti if checks else None
+        elif event == "exception":  # a call that raises does not look for signals
+            self._last = None
         return self._step
 
     def _point(self, frame: FrameType) -> None:
@@ -118,19 +127,41 @@ def in_finalizer(frame: FrameType | None) -> bool:
     return False
 
 
+class Instruction(NamedTuple):
+    """What is known about an instruction."""
+
+    name: str
+    guard: int | None  # where it goes when it raises
+    before: int | None = None  # the call directly before it, which is the only way to it
+    called: str = ""  # what that calls, if it is a plain name
+
+
+C_FUNCTIONS = frozenset(dir(builtins))
+
+
+def is_class(frame: FrameType, name: str) -> bool:
+    """Return whether a call of this name makes an object, which is done in C."""
+    return isinstance(frame.f_globals.get(name), type)
+
+
 @functools.cache
-def opcodes(code: CodeType) -> tuple[dict[int, str], dict[int, int | None]]:
-    """The name of every instruction, and where it goes when it raises."""
-    names = {
-        i.offset: f"RESUME {i.arg}" if i.opname == "RESUME" else i.opname
-        for i in dis.get_instructions(code)
-    }
+def instructions(code: CodeType) -> dict[int, Instruction]:
+    """Return all instructions by their offsets."""
     table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
-    guards = {
-        offset: next((e.target for e in table if e.start <= offset < e.end), None)
-        for offset in names
-    }
-    return names, guards
+    handlers, called = {entry.target for entry in table}, lines_of(code.co_filename).called
+    all_ = list(dis.get_instructions(code))
+    result: dict[int, Instruction] = {}
+    for i in all_:
+        name = f"RESUME {i.arg}" if i.opname == "RESUME" else i.opname
+        guard = next((e.target for e in table if e.start <= i.offset < e.end), None)
+        result[i.offset] = Instruction(name, guard)
+    for before, i in pairwise(all_):
+        is_next = not i.is_jump_target and i.offset not in handlers
+        if is_next and before.opname.startswith("CALL") and before.positions:
+            result[i.offset] = result[i.offset]._replace(
+                before=before.offset, called=called.get(before.positions, "")
+            )
+    return result
 
 
 @functools.cache
@@ -144,29 +175,34 @@ def impossible(code: CodeType) -> frozenset[int]:
     reach the inner generator. A handler that is only `pass` is one POP_EXCEPT, not guarded either:
     after an exception there, the handled one would be the context of all later ones in this thread.
     """
-    instructions = list(dis.get_instructions(code))
-    guards, (heads, blocks) = opcodes(code)[1], lines_of(code.co_filename)
+    known, (heads, blocks, _) = instructions(code), lines_of(code.co_filename)
+    all_ = list(dis.get_instructions(code))
     entries = {
         i.positions.lineno: i.offset
-        for i in reversed(instructions)
+        for i in reversed(all_)
         if i.opname in ("BEFORE_WITH", "LOAD_SPECIAL") and i.positions
     }
     return frozenset(
         i.offset
-        for i in instructions
+        for i in all_
         if i.opname in ("NOP", "SEND", "POP_EXCEPT")
         or (i.positions and i.positions.lineno in heads)
         or (i.positions and i.offset > entries.get(i.positions.lineno, i.offset))
-        or (i.positions and i.positions.lineno in blocks and guards[i.offset] is None)
+        or (i.positions and i.positions.lineno in blocks and known[i.offset].guard is None)
     )
 
 
-@functools.cache
-def lines_of(file: str) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the lines `except …:` of a file, and those of all bodies of `with`.
+class Lines(NamedTuple):
+    """What is known about the lines of a file."""
 
-    In the former is no call and no jump back, so no look for signals.
-    """
+    heads: frozenset[int]  # `except …:`, with no call and no jump back, so no look for signals
+    blocks: frozenset[int]  # the bodies of all `with`
+    called: dict[dis.Positions, str]  # the calls of plain names, by their places
+
+
+@functools.cache
+def lines_of(file: str) -> Lines:
+    """Return what is known about the lines of a file."""
     # Python 3.11 parses one file at a time. A collection in between may close one of our
     # generators, whose lines are traced as well, and need another file.
     gc.disable()
@@ -174,11 +210,18 @@ def lines_of(file: str) -> tuple[frozenset[int], frozenset[int]]:
         nodes = list(ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))))
     finally:
         gc.enable()
-    heads = frozenset(n.lineno for n in nodes if isinstance(n, ast.ExceptHandler))
     bodies = [
         range(n.body[0].lineno, (n.end_lineno or 0) + 1) for n in nodes if isinstance(n, ast.With)
     ]
-    return heads, frozenset(line for body in bodies for line in body)
+    return Lines(
+        frozenset(n.lineno for n in nodes if isinstance(n, ast.ExceptHandler)),
+        frozenset(line for body in bodies for line in body),
+        {
+            dis.Positions(n.lineno, n.end_lineno, n.col_offset, n.end_col_offset): n.func.id
+            for n in nodes
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+        },
+    )
 
 
 class Stuck(BaseException):
