@@ -1,7 +1,8 @@
-"""A closed Redlock connects to no node again."""
+"""A Redlock, or a connection set, that is closed connects to no node again."""
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from quorlock import Redlock
 from quorlock.testing.servers import Servers
+from tests.harness.support.wait import until
 
 
 def test_a_second_close_does_not_connect() -> None:
@@ -27,3 +29,29 @@ def test_a_second_close_does_not_connect() -> None:
         successor.settimeout(1.0)
         with pytest.raises(TimeoutError):
             successor.accept()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_closed_connection_set_asks_for_no_connection(*, interrupted: bool) -> None:
+    """A node that is back is connected for the sets that are open.
+
+    Every renewal thread has a set of its own, and a call that is interrupted loses its set. All
+    that were closed while a node was down were kept until it was back, and then connected in turn.
+    """
+    with Servers(3) as nodes, Redlock(nodes.urls, restart_guard=None) as redlock:
+        nodes[2].kill()
+        driver = redlock._session.driver
+        for _ in range(20):
+            watch = driver.watch()
+            connection_set = watch.connection_set
+            connection_set.prepare()
+            (connection_set.discard if interrupted else connection_set.close)()
+            assert not driver._connectors.all[2]._requests
+            watch.close(0)
+        nodes[2].restart()
+        assert until(lambda: redlock.lock("a").acquire().release() and redlock.nodes[2].up)
+        received = re.search(
+            rb"total_connections_received:(\d+)", nodes[2].execute("INFO", "stats")
+        )
+        assert received
+        assert int(received[1]) < 10

@@ -87,6 +87,7 @@ class Side:
                 SimpleNamespace(
                     node_state=state,
                     request_connection=lambda _: None,
+                    withdraw=lambda _: None,
                     release_later=lambda _: False,
                 )
                 for state in self.node_states.all

@@ -501,7 +501,7 @@ class ConnectionSet:
         while self.has_pending and now() < until:
             self._poll_replies(min(sleep_ms(until), _FLUSH_EVERY_MS))
         self.closed = True
-        self.membership.close()
+        self.membership.close(self)
         self._send_submissions()
         self._close_wakeup()
         self.is_busy = False
@@ -515,7 +515,7 @@ class ConnectionSet:
         for connection in self.connections:
             if connection is not None:
                 connection.discard()
-        self.membership.close_arrivals()
+        self.membership.withdraw_requests(self)
         self._send_submissions()
         self._close_wakeup()
 

@@ -82,6 +82,10 @@ class Connector:
             self._requests[receive] = None
             self._wake()
 
+    def withdraw(self, receive: Callable[[Connection], None]) -> None:
+        """Forget a request: `receive` may get a connection now, and no more later."""
+        self._requests.pop(receive, None)
+
     def release_later(self, request: PendingRequest) -> bool:
         """Register a pending release; return whether its receiver will get the reply."""
         return self._awaited.add(request, closing=self.closing)
