@@ -6,7 +6,8 @@ their releases become pending, as do releases that a node answers with an error.
 
 A pending release is sent on the next connection, and again at growing intervals.  It ends when the
 node confirms that it deleted the key, or when another process has replied at the address.  After
-max_ttl it is sent once more, for the last time.
+max_ttl it is sent once more, for the last time.  One that could not be sent for twice that time is
+forgotten: what it would delete has expired.
 """
 
 from __future__ import annotations
@@ -58,12 +59,14 @@ class PendingReleases:
         self._by_token: dict[bytes, _PendingRelease] = {}
         self._suppressed: dict[bytes, Instant] = {}  # tokens; when to check them again
         self._doubts = ReleasesInDoubt(max_ttl)
+        self._forgets_at: Instant = PAST
 
     def __len__(self) -> int:
         return len(self._by_token)
 
     def add(self, release: Release, run_id: str, now: Instant) -> None:
         """Add a release that must reach the node; old bytes may arrive until max_ttl."""
+        self._forget_expired(now)
         self._note(_PendingRelease(release, now + self._max_ttl, run_id, due=now))
         if run_id and release.token not in self._suppressed:
             self._doubts.note(release.token, run_id, now)
@@ -80,6 +83,17 @@ class PendingReleases:
             )
             pending_release.sent = True
             self._note(pending_release)
+
+    def _forget_expired(self, now: Instant) -> None:
+        """Forget the releases whose keys have expired: a node may be down for days.
+
+        The last bytes arrive at `until`, and a key that they set is there for max_ttl.
+        """
+        if now >= self._forgets_at:  # seldom: there may be many
+            self._forgets_at = now + self._max_ttl
+            for old in list(self._by_token.copy().values()):
+                if old.until + self._max_ttl <= now:
+                    self._by_token.pop(old.token, None)
 
     def _note(self, pending_release: _PendingRelease) -> None:
         """Keep an existing entry for the token, with its back-off and expiry; add its keys.

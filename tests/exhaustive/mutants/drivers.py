@@ -150,6 +150,13 @@ DRIVERS = [
         "    return True\n",
         ("tests/unit/core/test_commands.py",),
     ),
+    Mutant(
+        "closed-set-is-still-connected",
+        "_drivers/sync/set_connections.py",
+        "            connector.withdraw(owner.add)",
+        "            del connector",
+        ("tests/servers/drivers/test_closed.py",),
+    ),
     # --- background threads -----------------------------------------------------------------------
     Mutant(
         "thread-ends-though-woken",

@@ -66,6 +66,15 @@ class PendingReleasesMachine(RuleBasedStateMachine):
         self.pending_releases = PendingReleases(MAX_TTL)
         self.expected: dict[bytes, Expected] = {}
         self.now = 1_000 * NS_PER_MS
+        self.forgets_at = 0
+
+    def forget_the_expired(self) -> None:
+        """Remove entries whose keys have expired; this is done once per MAX_TTL."""
+        if self.now >= self.forgets_at:
+            self.forgets_at = self.now + MAX_TTL
+            for token, pending_release in list(self.expected.items()):
+                if pending_release.since + 2 * MAX_TTL <= self.now:
+                    del self.expected[token]
 
     def forget_the_old(self) -> None:
         """Remove an entry one pause after its last send."""
@@ -75,6 +84,7 @@ class PendingReleasesMachine(RuleBasedStateMachine):
 
     @rule(token=TOKENS, run_id=RUN_IDS)
     def add_release(self, token: bytes, run_id: str) -> None:
+        self.forget_the_expired()
         self.pending_releases.add(Release(b"key of " + token, token), run_id, self.now)
         self.expected.setdefault(token, Expected(self.now, run_id, []))
 
@@ -352,6 +362,19 @@ def test_a_pending_release_ends_when_the_node_deleted_the_key() -> None:
         pending_releases.next_due(),
         pending_releases.due(10**18, RUN),
     ) == (0, None, [])
+
+
+def test_a_node_that_is_down_for_days_has_few_pending_releases() -> None:
+    """What they would delete has expired: the last bytes after MAX_TTL, and their key with them."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pause, most = MAX_TTL // 10, 0
+    for number in range(1_000):
+        now = number * pause
+        pending_releases.add(Release(b"key", b"%d" % number), RUN, now)
+        most = max(most, len(pending_releases))
+        for young in range(max(0, number - 19), number + 1):
+            assert b"%d" % young in pending_releases
+    assert most <= 30
 
 
 def test_a_pending_release_ends_when_the_node_is_another_process() -> None:
