@@ -58,7 +58,7 @@ class Interrupter:
     """Raises KeyboardInterrupt at the k-th point of this thread's way through our code.
 
     granularity "line": where a line begins.  "signal": where CPython 3.11 looks for signals, which
-    is when a function begins or a generator goes on, after a call of something written in C, and
+    is when a function begins or a generator resumes, after a call of something written in C, and
     when a loop repeats.  within: in this function alone.
     """
 
@@ -85,7 +85,7 @@ class Interrupter:
         if self._opcodes:
             frame.f_trace_opcodes = True
             frame.f_trace_lines = False
-            # Not where `yield from` goes on, which is RESUME 2.
+            # A `yield from` resumes with RESUME 2.
             if instructions(frame.f_code)[frame.f_lasti].name in {"RESUME 0", "RESUME 1"}:
                 self._point(frame)
         return self._step
@@ -98,7 +98,7 @@ class Interrupter:
             here = code[frame.f_lasti]
             last = self._last
             if here.called in C_FUNCTIONS or is_class(frame, here.called):
-                last = here.before  # also if it called functions of ours, which forget _last
+                last = here.before  # also if it called our functions, which reset _last
             # The exception would come from the call itself, so both must be guarded alike.
             if last is not None and code[last].guard == here.guard:
                 self._point(frame)
@@ -128,7 +128,7 @@ def in_finalizer(frame: FrameType | None) -> bool:
 
 
 class Instruction(NamedTuple):
-    """What is known about an instruction."""
+    """An instruction, and the only way to it if that is a call."""
 
     name: str
     guard: int | None  # where it goes when it raises
@@ -193,7 +193,7 @@ def impossible(code: CodeType) -> frozenset[int]:
 
 
 class Lines(NamedTuple):
-    """What is known about the lines of a file."""
+    """Lines of a file, and the calls in it."""
 
     heads: frozenset[int]  # `except …:`, with no call and no jump back, so no look for signals
     blocks: frozenset[int]  # the bodies of all `with`
@@ -202,7 +202,7 @@ class Lines(NamedTuple):
 
 @functools.cache
 def lines_of(file: str) -> Lines:
-    """Return what is known about the lines of a file."""
+    """Parse a file."""
     # Python 3.11 parses one file at a time. A collection in between may close one of our
     # generators, whose lines are traced as well, and need another file.
     gc.disable()

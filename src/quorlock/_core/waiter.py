@@ -37,8 +37,8 @@ _LOOKS: tuple[Duration, Duration] = (250 * NS_PER_MS, 500 * NS_PER_MS)
 _LOOK_PAUSE: Duration = 5 * NS_PER_MS
 _AHEAD_MAX = 4  # counts for the pause; those ahead may be gone
 # When the key expires, the first of the queue makes an attempt, and the next ones look after it. A
-# node tells its ttl in whole milliseconds, so up to one is left; half of one for requests of
-# different speed.
+# node reports the ttl in whole milliseconds, rounded down. Half a millisecond more is for requests
+# that take different times to reach a node.
 _AFTER_EXPIRY: Duration = 3 * NS_PER_MS // 2
 _AFTER_THOSE_AHEAD: Duration = 5 * NS_PER_MS
 

@@ -35,8 +35,8 @@ def test_a_second_close_does_not_connect() -> None:
 def test_a_closed_connection_set_asks_for_no_connection(*, interrupted: bool) -> None:
     """A node that is back is connected for the sets that are open.
 
-    Every renewal thread has a set of its own, and a call that is interrupted loses its set. All
-    that were closed while a node was down were kept until it was back, and then connected in turn.
+    A renewal thread closes its set when it ends, and an interrupted call discards the one it had.
+    Sets that were closed while a node was down were kept until it was back, and then connected.
     """
     with Servers(3) as nodes, Redlock(nodes.urls, restart_guard=None) as redlock:
         nodes[2].kill()

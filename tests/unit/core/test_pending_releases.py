@@ -365,7 +365,7 @@ def test_a_pending_release_ends_when_the_node_deleted_the_key() -> None:
 
 
 def test_a_node_that_is_down_for_days_has_few_pending_releases() -> None:
-    """What they would delete has expired: the last bytes after MAX_TTL, and their key with them."""
+    """Old bytes arrive within MAX_TTL, and a key that they set expires within another MAX_TTL."""
     pending_releases = PendingReleases(MAX_TTL)
     pause, most = MAX_TTL // 10, 0
     for number in range(1_000):

@@ -192,7 +192,7 @@ def test_when_the_key_expires(ahead: int, after: float, step: Step) -> None:
 
 
 def test_an_attempt_at_the_expiry_is_made_once() -> None:
-    """If it loses, its release has asked the nodes again, and their replies count."""
+    """A lost attempt has asked the nodes again by its release, and their replies count."""
     waiter = waiter_of()
     waiter.on_asked(7, START)
     for node in range(3):
