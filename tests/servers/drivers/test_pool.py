@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 import threading
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from quorlock import QuorlockError, Redlock
 from quorlock._drivers.clock import now
@@ -310,3 +315,35 @@ def test_nothing_is_sent_for_who_queued_when_it_was_closed(nodes: Servers) -> No
         assert errors == [CLOSED_MEANWHILE]
         assert not any(b"cmdstat_set:" in node.execute("INFO", "commandstats") for node in nodes)
         assert until(lambda: not pool._owners)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_while_frames_are_read(*, collects: bool) -> None:
+    """CPython 3.11 stopped for ever, all threads, if there was a `threading.local` among it.
+
+    The threads need a frame object each, one of which would begin the collection.
+    """
+    program = f"""
+        import faulthandler, gc, threading
+        from quorlock._drivers.sync.pool import _current_frames
+
+        faulthandler.dump_traceback_later(10, exit=True)
+        over = threading.Event()
+        threads = [threading.Thread(target=over.wait) for _ in range(60)]
+        for thread in threads:
+            thread.start()
+        gc.disable()
+        for _ in range(5):
+            local = threading.local()
+            local.itself = local
+        del local
+        gc.set_threshold(gc.get_count()[0] + 20)
+        if {collects}:
+            gc.enable()
+        assert {{thread.ident for thread in threads}} <= set(_current_frames())
+        assert gc.isenabled() is {collects}
+        over.set()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")

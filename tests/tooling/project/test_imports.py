@@ -21,7 +21,7 @@ ALWAYS = (
     "weakref",
 )
 # What talking to nodes takes on top, by sockets or by asyncio.
-BLOCKING = (*ALWAYS, "hiredis", "select", "socket")
+BLOCKING = (*ALWAYS, "gc", "hiredis", "select", "socket")
 ASYNCIO = (*ALWAYS, "asyncio", "hiredis", "socket")
 
 

@@ -22,11 +22,13 @@ thread has it (`_is_abandoned`).
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from operator import call
+from typing import TYPE_CHECKING, Any
 
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
 from quorlock._drivers.clock import now
@@ -34,6 +36,7 @@ from quorlock._drivers.wait import WaitQueue, Wakeup, is_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from quorlock._core.request import StopEvent
     from quorlock._core.time import Instant
@@ -414,8 +417,7 @@ def _is_abandoned(owner: Borrower) -> bool:
 
     A thread that is unknown here (it has ended, or is a greenlet) never counts as gone.
     """
-    # There is no public API for this.
-    frame = sys._current_frames().get(owner.thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    frame = _current_frames().get(owner.thread)
     is_known = frame is not None
     while frame is not None:
         name = _BORROWING.get(frame.f_code.co_name)
@@ -423,3 +425,17 @@ def _is_abandoned(owner: Borrower) -> bool:
             return False
         frame = frame.f_back
     return is_known
+
+
+def _current_frames() -> dict[int, FrameType]:
+    """Return the frame of each thread, without a garbage collection in between.
+
+    Up to CPython 3.11.8, one that finds a `threading.local` there stops the whole process for ever
+    (gh-106883). `list` calls all three in C, so no other thread runs in between.
+    """
+    # There is no public API for this.
+    frames: Any = sys._current_frames  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    steps = (gc.disable, frames, gc.enable) if gc.isenabled() else (frames,)
+    found: list[Any] = list(map(call, steps))
+    result: dict[int, FrameType] = found[len(found) // 2]
+    return result
