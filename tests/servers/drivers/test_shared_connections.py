@@ -180,6 +180,40 @@ def test_a_follower_sleeps_until_enough_nodes_have_replied(
         assert until(lambda: not keys(mortal_nodes))
 
 
+def test_replies_that_a_stalled_leader_has_not_read_count(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 threads on a slow machine failed now and then: a leader waits for the interpreter lock.
+
+    Here it stalls until a follower, whose deadline is over, looks whether it has read.
+    """
+    from quorlock._drivers.sync.connection import Connection
+    from quorlock._drivers.sync.flow_runner import _Following
+
+    receive, wait = Connection.receive, _Following.wait
+    looked, stalled = threading.Event(), list[bool]()
+
+    def stalling(self: Connection) -> None:
+        if redlock._session.driver._pool.all()[0].followers and not stalled:
+            stalled.append(True)
+            looked.wait(2.0)
+        receive(self)
+
+    def looking(self: _Following, deadline: int, seen: int = 0) -> None:
+        if stalled and deadline - now() <= 2_000_000:
+            looked.set()
+        wait(self, deadline, seen)
+
+    with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        assert redlock.lock("first").acquire().release()
+        monkeypatch.setattr(Connection, "receive", stalling)
+        monkeypatch.setattr(_Following, "wait", looking)
+        with Crowd(redlock, timeout=0) as crowd:
+            assert until(lambda: looked.is_set() or crowd.errors, 10)
+            crowd.until_all_have(2)
+        assert crowd.errors == []
+
+
 def test_threads_do_not_wait_for_each_others_replies(nodes: Servers) -> None:
     """Over a slow network they send while the replies to others are on their way."""
     with ExitStack() as stack:

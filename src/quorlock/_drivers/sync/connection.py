@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._core.rounds import NodeReply
+    from quorlock._core.time import Instant
     from quorlock._drivers.node_state import NodeState
     from quorlock._drivers.places import Places
     from quorlock._protocol.pipeline import PendingRequest
@@ -56,6 +57,9 @@ class Inbox:
         self.deliver = self.inbox.append
         self.over = False
         self.round = 0
+
+    def on_sent(self, round_: int, at: Instant) -> None:
+        """Note that another thread has sent this round."""
 
 
 class ConnectionOwner(Protocol):

@@ -20,7 +20,7 @@ from quorlock._core.effects import Timeout
 from quorlock._core.rounds import replied, round_sent
 from quorlock._core.routing import HERE, Over, is_plain, route, unsent
 from quorlock._core.tally import PENDING
-from quorlock._core.time import FOR_EVER, NS_PER_MS
+from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
 from quorlock._core.votes import BACKLOG, TIMED_OUT, Answer
 from quorlock._drivers.clock import now, sleep_ms
 from quorlock._drivers.places import Places
@@ -63,13 +63,17 @@ _MAY_CHANGE = (VoteCode.BACKLOG, VoteCode.PERMANENT_ERROR, VoteCode.QUARANTINED)
 
 
 class _Submission(NamedTuple):
-    """A request of another thread: for one node, or (None) for all of these nodes, as bits."""
+    """A request of another thread: for one node, or (None) for all of these nodes, as bits.
+
+    follower: Whose round it is, if it is for all nodes.
+    """
 
     node: int | None
     nodes: int
     data: bytes
     request: PendingRequest
     effect: Send
+    follower: Inbox | None = None
 
 
 class ConnectionSet:
@@ -94,6 +98,7 @@ class ConnectionSet:
         self.takes_rounds = False  # of followers: its owner waits for replies, not for connections
         self.visit: Callable[[Any], None] = _no_visit
         self.on_ready: Callable[[], None] = _ignore  # called when it takes rounds of followers
+        self.read_at: Instant = PAST  # for followers: what had come by then is read
         self.is_busy = False  # its owner is inside
         self.has_unsent = False  # some connection has bytes that a full socket did not take
         self.closed = False
@@ -169,16 +174,16 @@ class ConnectionSet:
     def submit(self, effect: Send, receiver: Inbox) -> SentRound:
         """Leave a round for the owner to send; safe from any thread.
 
-        It counts as sent now: its time begins before the first byte. An acquire counts as sent to
-        the nodes that are there now, without a backlog. If one of them is not when it is sent, it
-        gets a reply in its name.
+        Its validity counts from now, before the first byte, and the nodes' time to reply from when
+        it is sent (`Inbox.on_sent`). An acquire counts as sent to the nodes that are there now,
+        without a backlog. If one of them is not when it is sent, it gets a reply in its name.
         """
         receiver.round = round_ = receiver.round + 1
         at, data, nodes = now(), encode(effect.command), self._connectors.node_mask
         if isinstance(effect.command, ACQUIRES):
             nodes = self._open_nodes(at)
         request = requested((effect.command, receiver, round_, at, False))
-        self._add(_Submission(None, nodes, data, request, effect))
+        self._add(_Submission(None, nodes, data, request, effect, receiver))
         return round_sent((round_, at, at, nodes, self))
 
     def remove_follower(self, follower: object) -> None:
@@ -323,7 +328,7 @@ class ConnectionSet:
                 continue
             self._send_batch(batch, uncounted)
             batch = []
-            node, nodes, data, request, effect = submission
+            node, nodes, data, request, effect, _ = submission
             if node is not None:
                 self._ask(node, data, request, effect)
             elif nodes == self._connectors.node_mask:
@@ -335,6 +340,10 @@ class ConnectionSet:
         self._send_batch(batch, uncounted)
         for connection in corked:
             connection.flush()
+        sent = now()
+        for _, submission in submissions:
+            if submission.follower is not None:
+                submission.follower.on_sent(submission.request.round, sent)
 
     def _is_for_batch(self, submission: _Submission) -> bool:
         """Return whether it is a plain round that all nodes are to get, as it nearly always is."""
@@ -410,11 +419,14 @@ class ConnectionSet:
             timeout_ms = self._flush(timeout_ms)
         polled = self._polled
         connection: Polled | None
-        for fd, _ in polled.poll(timeout_ms):
+        ready = polled.poll(timeout_ms)
+        at = now() if self.followers else PAST
+        for fd, _ in ready:
             connection = polled.by_fd[fd]
             connection.receive()
             if connection.lost:
                 self.membership.drop(connection.node_state.index)
+        self.read_at = at
         connection = None  # a traceback may keep this frame: it keeps no pipe open
 
     def _flush(self, timeout_ms: int) -> int:

@@ -21,6 +21,7 @@ from quorlock._core.effects import (
 )
 from quorlock._core.rounds import NodeReply, SentRound
 from quorlock._core.tally import PENDING
+from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
 from quorlock._core.votes import NOT_SET
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import CLOSED, CLOSED_MEANWHILE, CROWDED
@@ -49,6 +50,10 @@ T = TypeVar("T")
 # poll. Threads that share a set took twice the CPU, and more sets use up the descriptors: see
 # docs/contributing/decisions/0037-connections-of-waiting-threads.md.
 ENLISTED_MAX = 8
+# A leader that waits for the interpreter lock, which it needs again after every system call, sends
+# and reads late. A follower gives it so many times `node_timeout`, and looks at this interval.
+_LEADER_LATE_MAX = 20
+_READ_SOON = 2 * NS_PER_MS
 
 
 class WaitingFlows:
@@ -83,19 +88,27 @@ class _Following:
     """The wait of a flow while another thread, the leader, sends and receives for it (see `pool`).
 
     pool: The pool of the leader's connection set.
+    sent_at: When the leader had sent the round; FOR_EVER before that.
     """
 
-    __slots__ = ("_arrived", "_awaited", "_inbox", "_round", "_wakeup", "pool")
+    __slots__ = ("_arrived", "_awaited", "_inbox", "_round", "_wakeup", "pool", "sent_at")
 
     def __init__(self, pool: ConnectionPool, inbox: deque[NodeReply]) -> None:
         self.pool = pool
         self._inbox = inbox
         self._wakeup = Wakeup()
         self._round = self._arrived = self._awaited = 0
+        self.sent_at: Instant = PAST
 
     def begin(self, round_: int, awaited: int) -> None:
         """Have the thread called when so many nodes have replied to this round."""
         self._round, self._arrived, self._awaited = round_, 0, awaited
+        self.sent_at = FOR_EVER
+
+    def on_sent(self, round_: int, at: Instant) -> None:
+        """Note that the leader has sent this round: the nodes' time to reply begins."""
+        if round_ == self._round:
+            self.sent_at = at
 
     def deliver(self, reply: NodeReply) -> None:
         """Add a reply, and call the thread if it waits for no more; called by the leader."""
@@ -291,6 +304,12 @@ class FlowRunner(Inbox, Borrower, Generic[T]):
         self.deliver = following.deliver
         self._following = following
 
+    def on_sent(self, round_: int, at: Instant) -> None:
+        """Note that this round was sent; called by the leader."""
+        following = self._following
+        if following is not None:
+            following.on_sent(round_, at)
+
     def call(self) -> None:
         """Wake the thread, which follows: it may lead now."""
         following = self._following
@@ -326,7 +345,8 @@ class FlowRunner(Inbox, Borrower, Generic[T]):
         if connection_set is None:
             return self.inbox.popleft()
         replies, (until, tally) = self.inbox, effect
-        is_last_look = False
+        node_timeout = self._node_states.policy.node_timeout
+        last: Instant | None = None
         while True:
             while replies:
                 reply = replies.popleft()
@@ -336,14 +356,19 @@ class FlowRunner(Inbox, Borrower, Generic[T]):
             if following is None or self._try_to_lead(connection_set):
                 return connection_set.receive(self, effect)
             at = now()
-            if at >= until:
-                if is_last_look:
-                    following.pool.recover_abandoned()
-                    return Timeout(at)
+            if at >= until and last is None:
                 # As in `ConnectionSet.receive`: the deadline moves by the length of a stall.
-                node_timeout = self._node_states.policy.node_timeout
-                until, is_last_look = at + min(at - until, node_timeout), True
-            following.wait(until)
+                until = at + min(at - until, node_timeout)
+                last = until + _LEADER_LATE_MAX * node_timeout
+            due = max(until, following.sent_at + node_timeout)
+            if last is None or at < until:
+                following.wait(until)
+            elif at < last and connection_set.read_at < due and connection_set.takes_rounds:
+                # The leader waits for the interpreter lock: a reply that is there may be unread.
+                following.wait(min(last, at + _READ_SOON))
+            else:
+                following.pool.recover_abandoned()
+                return Timeout(at)
 
     def _send_all(self, effect: SendBatch) -> tuple[SentRound, ...]:
         """Send a batch of renewal, which never queues behind acquires."""
