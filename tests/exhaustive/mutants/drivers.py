@@ -151,6 +151,20 @@ DRIVERS = [
         ("tests/unit/core/test_commands.py",),
     ),
     Mutant(
+        "unread-replies-do-not-count",
+        "_drivers/sync/flow_runner.py",
+        "elif at < last and connection_set.read_at < due and connection_set.takes_rounds:",
+        "elif at < due and connection_set.takes_rounds:",
+        ("tests/servers/drivers/test_shared_connections.py", "-k", "stalled"),
+    ),
+    Mutant(
+        "garbage-is-collected-amid-frames",
+        "_drivers/sync/pool.py",
+        "steps = (gc.disable, frames, gc.enable) if gc.isenabled() else (frames,)",
+        "steps = (frames,)",
+        ("tests/servers/drivers/test_pool.py", "-k", "garbage"),
+    ),
+    Mutant(
         "closed-set-is-still-connected",
         "_drivers/sync/set_connections.py",
         "            connector.withdraw(owner.add)",
