@@ -28,7 +28,7 @@ import threading
 from collections import deque
 from functools import partial
 from operator import call
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
 from quorlock._drivers.clock import now
@@ -417,7 +417,7 @@ def _is_abandoned(owner: Borrower) -> bool:
 
     A thread that is unknown here (it has ended, or is a greenlet) never counts as gone.
     """
-    frame = _current_frames().get(owner.thread)
+    frame = _frame_of(owner.thread)
     is_known = frame is not None
     while frame is not None:
         name = _BORROWING.get(frame.f_code.co_name)
@@ -427,15 +427,14 @@ def _is_abandoned(owner: Borrower) -> bool:
     return is_known
 
 
-def _current_frames() -> dict[int, FrameType]:
-    """Return the frame of each thread, without a garbage collection in between.
+def _frame_of(thread: int) -> FrameType | None:
+    """Return the frame of a thread, without a garbage collection in between.
 
     Up to CPython 3.11.8, one that finds a `threading.local` there stops the whole process for ever
-    (gh-106883). `list` calls all three in C, so no other thread runs in between.
+    (gh-106883). `list` calls all three in C, so no other thread runs in between. The frames of all
+    threads are in no variable here, nor is ours: a cycle would keep the leases in them.
     """
     # There is no public API for this.
     frames: Any = sys._current_frames  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     steps = (gc.disable, frames, gc.enable) if gc.isenabled() else (frames,)
-    found: list[Any] = list(map(call, steps))
-    result: dict[int, FrameType] = found[len(found) // 2]
-    return result
+    return cast("FrameType | None", list(map(call, steps))[len(steps) // 2].get(thread))
