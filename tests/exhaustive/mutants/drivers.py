@@ -160,8 +160,8 @@ DRIVERS = [
     Mutant(
         "garbage-is-collected-amid-frames",
         "_drivers/sync/pool.py",
-        "steps = (gc.disable, frames, gc.enable) if gc.isenabled() else (frames,)",
-        "steps = (frames,)",
+        "steps: Any = (gc.disable, frames, gc.enable) if gc.isenabled() else (frames,)",
+        "steps: Any = (frames,)",
         ("tests/servers/drivers/test_pool.py", "-k", "garbage"),
     ),
     Mutant(

@@ -436,5 +436,5 @@ def _frame_of(thread: int) -> FrameType | None:
     """
     # There is no public API for this.
     frames: Any = sys._current_frames  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-    steps = (gc.disable, frames, gc.enable) if gc.isenabled() else (frames,)
-    return cast("FrameType | None", list(map(call, steps))[len(steps) // 2].get(thread))
+    steps: Any = (gc.disable, frames, gc.enable) if gc.isenabled() else (frames,)
+    return cast("FrameType | None", list[Any](map(call, steps))[len(steps) // 2].get(thread))
