@@ -360,10 +360,11 @@ class FlowRunner(Inbox, Borrower, Generic[T]):
                 # As in `ConnectionSet.receive`: the deadline moves by the length of a stall.
                 until = at + min(at - until, node_timeout)
                 last = until + _LEADER_LATE_MAX * node_timeout
-            due = max(until, following.sent_at + node_timeout)
             if last is None or at < until:
                 following.wait(until)
-            elif at < last and connection_set.read_at < due and connection_set.takes_rounds:
+                continue
+            due = max(until, following.sent_at + node_timeout)
+            if at < last and connection_set.read_at < due and connection_set.takes_rounds:
                 # The leader waits for the interpreter lock: a reply that is there may be unread.
                 following.wait(min(last, at + _READ_SOON))
             else:
