@@ -260,6 +260,10 @@ def is_error(command: str, reply: object) -> bool:
     return isinstance(reply, str) and reply != "OK"
 
 
+# An acquire of a waiter, or in an exchange, is granted in four ways: see scripts/acquire.lua.
+_GRANTS = {("extend", 1), ("release", -3), *(("acquire", number) for number in (-3, -4, -5, -6))}
+
+
 def meaning(command: str, reply: object, found: str | None = None) -> str:
     """Translate a node's reply into an answer of the model.
 
@@ -270,7 +274,7 @@ def meaning(command: str, reply: object, found: str | None = None) -> str:
         return {"own": "GRANTED", "other": "REFUSED"}.get(found, "ABSENT")
     if isinstance(reply, list):
         return "GRANTED" if reply[0] == 1 else "REFUSED"
-    if reply == "OK" or (command, reply) in (("extend", 1), ("release", -3)):
+    if reply == "OK" or (command, reply) in _GRANTS:
         return "GRANTED"
     return "ABSENT" if (command, reply) in (("extend", -1), ("release", -2)) else "REFUSED"
 

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from quorlock_sim.network import Link, Message
     from quorlock_sim.world import World
 
-_REPLACED = 4  # the number of elements behind the first one of such a reply
+# Grants of scripts/acquire.lua without a fence, the second half of an exchange.
+_IN_TURN = (-3, -4, -5, -6)
+_REPLACED = _IN_TURN[2:]
 _LONG_MS = 30 * 86_400_000
 NO_SCRIPT = Error("NOSCRIPT No matching script.")
 NO_SUBSCRIBE = Error("NOPERM No permissions to access a channel")
@@ -48,8 +50,17 @@ def token_to_end(command: Command) -> bytes:
 def ended_by(command: Command, reply: Reply) -> bytes:
     """Return the token whose key the command has freed or replaced; b"" if it has not."""
     code, *more = reply if isinstance(reply, list) else [reply]
-    has_replaced = code == 1 and more[-1:] == [1] and len(more) == _REPLACED
-    return token_to_end(command) if code == DELETED or has_replaced else b""
+    has_ended = code == DELETED
+    if isinstance(command, ScriptedAcquire):
+        has_ended = code in _REPLACED or (code == 1 and more[3:] == [1])
+    return token_to_end(command) if has_ended else b""
+
+
+def has_granted(reply: Reply) -> bool:
+    """Return whether the reply to an acquire, or to an IssueFence, is a grant."""
+    if isinstance(reply, list):
+        return reply[0] == 1
+    return reply == b"OK" or reply in _IN_TURN
 
 
 def tokens_at(entry: Entry) -> dict[bytes, int | None]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import (
     ACQUIRES,
-    Acquire,
     AcquireAny,
     Extend,
     Inspect,
@@ -29,6 +28,7 @@ from quorlock._core.places import is_reservation
 from quorlock._core.results import Acquired, Extended, ExtendFailed, ReleaseResult
 from quorlock._core.time import EXPIRY_RESOLUTION
 from quorlock._core.votes import WORDS
+from quorlock_sim.server import has_granted
 
 if TYPE_CHECKING:
     from quorlock._core.commands import Command
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 
 # The reply of a node that has executed the command.
-_YES: dict[type, object] = {Acquire: "OK", Extend: 1, Keep: 1, Release: -3}
+_YES: dict[type, object] = {Extend: 1, Keep: 1, Release: -3}
 # These concern no lock.
 _PREPARING = (Subscribe, Publish)
 # Names of commands that differ from their class's.
@@ -114,17 +114,20 @@ class Trace:
         if type(message.command) in _PREPARING:
             return
         reply = _shown(message.reply)
-        # A grant from the scripts is 1, the node's clock and the fence; for a place it is -3.
+        # A release that is done is -3; for a place it is the first of a list.
         verdict: Any = reply
         if type(reply) is list:
             verdict = verdict[0]
+        is_acquire = isinstance(message.command, (*ACQUIRES, IssueFence))
+        yes = _YES.get(type(message.command))
+        is_done = has_granted(message.reply) if is_acquire else verdict == yes
         self._write(
             "execute",
             **_about(message),
             node=server.index,
             wall_ms=server.at_ms(),
             reply=reply,
-            vote="granted" if verdict == _yes(message.command) else "refused",
+            vote="granted" if is_done else "refused",
             copy=message.copy,
             **_found(message),
             **_taken(message, verdict),
@@ -256,14 +259,6 @@ def _about(message: Message) -> Line:
 
 def _name(command: Command) -> str:
     return _NAMES.get(type(command)) or type(command).__name__.lower()
-
-
-def _yes(command: Command) -> object:
-    return (
-        1
-        if isinstance(command, (ScriptedAcquire, AcquireAny, Share, IssueFence))
-        else _YES.get(type(command))
-    )
 
 
 def _shown(reply: Reply) -> Any:

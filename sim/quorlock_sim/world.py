@@ -41,7 +41,7 @@ from quorlock_sim.network import Link
 from quorlock_sim.oracle import GUARDED
 from quorlock_sim.oracle_fences import Issue, losses
 from quorlock_sim.queues import Queues
-from quorlock_sim.server import SimServer, ended_by, is_mark, token_to_end, tokens_at
+from quorlock_sim.server import SimServer, ended_by, has_granted, is_mark, token_to_end, tokens_at
 from quorlock_sim.workload import SimWorker
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from quorlock._core.votes import Answer
     from quorlock._protocol.pipeline import PendingRequest
     from quorlock.errors import NodeVote, QuorumUnreachable
-    from quorlock.testing.fake_node import Entry, Reply
+    from quorlock.testing.fake_node import Entry
     from quorlock_sim.network import Message
     from quorlock_sim.plan import Fault, Plan
     from quorlock_sim.trace import Trace
@@ -290,7 +290,9 @@ class World:
                 self.executed_on[command.token] = mask | 1 << server.index
         elif type(command) is Extend and reply == 1:
             self.extended_at[command.token, server.index] = self.now
-        if isinstance(command, (ScriptedAcquire, IssueFence)) and has_granted(reply):
+        # A grant in turn issues no fence, and is a number.
+        may_issue = isinstance(reply, list) and has_granted(reply)
+        if isinstance(command, (ScriptedAcquire, IssueFence)) and may_issue:
             assert isinstance(reply, list)
             for key in (command.key, *command.also):
                 issue = Issue(self.now, server.index, key, command.token, reply[2])  # type: ignore[arg-type] # its fence
@@ -660,11 +662,6 @@ def _is_at(command: object, token: bytes) -> bool:
 def is_held(key: bytes, value: bytes) -> bool:
     """Return whether this is a lock's key with a token: no metadata, no reservation, no mark."""
     return not (is_side_key(key) or is_reservation(value) or is_mark(value))
-
-
-def has_granted(reply: Reply) -> bool:
-    """Return whether the reply to an acquire, or to an IssueFence, is a grant."""
-    return reply == b"OK" or (isinstance(reply, list) and reply[0] == 1)
 
 
 def _pays_later(pending_releases: PendingReleases, token: bytes, now: int) -> bool:

@@ -58,12 +58,14 @@ def reply_words(event: Event) -> str:
     if command == "release":
         return _release_words(reply)
     told: Any = reply
+    words = ""
     if type(reply) is list:
         words = _fence_words(command, *told[:3])
+    elif event["vote"] == "granted":
+        words = "granted"
+    if words:
         return f"{words}, in place of {event['instead']}" if is_exchanged(event) else words
-    if event["vote"] == "granted":
-        return "granted"
-    return _REFUSALS.get((command, reply), str(event["vote"]))
+    return _REFUSALS.get((command, told), str(event["vote"]))
 
 
 _REFUSALS: dict[tuple[str, Any], str] = {

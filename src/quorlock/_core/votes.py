@@ -41,6 +41,7 @@ WORDS = {
 }
 _HELD = frozenset({VoteCode.HELD, VoteCode.HELD_WITHOUT_TTL})
 _LOCK_ANSWERS = _HELD | {VoteCode.GRANTED, VoteCode.KEY_MISSING, VoteCode.FENCE_MISMATCH}
+_DONE = _LOCK_ANSWERS | {VoteCode.WRONG_TYPE}
 _LACKS = frozenset({VoteCode.KEY_MISSING, VoteCode.NOT_SET, VoteCode.RELEASE_PENDING})
 _AGAINST = _HELD | _LACKS | {VoteCode.WRONG_TYPE}
 
@@ -54,8 +55,8 @@ class Answer(NamedTuple):
     `clock_us` the node's clock at that time (microseconds since 1970; 0: not in the reply).
     `quarantine`: how long the node casts no vote; None if it may vote, or if the end is not known.
     `ticket`: the number of the sender's place in the node's queue (0: it is not queued), `ahead`
-    how many places are before it; for a grant and an inspection, how many wait (-1: not in the
-    reply).
+    how many places are before it; for an inspection, how many wait; for a grant, 1 if some wait
+    (-1: not in the reply).
     `replaced`: the key held the token that the grant was to replace.
     `before`: of a claim on several keys, how many are before the one that the answer is about.
     `readers`: the tokens found by an inspection where the lock is shared, with the ms that each has
@@ -100,7 +101,7 @@ class Answer(NamedTuple):
     @property
     def is_done(self) -> bool:
         """Return whether the node carried the command out, whatever it found."""
-        return self.is_lock_answer or self.code is VoteCode.WRONG_TYPE
+        return self.code in _DONE
 
     @property
     def is_fault(self) -> bool:

@@ -15,7 +15,7 @@ from quorlock._core.pending_releases import PendingReleases
 from quorlock._core.restart_guard import Guard, quarantine_answer
 from quorlock._core.results import NodeStatus
 from quorlock._core.time import FOR_EVER, NS_PER_MS, to_seconds
-from quorlock._core.votes import GRANTED, Answer, Vote
+from quorlock._core.votes import Answer, Vote
 from quorlock._protocol.handshake import NodeRejected, ServerInfo
 from quorlock._protocol.pipeline import Demoted
 from quorlock.errors import ConfigError, VoteCode
@@ -272,7 +272,7 @@ class NodeState:
         """Record a reply that a connection received."""
         self.latency = at - request.asked_at
         self.reachability = _UP  # perhaps over another connection than the lost one
-        if answer is not GRANTED or self._troubles:
+        if answer.code in _TROUBLES or self._troubles:
             self._note(request.command, answer)
         self.is_healthy = not self._troubles
 

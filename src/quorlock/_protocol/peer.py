@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from quorlock._core.commands import Release
+from quorlock._core.commands import Release, ScriptedAcquire
 from quorlock._core.rounds import replied
 from quorlock._core.time import FOR_EVER
 from quorlock._core.votes import GRANTED
 from quorlock._protocol.pipeline import RequestPipeline, replaced_lease
-from quorlock._protocol.replies import PLAIN_GRANTS
+from quorlock._protocol.replies import GRANTS_IN_TURN, PLAIN_GRANTS
 
 if TYPE_CHECKING:
     from quorlock._core.commands import AnyAcquire, Command
@@ -143,15 +143,18 @@ class Peer:
         if pipeline.has_partial_reply or not (pending and node_state.is_healthy):
             return False
         request = pending[0]
-        if PLAIN_GRANTS.get(type(request.command)) != data:
-            return False
+        answer, kind = GRANTED, type(request.command)
+        if PLAIN_GRANTS.get(kind) != data:
+            answer = GRANTS_IN_TURN.get(data, GRANTED)
+            if kind is not ScriptedAcquire or answer is GRANTED:
+                return False
         pending.popleft()
         pipeline.replied_at = at
         self.alive_at = asked_at = request.asked_at
         node_state.latency = at - asked_at
         receiver = request.receiver
         if not receiver.over:
-            receiver.deliver(replied((request.round, node_state.index, GRANTED, at)))
+            receiver.deliver(replied((request.round, node_state.index, answer, at)))
         return True
 
     def deliver_grants(self, requests: list[PendingRequest], at: Instant) -> None:

@@ -182,7 +182,7 @@ class RequestPipeline:
         if kind is Release:
             if not self.sent_scripts.has_release:
                 request, data = self._prepare(request, data)
-        elif kind in _PREPARED:
+        elif kind in _PREPARED and (kind is Look or kind not in self.sent_scripts.kinds):
             request, data = self._prepare(request, data)
         self.pending.append(request)
         return data

@@ -93,6 +93,12 @@ def _acquired(reply: Any) -> Answer:
     return HELD if reply is None else NONSENSE
 
 
+def _acquired_maybe_in_turn(reply: Any) -> Answer:
+    if _whole(reply):
+        return _GRANTS_IN_TURN.get(reply, NONSENSE)
+    return _acquired_by_script(reply)
+
+
 def _acquired_by_script(reply: Any) -> Answer:
     if reply.__class__ is list and len(reply) > 3:  # noqa: PLR2004
         return _acquired_in_detail(reply)
@@ -119,11 +125,11 @@ def _acquired_in_detail(reply: list[Any]) -> Answer:
 def _granted_from_queue(reply: list[Any]) -> Answer:
     if set(map(type, reply)) != _INTEGERS:
         return NONSENSE
-    what, clock_us, fence, waiters, replaced = reply
-    if what != 1 or clock_us <= 0 or fence < 0 or waiters < 0:
+    what, clock_us, fence, others_wait, replaced = reply
+    if what != 1 or clock_us <= 0 or fence <= 0 or not 0 <= others_wait <= 1:
         return NONSENSE
-    granted = GRANTED[:2]
-    return Answer(*granted, "", None, None, fence, clock_us, b"", None, 0, waiters, replaced == 1)
+    ahead, replaced = others_wait, replaced == 1
+    return GRANTED._replace(fence=fence, clock_us=clock_us, ahead=ahead, replaced=replaced)
 
 
 def _acquired_any(reply: Any) -> Answer:
@@ -189,7 +195,7 @@ def _extended(reply: Any) -> Answer:
 def _released(reply: Any) -> Answer:
     if _whole(reply):
         return GRANTED if reply == -3 else _found(reply, None)  # noqa: PLR2004 (see release.lua)
-    if reply.__class__ is not list or tuple(map(type, reply)) not in _RELEASED:
+    if reply.__class__ is not list or tuple([part.__class__ for part in reply]) not in _RELEASED:
         return NONSENSE
     what, owner, *of_place = reply
     before = of_place.pop() if len(of_place) % 2 else 0  # of several keys
@@ -267,10 +273,18 @@ def _whole(reply: Any) -> bool:
 # many stands at n times that length.
 PLAIN_GRANTS: dict[type, bytes] = {Acquire: b"+OK\r\n", Release: b":-3\r\n"}
 PLAIN_GRANT_SIZE = 5
+# Grants of an acquire with a place in the queue of its lock, or with a token to replace.
+GRANTS_IN_TURN: dict[bytes, Answer] = {
+    b":-3\r\n": GRANTED._replace(ahead=0),
+    b":-4\r\n": GRANTED._replace(ahead=1),
+    b":-5\r\n": GRANTED._replace(ahead=0, replaced=True),
+    b":-6\r\n": GRANTED._replace(ahead=1, replaced=True),
+}
+_GRANTS_IN_TURN = {int(reply[1:]): answer for reply, answer in GRANTS_IN_TURN.items()}
 # What a reply means, if it is not an error (`error_answer`), by the kind of command.
 READERS: dict[type, Callable[[Any], Answer]] = {
     Acquire: _acquired,
-    ScriptedAcquire: _acquired_by_script,
+    ScriptedAcquire: _acquired_maybe_in_turn,
     AcquireAny: _acquired_any,
     Share: _shared,
     IssueFence: _raised,

@@ -11,18 +11,24 @@
 --   the first that is, and also how many of them are before it);
 --   -1 kept out by the marker, and the ms left;
 --   -2 a counter is no number or more than a day ahead of the clock, and 0
---   of a grant with ARGV[5] also: places in the queue (0: not known), 1 if the key had that token
+-- with ARGV[5] a grant is {1, TIME, fence, 1 if others wait, 1 if the key had that token}, or without
+--   a fence -3, one less if others wait, and two less if the key had that token
 -- errors  WRONGTYPE: a key holds another type of data; nothing is changed then
-local time = redis.call('TIME')
-local ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local us = time[1] * 1000000 + time[2]
 local place, instead = ARGV[5], ARGV[6]
 if place and place ~= '' then
   redis.pcall('ZREM', 'quorlock:queue:' .. KEYS[1], place)
 end
-local out = kept_out(KEYS[3], ARGV[4], ms)
-if out then
-  return { -1, us, out }
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000), time[1] * 1000000 + time[2]
+end
+local ms, us
+if not place or ARGV[3] .. ARGV[4] ~= '00' then
+  ms, us = clock()
+  local out = kept_out(KEYS[3], ARGV[4], ms)
+  if out then
+    return { -1, us, out }
+  end
 end
 local holder = holder_of(KEYS[1])
 local replaces = place and holder and holder ~= '' and holder == instead
@@ -40,7 +46,7 @@ for i, key in ipairs(locks) do
   end
   if value ~= ARGV[1] then
     if value and not (i == 1 and (replaces or reserved)) then
-      return { 0, us, redis.call('PTTL', key), locks[2] and i - 1 }
+      return { 0, us or select(2, clock()), redis.call('PTTL', key), locks[2] and i - 1 }
     end
     table.insert(missing, key)
   end
@@ -70,4 +76,9 @@ if not place then
   return { 1, us, fence }
 end
 local waiters = redis.pcall('ZCARD', 'quorlock:queue:' .. KEYS[1])
-return { 1, us, fence, type(waiters) == 'number' and waiters or 0, replaces and 1 or 0 }
+local others_wait = type(waiters) == 'number' and waiters > 0 and 1 or 0
+local replaced = replaces and 1 or 0
+if fence == 0 then
+  return -3 - others_wait - 2 * replaced
+end
+return { 1, us, fence, others_wait, replaced }

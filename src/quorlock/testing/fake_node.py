@@ -148,8 +148,10 @@ class FakeNode(FakeKeys):
             self.expire_at(lock, Entry(token, None), at + ttl_ms, at)
         if fence:
             self._issue((key, *also), fence, at)
-        more = [len(queue.places), int(replaced)] if place or instead else []
-        return [1, at * 1_000, fence, *more]
+        if not (place or instead):
+            return [1, at * 1_000, fence]
+        in_turn = int(bool(queue.places)), int(replaced)
+        return [1, at * 1_000, fence, *in_turn] if fence else -3 - in_turn[0] - 2 * in_turn[1]
 
     def _value(self, key: bytes, at: int) -> bytes | None:
         entry = self.alive(key, at)

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from quorlock import Node
 from quorlock._core.claims import Keys
-from quorlock._core.commands import Acquire, Command, Extend, Inspect, Release
+from quorlock._core.commands import (
+    Acquire,
+    Command,
+    Extend,
+    Inspect,
+    Release,
+    ScriptedAcquire,
+)
 from quorlock._core.effects import Send, Sleep
 from quorlock._core.redlock import attempt, collect_until_decided
 from quorlock._core.request import AcquireRequest
@@ -60,6 +67,13 @@ SAYS: dict[type[Command], list[tuple[bytes, Answer | None]]] = {
             Answer(Vote.REFUSED, VoteCode.HELD, "", 5, b"\r\n", ahead=0),
         ),
         (ERROR, FAILED),
+        (NOSCRIPT, None),
+    ],
+    # Of a waiter: whether others wait, and whether it has replaced a token.
+    ScriptedAcquire: [
+        (b":-4\r\n", GRANTED._replace(ahead=1)),
+        (b":-5\r\n", GRANTED._replace(ahead=0, replaced=True)),
+        (b"*3\r\n:0\r\n:9\r\n:5\r\n", HELD._replace(ttl_left_ms=5, clock_us=9)),
         (NOSCRIPT, None),
     ],
 }
@@ -163,6 +177,8 @@ class Net:
         command: Command
         if kind is Acquire or kind is Extend:
             command = kind(key, key, 9)
+        elif kind is ScriptedAcquire:
+            command = ScriptedAcquire(key, key, 9, place=b"00000000000000a1:1:100", instead=b"o")
         else:
             command = Release(key, key) if kind is Release else Inspect(key)
         this = self.rounds[key] = Round(command, Tally(self.n, 1))
@@ -266,7 +282,7 @@ class Net:
         self.node_states.all[index].reachability = Reachability.DOWN  # so that nothing waits for it
         pending = self.node_states.all[index].pending_releases
         for command in open_:
-            if isinstance(command, (Acquire, Release)):
+            if isinstance(command, (Acquire, ScriptedAcquire, Release)):
                 assert command.token in pending, command
 
     def close(self) -> None:
@@ -281,7 +297,8 @@ class Net:
 
 STEPS = st.one_of(
     st.tuples(
-        st.just("ask"), st.sampled_from([Acquire, Acquire, Release, Release, Extend, Inspect])
+        st.just("ask"),
+        st.sampled_from([Acquire, Acquire, Release, Release, Extend, Inspect, ScriptedAcquire]),
     ),
     st.tuples(st.just("flush")),
     st.tuples(st.just("answer"), st.integers(0, 4), st.sampled_from([0, 0, 0, 0, 0, 1, 2, 3])),
@@ -521,3 +538,24 @@ def play(net: Net, step: tuple[Any, ...]) -> None:
             net.deliver(index, arguments[1])
         elif name in ("confirm", "lose", "connect"):
             getattr(net, name)(index)
+
+
+def test_a_grant_of_a_waiter_means_nothing_to_other_commands() -> None:
+    """A server that says so speaks nonsense: no vote is counted for it."""
+
+    async def scene() -> VoteCode:
+        net = Net(1)
+        try:
+            for reply in (b":1\r\n", b":-4\r\n"):
+                net.ask(Extend)
+                net.loop_driver._flush()
+                connection = net.loop_driver.connectors[0].connection
+                assert connection is not None
+                receive(connection, reply)
+            turn = net.rounds[b"1"].turn
+            assert turn is not None
+            return turn.future.result()[1][0].code
+        finally:
+            net.close()
+
+    assert asyncio.run(scene()) is VoteCode.PROTOCOL_ERROR

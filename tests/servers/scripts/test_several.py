@@ -174,8 +174,9 @@ def test_a_reserved_key_is_refused_to_all_but_its_place(node: Server) -> None:
         assert run(node, acquire())[3] == number
         refused = run(node, acquire(place=NEXT))
         assert (refused[0], refused[3]) == (0, number)
-        granted = run(node, acquire(place=PLACE))
-        assert granted[0] == (1 if number == 0 else 0), "the place is in the first key's queue"
+        of_place = READERS[ScriptedAcquire](run(node, acquire(place=PLACE)))
+        expected = VoteCode.GRANTED if number == 0 else VoteCode.HELD
+        assert of_place.code is expected, "the place is in the first key's queue"
 
 
 def test_a_place_leaves_the_queue_of_the_first_key(node: Server) -> None:

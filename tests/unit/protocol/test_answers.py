@@ -79,10 +79,13 @@ MEANT: list[tuple[Command, Any, Answer]] = [
     (SCRIPTED, [1, 9, 0], Answer(Vote.GRANTED, VoteCode.GRANTED, clock_us=9)),
     (
         SCRIPTED,
-        [1, 9, 8, 2, 1],
-        Answer(Vote.GRANTED, VoteCode.GRANTED, fence=8, clock_us=9, ahead=2, replaced=True),
+        [1, 9, 8, 1, 1],
+        Answer(Vote.GRANTED, VoteCode.GRANTED, fence=8, clock_us=9, ahead=1, replaced=True),
     ),
-    (SCRIPTED, [1, 9, 0, 0, 0], Answer(Vote.GRANTED, VoteCode.GRANTED, clock_us=9, ahead=0)),
+    (SCRIPTED, -3, GRANTED._replace(ahead=0)),
+    (SCRIPTED, -4, GRANTED._replace(ahead=1)),
+    (SCRIPTED, -5, GRANTED._replace(ahead=0, replaced=True)),
+    (SCRIPTED, -6, GRANTED._replace(ahead=1, replaced=True)),
 ]
 
 
@@ -123,13 +126,19 @@ NO_RELEASED: list[Any] = [
     [5, None, 1, 0],
 ]
 NO_SCRIPTED: list[Any] = [
+    -2,
+    -7,
+    0,
+    1,
+    [1, 9, 0, 0, 0],
+    [1, 9, 8, 2, 0],
     [1, 9, 0, 0],
     [1, 9, 0, 0, 0, 0],
     [0, 9, 5, 0, 0],
-    [1, 9, 0, -1, 0],
-    [1, 9, 0, None, 0],
-    [1, 9, 0, 0, b"1"],
-    [1, 0, 0, 0, 0],
+    [1, 9, 8, -1, 0],
+    [1, 9, 8, None, 0],
+    [1, 9, 8, 0, b"1"],
+    [1, 0, 8, 0, 0],
     [1, 9, -1, 0, 0],
 ]
 NO_INSPECTED: list[Any] = [

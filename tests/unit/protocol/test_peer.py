@@ -59,7 +59,9 @@ def to_release(peer: Peer) -> set[bytes]:
 @pytest.mark.parametrize(
     ("reply", "is_done"),
     [
-        (b"*5\r\n:1\r\n:9\r\n:0\r\n:0\r\n:1\r\n", True),
+        (b":-5\r\n", True),
+        (b":-3\r\n", True),
+        (b"*5\r\n:1\r\n:9\r\n:8\r\n:0\r\n:1\r\n", True),
         (b"*3\r\n:0\r\n:9\r\n:5\r\n", True),
         (b"-WRONGTYPE x\r\n", True),
         (b"*3\r\n:-1\r\n:9\r\n:5\r\n", False),
@@ -98,6 +100,10 @@ REPLIES: dict[Command, tuple[bytes, ...]] = {
     Extend(b"k", b"t", 1_000): (b":1\r\n", b":0\r\n", b"-BUSY :1\r\n"),
     Release(b"k", b"t"): (b":-3\r\n", b":-2\r\n", b":1234\r\n", b"-ERR :-3\r\n"),
     Inspect(b"k"): (b"*3\r\n$5\r\n+OK\r\n\r\n:7\r\n:0\r\n", b"*3\r\n$-1\r\n:-2\r\n:1\r\n"),
+    ScriptedAcquire(b"k", NEW, 1_000, place=PLACE, instead=OLD): (
+        *(b":-3\r\n", b":-4\r\n", b":-5\r\n", b":-6\r\n"),
+        *(b"-ERR :-4\r\n", b"*3\r\n:0\r\n:9\r\n:5\r\n", b"*3\r\n:1\r\n:9\r\n:0\r\n"),
+    ),
 }
 PUSH = b">2\r\n+OK\r\n+OK\r\n"
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Plain grants are counted without being parsed.
 _EXPECTED, _SIZE = PLAIN_GRANTS, PLAIN_GRANT_SIZE
 _NONE = b"\0" * _SIZE  # no server sends that
-_ARRAY = ord("*")  # how the replies to other rounds begin
+_NO_GRANT = b"*>"  # how the replies to other rounds, and the calls of waiters, begin
 # The rounds of 32 tasks in one tick: with their releases, about what a server reads at once.  More
 # tasks exceed that whenever they send, so a slow node is then given more time to catch up.
 _BURST = 64
@@ -105,7 +105,9 @@ class SharedPipeline:
         seat, size = connection.shared_index, len(data)
         mark = self._marks[seat]
         if size % _SIZE or not self._expected.startswith(data, _SIZE * mark):
-            size = 0 if data[0] == _ARRAY else self._matches_expected(data, _SIZE * mark)
+            # A reply of that size alone is not the expected one, nor is an array or a push.
+            is_other = size <= _SIZE or data[0] in _NO_GRANT
+            size = 0 if is_other else self._matches_expected(data, _SIZE * mark)
             if not size:
                 return 0
         self._marks[seat] = mark = mark + size // _SIZE
@@ -161,7 +163,8 @@ class SharedPipeline:
         """Return the connection's oldest unanswered round, spelled out, or raise IndexError."""
         index = self._marks[connection.shared_index]
         request = self._rounds[index]
-        self.fall_back(self._first + index)
+        if self._receivers[index] is not None:
+            self.fall_back(self._first + index)
         self._marks[connection.shared_index] = index + 1
         self._drop_answered()
         return request
@@ -186,6 +189,11 @@ class SharedPipeline:
             if mark > index:
                 at = connection.pipeline.replied_at
                 receiver.deliver(replied((round_, connection.node_state.index, GRANTED, at)))
+
+    def awaits(self, connection: SharedConnection, kind: type[Command]) -> bool:
+        """Return whether the connection's oldest unanswered round is of this kind."""
+        mark = self._marks[connection.shared_index]
+        return mark < len(self._rounds) and type(self._rounds[mark].command) is kind
 
     def waits_for(self, connection: SharedConnection) -> bool:
         """Return whether replies of the connection are pending."""

@@ -13,12 +13,14 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
+from quorlock._core.commands import ScriptedAcquire
 from quorlock._core.votes import Answer, Vote
 from quorlock._drivers.clock import now
 from quorlock._drivers.sync.connection import is_closed_by_peer
 from quorlock._protocol.handshake import CLOSED_IMMEDIATELY, Handshake, NodeRejected, ServerInfo
 from quorlock._protocol.peer import Peer
 from quorlock._protocol.reader import ProtocolError
+from quorlock._protocol.replies import GRANTS_IN_TURN
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
@@ -306,6 +308,10 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
             call = self._owner.expected_calls.get(data)
             if call is not None:
                 self._owner.on_call(self, *call)
+                return
+            answer = GRANTS_IN_TURN.get(data)
+            if answer is not None and self._shared_pipeline.awaits(self, ScriptedAcquire):
+                self.deliver((self.take_next(), answer), at)
                 return
             # One unexpected line is parsed alone: the next ones may be as expected again.
             end = _end_of_line(data, size)
