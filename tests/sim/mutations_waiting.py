@@ -36,7 +36,7 @@ def never_looks(self: Waiter) -> int:
 
 def only_the_first_looks(self: Waiter) -> int:
     """A waiter behind others only waits for calls."""
-    return FOR_EVER if self.replies.ahead() else _next_look(self)
+    return FOR_EVER if self.replies.ahead else _next_look(self)
 
 
 _next_look = Waiter._next_look

@@ -15,6 +15,7 @@ from quorlock._core.effects import Send
 from quorlock._core.results import LossReason, ReleaseResult
 from quorlock._core.rounds import Target
 from quorlock._core.tally import Tally
+from quorlock._core.time import PAST
 from quorlock._core.votes import Vote
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ def line_of(claim: Claim, lines: Lines | None) -> Line | None:
     line = None if lines is None else lines.get(claim.key)
     # An exchange would replace one of several tokens.
     return None if line is None or waits_apart(claim) else line
+
+
+def free_line_after(flow: Flow[ReleaseResult], line: Line) -> Flow[ReleaseResult]:
+    """Release without handing the lock on; then the next in line asks the nodes."""
+    try:
+        return (yield from flow)
+    finally:
+        line.on_released(PAST)
 
 
 def _release_in_line(

@@ -14,10 +14,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from quorlock._core.time import NS_PER_MS, PAST
-from quorlock._core.votes import HELD
+from quorlock._core.votes import HELD, NO_REPLY
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from quorlock._core.claims import Claim
     from quorlock._core.member import Member
     from quorlock._core.time import Duration, Instant
@@ -62,27 +64,37 @@ class Line:
         self._others_wait = False  # in other processes, when this one got the lock
         self._exchanges = 0  # in a row
         self._turn_began: Instant = PAST
-        self._votes: tuple[Answer, ...] = ()
+        self._votes: Sequence[Answer | None] = ()
         self._votes_at: Instant = PAST
 
-    def note(self, votes: tuple[Answer, ...], at: Instant) -> None:
-        """Record the votes of the latest attempt, look or exchange, all by which it is held."""
+    def note(self, votes: Sequence[Answer | None], at: Instant) -> None:
+        """Record the votes of the latest attempt, look or exchange, all by which it is held.
+
+        None: no reply yet. More replies may come into a list.
+        """
         self._votes, self._votes_at = votes, at
 
     def votes(self, at: Instant) -> tuple[Answer, ...]:
         """Return the latest votes, by which the lock is held; () if they are old."""
         if at >= self._votes_at + _VOTES_LAST:
             return ()
-        return tuple([HELD if vote.code is VoteCode.GRANTED else vote for vote in self._votes])
+        votes = [NO_REPLY if vote is None else vote for vote in self._votes]
+        return tuple([HELD if vote.code is VoteCode.GRANTED else vote for vote in votes])
 
     def is_in_use(self, at: Instant) -> bool:
         """Return whether an acquire has to join: others are before it, or were a moment ago."""
-        return self._is_held or bool(self._first or self._members) or at < self._contended_until
+        return self._is_held or self.has_waiters or at < self._contended_until
+
+    @property
+    def has_waiters(self) -> bool:
+        """Return whether some caller of this process waits."""
+        return bool(self._first or self._members)
 
     def is_idle(self, at: Instant) -> bool:
         """Return whether it can be forgotten."""
-        is_empty = not (self._first or self._members)
-        return is_empty and at >= max(self._contended_until, self._changed_at + STALLED_AFTER)
+        return not self.has_waiters and at >= max(
+            self._contended_until, self._changed_at + STALLED_AFTER
+        )
 
     def join(self, member: Member, at: Instant) -> None:
         """Add a waiter at the end; it is promoted if it is the first."""

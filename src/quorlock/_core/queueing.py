@@ -125,7 +125,7 @@ class _Queueing:
     def _ask(self) -> Flow[None]:
         """Have the nodes queue the place, or look at it."""
         waiter = self._waiter
-        kind = Look if waiter.replies.is_first else Release
+        kind = Look if waiter.replies.ahead == 0 else Release
         sent: SentRound = yield Send(kind(self._request.key, b"", waiter.place, waiter.ticket))
         self._sent, self.at = sent, sent.sent_at
         waiter.on_asked(sent.round, sent.sent_at)

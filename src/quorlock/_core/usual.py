@@ -17,13 +17,14 @@ from quorlock._core import redlock
 from quorlock._core.acquiring import acquire, joins_line
 from quorlock._core.commands import Acquire
 from quorlock._core.effects import Send
-from quorlock._core.handing_on import line_of
+from quorlock._core.handing_on import free_line_after, line_of
+from quorlock._core.time import PAST
 
 if TYPE_CHECKING:
     from quorlock._core.claims import Claim
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
-    from quorlock._core.line import Lines
+    from quorlock._core.line import Line, Lines
     from quorlock._core.request import AcquireRequest
     from quorlock._core.results import Acquired, ReleaseResult
     from quorlock._core.rounds import SentRound, Target
@@ -114,9 +115,12 @@ def usual_acquire(
 class UsualRelease:
     """A release of a lease that no caller of this process waits for."""
 
-    __slots__ = ("_claim", "_policy", "_target", "_token", "send")
+    __slots__ = ("_claim", "_line", "_policy", "_target", "_token", "send")
 
-    def __init__(self, claim: Claim, token: bytes, target: Target | None, policy: Policy) -> None:
+    def __init__(
+        self, claim: Claim, token: bytes, target: Target | None, policy: Policy, line: Line | None
+    ) -> None:
+        self._line = line
         self._claim = claim
         self._token = token
         self._target = target
@@ -126,15 +130,21 @@ class UsualRelease:
     def outcome(self, nodes: int, sent_round: SentRound, at: Instant) -> ReleaseResult | None:
         """Return the result, if a quorum deleted the key."""
         del sent_round
-        return redlock.release_by_grants(nodes, at, self._policy)
+        released = redlock.release_by_grants(nodes, at, self._policy)
+        if released is not None and self._line is not None:
+            self._line.on_released(at)
+        return released
 
     def flow(self, sent_round: SentRound | None) -> Flow[ReleaseResult]:
         """Return the flow of the release."""
-        return redlock.release(self._claim, self._token, self._target, self._policy, sent_round)
+        flow = redlock.release(self._claim, self._token, self._target, self._policy, sent_round)
+        return flow if self._line is None else free_line_after(flow, self._line)
 
     def cancelled(self, sent_round: SentRound | None) -> Send:
         """Return the release again."""
         del sent_round
+        if self._line is not None:
+            self._line.on_released(PAST)
         return self.send
 
 
@@ -142,4 +152,7 @@ def usual_release(
     claim: Claim, token: bytes, target: Target | None, policy: Policy, lines: Lines | None
 ) -> UsualRelease | None:
     """Return the usual case of `handing_on.release`; None if it may hand the lock on."""
-    return None if line_of(claim, lines) else UsualRelease(claim, token, target, policy)
+    line = line_of(claim, lines)
+    if line is not None and line.has_waiters:
+        return None
+    return UsualRelease(claim, token, target, policy, line)

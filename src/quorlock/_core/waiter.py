@@ -12,7 +12,6 @@ from quorlock._core.commands import JOIN
 from quorlock._core.effects import CALL, CHANGED
 from quorlock._core.tally import Tally, Verdict
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
-from quorlock._core.votes import NO_REPLY, Answer
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from quorlock._core.results import Acquired
     from quorlock._core.rounds import NodeReply
     from quorlock._core.time import Duration, Instant
+    from quorlock._core.votes import Answer
 
 # How long the first call waits for a quorum of them; twice as long after every lost round, up to
 # the second number.  Random, so that two waiters who split the nodes do not ask in step.
@@ -65,6 +65,7 @@ class PlaceReplies:
         round: The request; CALL if none was sent yet.
         asked_at: When it was sent.
         answers: The answers of the nodes; None: no reply yet.
+        ahead: How many are before the place on a quorum of nodes; None: no quorum has queued it.
         changed: The nodes that have reported a change since their reply.
         is_outdated: The place was removed from the queues since, perhaps.
     """
@@ -73,6 +74,7 @@ class PlaceReplies:
         self.round = round_
         self.asked_at = asked_at
         self.answers: list[Answer | None] = [None] * n
+        self.ahead: int | None = None
         self.changed: set[int] = set()
         self.is_outdated = False
         self._quorum = quorum
@@ -83,30 +85,20 @@ class PlaceReplies:
     def add(self, node: int, answer: Answer) -> None:
         """Record a node's reply."""
         self.answers[node] = answer
-        self.changed.discard(node)  # the change was before the reply
+        if self.changed:
+            self.changed.discard(node)  # the change was before the reply
         if answer.ticket:
             self._aheads.append(max(0, answer.ahead))
-        if answer.is_held and answer.ttl_left_ms is not None and answer.ttl_left_ms >= 0:
-            self._free_at[node] = self.asked_at + answer.ttl_left_ms * NS_PER_MS
-
-    @property
-    def is_queued(self) -> bool:
-        """Return whether a quorum of nodes has queued the place."""
-        return len(self._aheads) >= self._quorum
-
-    @property
-    def is_first(self) -> bool:
-        """Return whether a quorum of nodes has queued it with no other before it."""
-        return self.ahead() == 0
+            if len(self._aheads) >= self._quorum:
+                self.ahead = sorted(self._aheads)[self._quorum - 1]
+        left_ms = answer.ttl_left_ms
+        if left_ms is not None and left_ms >= 0:
+            self._free_at[node] = self.asked_at + left_ms * NS_PER_MS
 
     @property
     def is_complete(self) -> bool:
         """Return whether every node has replied."""
         return None not in self.answers
-
-    def ahead(self) -> int | None:
-        """Return how many are before the place on a quorum of nodes; None: not known."""
-        return sorted(self._aheads)[self._quorum - 1] if self.is_queued else None
 
     def free_at(self) -> Instant:
         """Return when to send a request that finds the keys of a quorum of nodes expired.
@@ -115,13 +107,12 @@ class PlaceReplies:
         """
         return sorted(self._free_at)[self._quorum - 1]
 
-    def final_answers(self) -> tuple[Answer, ...]:
-        """Return the answers; `NO_REPLY` for nodes without one."""
-        return tuple([NO_REPLY if answer is None else answer for answer in self.answers])
-
 
 class _Calls:
-    """The calls since the latest attempt, and how long a waiter waits for a quorum of them."""
+    """The calls since the latest attempt, and how long a waiter waits for a quorum of them.
+
+    due_at: When patience ends.
+    """
 
     def __init__(self, quorum: int, entropy: Entropy) -> None:
         self._quorum = quorum
@@ -130,6 +121,7 @@ class _Calls:
         self._began: Instant = FOR_EVER  # the first call, or the first reply without a key
         self._patience_base = _PATIENCE_MIN
         self._patience = entropy.between(_PATIENCE_MIN, 2 * _PATIENCE_MIN)
+        self.due_at: Instant = FOR_EVER
 
     def add(self, node: int, at: Instant) -> None:
         self._nodes.add(node)
@@ -137,24 +129,22 @@ class _Calls:
 
     def on_free(self, at: Instant) -> None:
         """Record that a node has passed the lock on, or has no key and so cannot call."""
-        self._began = min(self._began, at)
+        if at < self._began:
+            self._began, self.due_at = at, at + self._patience
 
     def clear(self) -> None:
         """Record that an attempt begins: it uses up the calls."""
         self._nodes.clear()
-        self._began = FOR_EVER
+        self._began = self.due_at = FOR_EVER
 
     def wait_longer(self) -> None:
         self._patience_base = min(2 * self._patience_base, _PATIENCE_MAX)
         self._patience = self._entropy.between(self._patience_base, 2 * self._patience_base)
+        self.due_at = self._began + self._patience
 
     def are_enough(self, at: Instant) -> bool:
         """Return whether to make an attempt: a quorum has called, or patience has ended."""
         return len(self._nodes) >= self._quorum or at >= self.due_at
-
-    @property
-    def due_at(self) -> Instant:
-        return self._began + self._patience
 
 
 class Waiter:
@@ -179,8 +169,10 @@ class Waiter:
         self._policy = policy
         self._entropy = entropy
         self._calls = _Calls(policy.quorum, entropy)
-        self._numbers = [0] * policy.n  # its number in each queue, as far as known
+        self._proposed = [0] * policy.n  # its number in each queue, until a quorum has queued it
+        self._wrong = 0  # bit i: node i has queued it with another number than `ticket`
         self._pause: Duration = 0  # after the latest request; 0: after the first
+        self._look_at = self._next_look()
         self._wake_at: Instant = FOR_EVER  # as the flow knows it
 
     # --- its requests and their replies ------------------------------------------------------
@@ -190,6 +182,7 @@ class Waiter:
         if self.replies.round != CALL:
             self._pause = self._entropy.between(*_LOOKS)
         self.replies = PlaceReplies(self._policy.n, self._policy.quorum, round_, at)
+        self._look_at = self._next_look()
 
     def on_removed(self) -> None:
         """Record that an exchange for the caller, which has not won, may have removed its place."""
@@ -206,24 +199,39 @@ class Waiter:
             self._calls.add(node, at)
         elif round_ == CHANGED:
             self.replies.changed.add(node)
+            self._look_at = self._next_look()
         elif round_ == self.replies.round and self.replies.answers[node] is None:
             self._on_answer(node, answer, at)
         else:
             return False
-        return self.step(at) is not WAIT or self._next_wake() < self._wake_at
+        is_sooner = min(self._look_at, self._calls.due_at) < self._wake_at
+        return is_sooner or self.step(at) is not WAIT
 
     def _on_answer(self, node: int, answer: Answer, at: Instant) -> None:
-        self.replies.add(node, answer)
-        self._numbers[node] = answer.ticket
+        replies = self.replies
+        was_queued = replies.ahead is not None
+        replies.add(node, answer)
         self.has_waited |= answer.ahead >= 0
         if answer.code is VoteCode.KEY_MISSING:
             # Free, and not passed on to any waiter: the node cannot call.  All waiters may find so
             # at the same time, so even a quorum of such replies waits for the random patience.
             self._calls.on_free(at)
-        if self.replies.is_queued:
-            if self.ticket == JOIN:
-                self.ticket = max(self._numbers)
-            self._line.note(self.replies.final_answers(), at)
+        if self.ticket != JOIN:
+            is_wrong = answer.ticket not in (0, self.ticket)
+            self._wrong = self._wrong & ~(1 << node) | is_wrong << node
+        else:
+            self._proposed[node] = answer.ticket
+            if replies.ahead is not None:
+                self._agree_on(max(self._proposed))
+        if replies.ahead is not None:
+            self._look_at = self._next_look()
+            if not was_queued:
+                self._line.note(replies.answers, at)
+
+    def _agree_on(self, ticket: int) -> None:
+        self.ticket = ticket
+        for node, proposed in enumerate(self._proposed):
+            self._wrong |= (proposed not in (0, ticket)) << node
 
     # --- the next step -----------------------------------------------------------------------
 
@@ -234,39 +242,31 @@ class Waiter:
             return ATTEMPT
         if replies.is_outdated:
             return LOOK
-        if self.ticket != JOIN and self._wrong_numbers():
+        if self._wrong:
             return CORRECT
-        if not replies.is_queued:
+        if replies.ahead is None:
             is_over = replies.is_complete or at >= replies.asked_at + self._policy.node_timeout
             return GIVE_UP if is_over else WAIT
-        if at < self._next_look():
+        if at < self._look_at:
             return WAIT
         # The first of the queue does not wait for the calls that its look would lead to.
-        return ATTEMPT if replies.is_first and at >= self._expiry() else LOOK
+        return ATTEMPT if replies.ahead == 0 and at >= self._expiry() else LOOK
 
     def wake_at(self) -> Instant:
         """Return when to ask for the next step again, if no reply asks for that before."""
-        self._wake_at = self._next_wake()
+        self._wake_at = min(self._look_at, self._calls.due_at)
         return self._wake_at
 
-    def _next_wake(self) -> Instant:
-        return min(self._next_look(), self._calls.due_at)
-
-    def _wrong_numbers(self) -> int:
-        """Return the nodes (bit i: node i) that have queued it with another number."""
-        right = (0, self.ticket)
-        return sum([1 << node for node, number in enumerate(self._numbers) if number not in right])
-
     def take_corrections(self) -> int:
-        """Return the nodes with another number; they count as corrected now."""
-        nodes = self._wrong_numbers()
-        self._numbers = [self.ticket if number else 0 for number in self._numbers]
+        """Return the nodes (as bits) with another number; they count as corrected now."""
+        nodes, self._wrong = self._wrong, 0
         return nodes
 
     def on_attempt(self) -> None:
         """Record that an attempt begins."""
         self._calls.clear()
         self.replies.changed.clear()
+        self._look_at = self._next_look()
 
     def on_attempt_lost(self) -> None:
         """Wait longer for a quorum of calls from now on."""
@@ -286,7 +286,7 @@ class Waiter:
 
     def _next_look(self) -> Instant:
         """Return when to look: after a pause, or when the keys of a quorum expire or change."""
-        replies, ahead = self.replies, self.replies.ahead()
+        replies, ahead = self.replies, self.replies.ahead
         if ahead is None:
             return replies.asked_at + self._policy.node_timeout
         # Not after the first request: in quick hand-overs the call is about to come.

@@ -7,8 +7,9 @@ import pytest
 from quorlock._core.acquiring import acquire
 from quorlock._core.claims import Keys
 from quorlock._core.commands import Acquire
-from quorlock._core.effects import Commit, Flow, Receive, Send
-from quorlock._core.line import Lines
+from quorlock._core.config import Policy
+from quorlock._core.effects import Commit, Flow, FlowCancelled, Receive, Send, Timeout
+from quorlock._core.line import Line, Lines
 from quorlock._core.member import Member
 from quorlock._core.redlock import release
 from quorlock._core.results import Acquired, ReleaseResult
@@ -114,3 +115,43 @@ def test_what_is_not_usual() -> None:
     assert not usual_acquire(request, policy, Dice(), lines)
     assert not usual_release(request.claim, b"token", None, policy, lines)
     assert usual_release(CLAIM._replace(key=b"another"), b"token", None, policy, lines)
+
+
+def line_held(policy: Policy) -> tuple[Lines, Line]:
+    """Return a line whose lock is held by this process, and no other call waits."""
+    lines, member = Lines(), Member(request_of(policy))
+    line = lines.line(CLAIM.key, START)
+    line.join(member, START)
+    line.on_granted(member, START, has_waited=True, others_wait=True)
+    return lines, line
+
+
+@pytest.mark.parametrize("end", ["granted", "flow", "flow cancelled", "cancelled"])
+def test_the_next_in_line_is_promoted_however_a_release_ends(end: str) -> None:
+    """One that joins during the release: the lock is not handed on to it."""
+    policy = policy_of(3)
+    target = Target(0b111, "path")
+    lines, line = line_held(policy)
+    usual = usual_release(CLAIM, b"token", target, policy, lines)
+    assert usual is not None
+    late = Member(request_of(policy))
+    line.join(late, START)
+    assert not late.is_asking
+    sent_round = SentRound(1, START, START + ms(1), *target)
+    if end == "granted":
+        assert usual.outcome(0b001, sent_round, START + ms(2)) is None
+        assert not late.news
+        assert usual.outcome(0b011, sent_round, START + ms(2)) is not None
+    elif end == "cancelled":
+        assert usual.cancelled(sent_round) == usual.send
+    else:
+        flow = usual.flow(sent_round)
+        assert isinstance(next(flow), Receive)
+        assert not late.news
+        if end == "flow":
+            with pytest.raises(StopIteration):
+                flow.send(Timeout(START + ms(60)))
+        else:
+            assert flow.throw(FlowCancelled()) == usual.send
+            flow.close()
+    assert late.news

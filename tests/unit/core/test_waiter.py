@@ -223,7 +223,7 @@ def looked(n: int = 3, ahead: int = 0) -> Waiter:
 def test_the_first_looks_when_a_quorum_has_reported_a_change() -> None:
     """A node that reports two changes counts once."""
     waiter = looked(5)
-    assert waiter.replies.is_first
+    assert waiter.replies.ahead == 0
     for node in (0, 1, 1):
         change(waiter, node)
     assert waiter.step(START + ms(9)) is Step.WAIT
@@ -237,7 +237,7 @@ def test_those_behind_it_do_not_look_at_changes() -> None:
     waiter = looked(3, ahead=1)
     for node in range(3):
         change(waiter, node)
-    assert not waiter.replies.is_first
+    assert waiter.replies.ahead == 1
     assert waiter.wake_at() == START + ms(500)
 
 
@@ -255,7 +255,7 @@ def test_there_is_one_look_for_a_change() -> None:
     change(waiter, 0)
     change(waiter, 1)
     waiter.on_asked(8, START + ms(6))
-    assert not waiter.replies.is_first, "that is not known yet"
+    assert waiter.replies.ahead is None, "that is not known yet"
     change(waiter, 2)
     for node in range(3):
         reply(waiter, node, queued(4), 7, round_=8)

@@ -417,12 +417,14 @@ class ConnectionSet:
             self._send_submissions()
         if self.has_unsent:
             timeout_ms = self._flush(timeout_ms)
-        polled = self._polled
+        self._read(self._polled.poll(timeout_ms))
+
+    def _read(self, ready: list[tuple[int, int]]) -> None:
+        """Read from the descriptors that a poll has returned."""
         connection: Polled | None
-        ready = polled.poll(timeout_ms)
         at = now() if self.followers else PAST
         for fd, _ in ready:
-            connection = polled.by_fd[fd]
+            connection = self._polled.by_fd[fd]
             connection.receive()
             if connection.lost:
                 self.membership.drop(connection.node_state.index)
@@ -476,9 +478,13 @@ class ConnectionSet:
             timeout_ms = min(timeout_ms, _FLUSH_EVERY_MS)
         if self._wakeup is None:
             timeout_ms = min(timeout_ms, _LOOK_EVERY_MS)
-        self._polled.poll(timeout_ms)  # not busy: an interrupt here leaves the set as it is
+        # Not busy: an interrupt here leaves the set as it is.
+        ready = self._polled.poll(timeout_ms)
         self.is_busy = True
-        self._poll_replies(0)
+        if self.has_unsent or self._submissions:
+            self._poll_replies(0)
+        else:
+            self._read(ready)
         if self.membership.arrivals or self.membership.is_incomplete:
             self.membership.adopt(self)
         self.is_busy = False
