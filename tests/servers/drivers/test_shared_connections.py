@@ -64,9 +64,12 @@ class Crowd:
     def until_all_have(self, more: int) -> None:
         """Wait until each thread has made some more cycles."""
         wanted = [cycles + more for cycles in self.cycles]
-        assert until(
-            lambda: all(have >= want for have, want in zip(self.cycles, wanted, strict=True)), 20
-        )
+
+        def have_or_cannot() -> bool:
+            return bool(self.errors) or all(map(int.__ge__, self.cycles, wanted))
+
+        assert until(have_or_cannot, 20), self.cycles
+        assert self.errors == []
 
     def _work(self, number: int) -> None:
         try:
