@@ -65,8 +65,8 @@ class Turn(Protocol):
         """Record that a release has queued the place again."""
         ...
 
-    def on_reply(self, reply: NodeReply) -> bool:
-        """Record a reply."""
+    def record(self, reply: NodeReply) -> bool:
+        """Record a call, or a reply to the latest request; return whether it changed anything."""
         ...
 
 
@@ -235,7 +235,7 @@ def release_failed_attempt(
         tally.count(event)
         backs.count(event)
         if turn:
-            turn.on_reply(event)
+            turn.record(event)
     answers = tuple(map(_merge_answers, tally.final_answers(), backs.final_answers()))
     kind = failure_reason(answers, tally)
     key = key_in_the_way(request.claim, answers)

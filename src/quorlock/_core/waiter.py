@@ -194,6 +194,13 @@ class Waiter:
         Returns:
             Whether there is a step to take, or `wake_at` is earlier than it said.
         """
+        if not self.record(reply):
+            return False
+        is_sooner = min(self._look_at, self._calls.due_at) < self._wake_at
+        return is_sooner or self.step(reply.at) is not WAIT
+
+    def record(self, reply: NodeReply) -> bool:
+        """Do the same, and return only whether it has changed anything."""
         round_, node, answer, at = reply
         if round_ == CALL:
             self._calls.add(node, at)
@@ -204,8 +211,7 @@ class Waiter:
             self._on_answer(node, answer, at)
         else:
             return False
-        is_sooner = min(self._look_at, self._calls.due_at) < self._wake_at
-        return is_sooner or self.step(at) is not WAIT
+        return True
 
     def _on_answer(self, node: int, answer: Answer, at: Instant) -> None:
         replies = self.replies
@@ -313,6 +319,6 @@ class _AttemptTally(Tally):
 
     def count(self, reply: NodeReply) -> Verdict:
         if reply.round != self.round:
-            self._waiter.on_reply(reply)
+            self._waiter.record(reply)
             return self.verdict
         return super().count(reply)

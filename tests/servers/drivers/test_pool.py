@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import textwrap
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from quorlock import QuorlockError, Redlock
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import CLOSED_MEANWHILE
-from quorlock._drivers.sync.pool import FOLLOWERS_MAX, Borrower, ConnectionPool
+from quorlock._drivers.sync.pool import FOLLOWERS_MAX, Borrower, ConnectionPool, _frame_of
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
@@ -347,3 +348,17 @@ def test_no_garbage_is_collected_while_frames_are_read(*, collects: bool) -> Non
     command = [sys.executable, "-c", textwrap.dedent(program)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_garbage_is_collected_again_if_frames_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An audit hook may refuse it, or there is no memory left."""
+
+    def refuse() -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(sys, "_current_frames", refuse)
+    with pytest.raises(MemoryError):
+        _frame_of(threading.get_ident())
+    assert gc.isenabled()

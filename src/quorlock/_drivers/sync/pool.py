@@ -436,5 +436,11 @@ def _frame_of(thread: int) -> FrameType | None:
     """
     # There is no public API for this.
     frames: Any = sys._current_frames  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-    steps: Any = (gc.disable, frames, gc.enable) if gc.isenabled() else (frames,)
-    return cast("FrameType | None", list[Any](map(call, steps))[len(steps) // 2].get(thread))
+    collects = gc.isenabled()
+    steps: Any = (gc.disable, frames, gc.enable) if collects else (frames,)
+    try:
+        return cast("FrameType | None", list[Any](map(call, steps))[len(steps) // 2].get(thread))
+    except BaseException:
+        if collects:  # no memory, or an audit hook has refused
+            gc.enable()
+        raise
