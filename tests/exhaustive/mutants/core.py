@@ -612,8 +612,8 @@ CORE = [
     Mutant(
         "waits-until-the-old-deadline",
         "_core/waiter.py",
-        "        return is_sooner or self.step(at) is not WAIT\n",
-        "        return self.step(at) is not WAIT\n",
+        "        return is_sooner or self.step(reply.at) is not WAIT\n",
+        "        return self.step(reply.at) is not WAIT\n",
         ("tests/unit/core/test_waiter.py", "tests/unit/core/test_waiting.py"),
     ),
     Mutant(

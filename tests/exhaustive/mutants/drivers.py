@@ -160,7 +160,7 @@ DRIVERS = [
     Mutant(
         "garbage-is-collected-amid-frames",
         "_drivers/sync/pool.py",
-        "steps: Any = (gc.disable, frames, gc.enable) if gc.isenabled() else (frames,)",
+        "steps: Any = (gc.disable, frames, gc.enable) if collects else (frames,)",
         "steps: Any = (frames,)",
         ("tests/servers/drivers/test_pool.py", "-k", "garbage"),
     ),
