@@ -12,7 +12,7 @@ from quorlock._core.effects import Sleep
 from quorlock._core.owner import readable
 from quorlock._core.redlock import attempt, common_owner, common_readers, time_until_free_ms
 from quorlock._core.results import Acquired, FailureReason
-from quorlock._core.time import to_seconds
+from quorlock._core.time import NS_PER_MS, to_seconds
 from quorlock._core.votes import node_votes
 from quorlock._core.waiting import wait_in_line
 from quorlock.errors import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from quorlock._core.request import AcquireRequest, BaseRequest
     from quorlock._core.results import AttemptFailed
     from quorlock._core.rounds import SentRound
-    from quorlock._core.time import Instant
+    from quorlock._core.time import Duration, Instant
     from quorlock._core.votes import Answer
 
 # Enough nodes replied about the lock: a later attempt may get it.
@@ -38,6 +38,11 @@ WORTH_RETRYING = (FailureReason.HELD, FailureReason.LATE, FailureReason.UNFENCED
 # The nodes are there; a quarantine ends at a known time, or when an operator says that a node is
 # new.
 _NO_OUTAGE = (*WORTH_RETRYING, FailureReason.QUARANTINED)
+# After so many attempts a waiter for several keys pauses before it joins the next queue: up to the
+# first time, and up to twice as long after each further attempt.
+_SWAPS_MAX = 3
+_PAUSE_MIN: Duration = 4 * NS_PER_MS
+_PAUSE_MAX: Duration = 32 * NS_PER_MS
 _ERRORS = (FailureReason.FAULTY, FailureReason.FORBIDDEN)
 
 
@@ -89,9 +94,31 @@ def acquire(
         joins = joins and outcome.reason is FailureReason.HELD
         if wake is None and (stop is None or not stop.is_set()):
             raise_failure(outcome, request, policy, failures.count)
-        if wake is not None and not joins:
-            yield Sleep(wake, stop)
+        if wake is not None and joins:
+            wake = _rejoin_at(request, outcome, wake, entropy, failures.count)
+        if wake is not None:
+            woke = yield Sleep(wake, stop)
+            failures.at = woke if joins else failures.at
     raise failures.stopped(policy)
+
+
+def _rejoin_at(
+    request: AcquireRequest,
+    failed: AttemptFailed,
+    latest: Instant,
+    entropy: Entropy,
+    attempts: int,
+) -> Instant | None:
+    """Return when a waiter joins the queue of the next key that is in its way; None: at once.
+
+    Waiters for several keys may be in each other's way: each has one key reserved for it, leaves
+    that key's queue, and is given the key that the other one has just left.  In one event loop
+    they do so in step, without an end.  A random pause, in no queue, lets one of them pass.
+    """
+    if not request.claim.keys[1:] or attempts < _SWAPS_MAX:
+        return None
+    longest = min(_PAUSE_MIN << min(attempts - _SWAPS_MAX, 8), _PAUSE_MAX)
+    return min(latest, failed.ended + entropy.between(0, longest))
 
 
 def joins_line(request: AcquireRequest, lines: Lines | None) -> bool:

@@ -405,6 +405,13 @@ CORE = [
         ("tests/servers/scripts/test_several.py",),
     ),
     Mutant(
+        "several-swap-queues-without-an-end",
+        "_core/acquiring.py",
+        "        if wake is not None and joins:\n            wake = _rejoin_at(",
+        "        if wake is not None and joins:\n            wake = None and _rejoin_at(",
+        ("tests/unit/core/test_several.py",),
+    ),
+    Mutant(
         "several-wait-in-any-queue",
         "_core/acquiring.py",
         "        return request._replace(claim=request.claim.led_by(key))\n",

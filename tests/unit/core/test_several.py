@@ -19,7 +19,7 @@ from quorlock._core.commands import (
     ScriptedAcquire,
     release_of,
 )
-from quorlock._core.effects import Commit, Enlist, FlowCancelled, Send, SendBatch
+from quorlock._core.effects import Commit, Enlist, FlowCancelled, Send, SendBatch, Sleep
 from quorlock._core.line import Lines
 from quorlock._core.member import Member
 from quorlock._core.renewal import renew
@@ -49,15 +49,15 @@ def scripted(claim: Keys, token: bytes, place: bytes = b"") -> ScriptedAcquire:
     return ScriptedAcquire(claim.key, token, 10_000, place=place, also=claim.also)
 
 
-def acquires(timeout: float | None = None, lines: Lines | None = None) -> Hand:
+def acquires(timeout: float | None = None, lines: Lines | None = None, share: float = 0.0) -> Hand:
     wait = None if timeout is None else from_seconds(timeout)
     request = AcquireRequest("a + b + c", CLAIM, 10_000, START, wait)
-    return Hand(acquire(request, POLICY, Dice(), lines))
+    return Hand(acquire(request, POLICY, Dice(share), lines))
 
 
-def behind_b(lines: Lines | None = None) -> Hand:
+def behind_b(lines: Lines | None = None, share: float = 0.0) -> Hand:
     """Return a flow that waits in the queue of the second key."""
-    hand = acquires(lines=lines or Lines())
+    hand = acquires(lines=lines or Lines(), share=share)
     hand.sends(scripted(CLAIM, b"token-0"))
     hand.replies(before(1), before(1), before(1))
     hand.sends(CLAIM.release(b"token-0"))
@@ -137,6 +137,28 @@ def test_it_goes_on_to_the_queue_of_the_next_key() -> None:
     hand.replies(QUEUED, QUEUED, QUEUED)
     hand.call(0, 1)
     hand.sends(scripted(led.led_by(b"c"), b"token-2", NEXT))
+
+
+def test_it_pauses_after_some_attempts_before_it_joins_the_next_queue() -> None:
+    """Else two waiters that have a key reserved each exchange these, in step, without an end."""
+    hand = behind_b(share=1.0)
+    led, pauses = CLAIM.led_by(b"b"), []
+    for number in range(1, 8):
+        hand.call(0, 1)
+        hand.sends(scripted(led, b"token-%d" % number, PLACE))
+        hand.replies(before(2), before(2), before(2))
+        hand.sends(led.release(b"token-%d" % number, PLACE, LEAVE))
+        hand.replies(before(2), before(2), before(2))
+        began = hand.now
+        if isinstance(hand.effect, Sleep):
+            hand.times_out()
+        pauses.append(hand.now - began)
+        hand.expects(Enlist)
+        led = led.led_by(hand.effect.key)
+        hand.step(PLACE)
+        hand.sends(Release(led.key, b"", PLACE, JOIN))
+        hand.replies(QUEUED, QUEUED, QUEUED)
+    assert pauses == [0, *[ms(pause) for pause in (4, 8, 16, 32, 32, 32)]]
 
 
 def test_it_keeps_its_place_while_the_same_key_is_in_its_way() -> None:
