@@ -140,7 +140,7 @@ def test_it_goes_on_to_the_queue_of_the_next_key() -> None:
 
 
 def test_it_pauses_after_some_attempts_before_it_joins_the_next_queue() -> None:
-    """Else two waiters that have a key reserved each exchange these, in step, without an end."""
+    """Two waiters, each with a key reserved, would exchange these in step, without an end."""
     hand = behind_b(share=1.0)
     led, pauses = CLAIM.led_by(b"b"), []
     for number in range(1, 8):
