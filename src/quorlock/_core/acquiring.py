@@ -98,7 +98,8 @@ def acquire(
             wake = _rejoin_at(request, outcome, wake, entropy, failures.count)
         if wake is not None:
             woke = yield Sleep(wake, stop)
-            failures.at = woke if joins else failures.at
+            if joins:
+                failures.at = woke
     raise failures.stopped(policy)
 
 

@@ -200,7 +200,7 @@ class Waiter:
         return is_sooner or self.step(reply.at) is not WAIT
 
     def record(self, reply: NodeReply) -> bool:
-        """Do the same, and return only whether it has changed anything."""
+        """Record a call, a change, or a reply to the latest request; return whether it was one."""
         round_, node, answer, at = reply
         if round_ == CALL:
             self._calls.add(node, at)
