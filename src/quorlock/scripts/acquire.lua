@@ -15,8 +15,22 @@
 --   a fence -3, one less if others wait, and two less if the key had that token
 -- errors  WRONGTYPE: a key holds another type of data; nothing is changed then
 local place, instead = ARGV[5], ARGV[6]
+local queue, next = 'quorlock:queue:' .. KEYS[1], 'quorlock:next:'
+if place and not KEYS[4] and ARGV[3] .. ARGV[4] == '00' then
+  -- As nearly always of a waiter: the key is reserved for our place, or has the token to replace.
+  local holder = redis.pcall('GET', KEYS[1])
+  local replaces = holder == instead and instead ~= '' and instead ~= ARGV[1]
+  if replaces or place ~= '' and holder == next .. place then
+    if place ~= '' then
+      redis.pcall('ZREM', queue, place)
+    end
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+    local waiters = redis.pcall('ZCARD', queue)
+    return -3 - (tonumber(waiters) and waiters > 0 and 1 or 0) - (replaces and 2 or 0)
+  end
+end
 if place and place ~= '' then
-  redis.pcall('ZREM', 'quorlock:queue:' .. KEYS[1], place)
+  redis.pcall('ZREM', queue, place)
 end
 local function clock()
   local time = redis.call('TIME')
@@ -32,7 +46,7 @@ if not place or ARGV[3] .. ARGV[4] ~= '00' then
 end
 local holder = holder_of(KEYS[1])
 local replaces = place and holder and holder ~= '' and holder == instead
-local reserved = place and place ~= '' and holder == 'quorlock:next:' .. place
+local reserved = place and place ~= '' and holder == next .. place
 local locks, counters, missing = { KEYS[1] }, { KEYS[2] }, {}
 for i, key in ipairs(KEYS) do
   if i > 3 then
@@ -75,7 +89,7 @@ end
 if not place then
   return { 1, us, fence }
 end
-local waiters = redis.pcall('ZCARD', 'quorlock:queue:' .. KEYS[1])
+local waiters = redis.pcall('ZCARD', queue)
 local others_wait = type(waiters) == 'number' and waiters > 0 and 1 or 0
 local replaced = replaces and 1 or 0
 if fence == 0 then

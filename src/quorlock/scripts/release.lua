@@ -24,16 +24,26 @@
 local call, try = redis.call, redis.pcall
 local place, action = ARGV[2], tonumber(ARGV[3])
 local mine = 'quorlock:queue:' .. KEYS[1]
-if #KEYS + #ARGV == 2 and ARGV[1] ~= '' and try('GET', KEYS[1]) == ARGV[1] and try('ZCARD', mine) == 0 then
-  -- As nearly always: ours, and no other waits.
-  call('DEL', KEYS[1])
-  return -3
+local next = 'quorlock:next:'
+if #KEYS + #ARGV == 2 and ARGV[1] ~= '' and try('GET', KEYS[1]) == ARGV[1] then
+  -- As nearly always: ours, and the first waiter receives the call, or nobody waits.
+  local first = try('ZPOPMIN', mine)
+  if not first[1] then
+    call('DEL', KEYS[1])
+    return -3
+  end
+  local inbox, ms = first[1]:match('^(%x+):%d+:(%d+)$')
+  local heard = inbox and try('PUBLISH', 'quorlock:inbox:' .. inbox, first[1] .. ' ' .. KEYS[1])
+  if tonumber(heard) and heard > 0 and not try('SET', KEYS[1], next .. first[1], 'PX', ms).err then
+    return -3
+  end
+  -- It is a reader, or no process receives the call.
+  try('ZADD', mine, first[2], first[1])
 end
 local function now()
   local t = call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
-local next = 'quorlock:next:'
 local kept = place and next .. place
 local values, shared, ready = {}, {}
 for i, key in ipairs(KEYS) do

@@ -10,7 +10,7 @@ lists of words are in `fake_commands`, bytes and connections in `memory`.
 from __future__ import annotations
 
 import re
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from quorlock import scripts
 from quorlock._core.commands import (
@@ -68,8 +68,15 @@ DAY_MS: Final = 86_400_000
 
 def in_script(error: Error, script: scripts.Script, at: bytes) -> Error:
     """Return the error as the server reports it from a script, raised in the line with `at`."""
-    line = script.text[: script.text.index(at)].count(b"\n") + 1
+    line = script.text[: script.text.index(scripts.as_sent(at))].count(b"\n") + 1
     return Error(f"{error} script: on @user_script:{line}.")
+
+
+def _first_set(command: ScriptedAcquire, missing: dict[bytes, Any], *, is_in_turn: bool) -> bytes:
+    """Return what the line of scripts/acquire.lua begins with that sets a key first."""
+    if is_in_turn and not (command.also or command.grid_ms or command.marker_ms):
+        return _SETS_IN_TURN
+    return _SETS_LOCK if missing else _SETS_COUNTER
 
 
 DELETED = -3  # the reply of scripts/release.lua when the key was deleted
@@ -77,6 +84,7 @@ DELETED = -3  # the reply of scripts/release.lua when the key was deleted
 _GETS: Final = b"redis.call('GET'"
 _GETS_LOCK, _GETS_COUNTER = b"redis.call('GET', key)", b"local last = redis"
 _SETS_LOCK, _SETS_COUNTER = b"redis.call('SET', key", b"redis.call('SET', counter"
+_SETS_IN_TURN: Final = b"redis.call('SET', KEYS[1]"
 _NO_LIFE: Final = Error("ERR invalid expire time in 'set' command")
 _EXPIRES: Final = b"redis.call('PEXPIRE', key, ARGV[2])\nredis.call('PTTL'"
 _GETS_MARKER, _SETS_MARKER = b"redis.call('GET', marker", b"redis.call('SET', marker"
@@ -142,7 +150,8 @@ class FakeNode(FakeKeys):
         if not isinstance(fence, int):
             return fence
         if (missing or fence) and refusal:
-            first = _SETS_LOCK if missing else _SETS_COUNTER
+            is_in_turn = self._value(key, at) in ours - {token}
+            first = _first_set(command, missing, is_in_turn=is_in_turn)
             return in_script(refusal, scripts.ACQUIRE, first)
         for lock in missing:
             self.expire_at(lock, Entry(token, None), at + ttl_ms, at)
@@ -320,11 +329,11 @@ class FakeNode(FakeKeys):
         also: tuple[bytes, ...] = (),
     ) -> Reply:
         """Run scripts/release.lua. action: its ARGV[3]."""
-        is_waited_for = self.alive(QUEUE + key, at) is not None
-        if place or also or is_waited_for or not token or self._value(key, at) != token:
-            return self._release(key, token, at, place, action, also)
-        if self.read_only:
+        is_ours = bool(token) and self._value(key, at) == token
+        if is_ours and self.read_only and not (place or also):
             return in_script(READ_ONLY, scripts.RELEASE, b"call('DEL', KEYS")
+        if place or also or not is_ours or self.alive(QUEUE + key, at) is not None:
+            return self._release(key, token, at, place, action, also)
         del self.keys[key]
         return DELETED
 

@@ -491,8 +491,15 @@ CORE = [
     Mutant(
         "lua-queue-in-the-way-of-a-release",
         "scripts/release.lua",
-        "try('ZPOPMIN'",
-        "call('ZPOPMIN'",
+        "try('ZPOPMIN', queue)",
+        "call('ZPOPMIN', queue)",
+        ("tests/servers/scripts/test_queues.py",),
+    ),
+    Mutant(
+        "lua-queue-in-the-way-of-a-usual-release",
+        "scripts/release.lua",
+        "try('ZPOPMIN', mine)",
+        "call('ZPOPMIN', mine)",
         ("tests/servers/scripts/test_queues.py",),
     ),
     Mutant(
@@ -512,8 +519,29 @@ CORE = [
     Mutant(
         "lua-reservation-without-end",
         "scripts/release.lua",
-        ", 'PX', ms)",
-        ")",
+        "key, next .. first[1], 'PX', ms)",
+        "key, next .. first[1])",
+        ("tests/servers/scripts/test_queues.py",),
+    ),
+    Mutant(
+        "lua-usual-reservation-without-end",
+        "scripts/release.lua",
+        "KEYS[1], next .. first[1], 'PX', ms)",
+        "KEYS[1], next .. first[1])",
+        ("tests/servers/scripts/test_queues.py",),
+    ),
+    Mutant(
+        "lua-usual-release-drops-a-reader",
+        "scripts/release.lua",
+        "  try('ZADD', mine, first[2], first[1])\n",
+        "",
+        ("tests/servers/scripts/test_queues.py",),
+    ),
+    Mutant(
+        "lua-usual-call-not-heard",
+        "scripts/release.lua",
+        "tonumber(heard) and heard > 0 and not",
+        "tonumber(heard) and not",
         ("tests/servers/scripts/test_queues.py",),
     ),
     Mutant(
@@ -533,8 +561,8 @@ CORE = [
     Mutant(
         "lua-plain-release-calls-none",
         "scripts/release.lua",
-        " and try('ZCARD', mine) == 0 then",
-        " then",
+        "  local first = try('ZPOPMIN', mine)\n",
+        "  local first = {}\n",
         ("tests/servers/scripts/test_queues.py",),
     ),
     Mutant(
@@ -545,10 +573,24 @@ CORE = [
         ("tests/servers/scripts/test_queues.py",),
     ),
     Mutant(
+        "lua-usually-granted-place-stays",
+        "scripts/acquire.lua",
+        "    if place ~= '' then",
+        "    if false then",
+        ("tests/servers/scripts/test_queues.py",),
+    ),
+    Mutant(
         "lua-exchange-of-any-token",
         "scripts/acquire.lua",
-        "holder == instead",
-        "holder",
+        "holder ~= '' and holder == instead",
+        "holder ~= ''",
+        ("tests/servers/scripts/test_queues.py",),
+    ),
+    Mutant(
+        "lua-usual-exchange-of-any-token",
+        "scripts/acquire.lua",
+        "holder == instead and instead",
+        "instead",
         ("tests/servers/scripts/test_queues.py",),
     ),
     Mutant(

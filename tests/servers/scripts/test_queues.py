@@ -367,6 +367,19 @@ def test_an_exchange_replaces_the_token(at: OneNode) -> None:
     assert exchange(at)[3:] == [1, 0]
 
 
+def test_an_exchange_without_a_fence_replies_with_a_number(at: OneNode) -> None:
+    at.node.execute("SET", KEY, TOKEN, "PX", 50)
+    at.join(A)
+    at.join(B)
+    command = ScriptedAcquire(KEY, OTHER, 9_000, place=A, instead=TOKEN)
+    assert at.client.run(command) == REPLACED - 1  # others wait
+    assert (at.value(), at.queue()) == (OTHER, [(B, 2)])
+    assert at.node.execute("PTTL", KEY) > 8_000
+    at.client.run(Release(KEY, b"", B, LEAVE))
+    again = ScriptedAcquire(KEY, TOKEN, 9_000, place=b"", instead=OTHER)
+    assert at.client.run(again) == REPLACED
+
+
 def test_an_exchange_takes_a_free_lock_too_but_not_anothers(at: OneNode) -> None:
     """The reply has whether the old token was there."""
     assert exchange(at)[3:] == [0, 0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from pathlib import Path
 
 import hiredis
 import pytest
@@ -27,6 +29,8 @@ from quorlock._protocol.pipeline import UNCOUNTED_MAX
 
 WORDS = st.one_of(st.binary(max_size=600), st.sampled_from([b"", b"\r\n", b"*1\r\n$4\r\nPING\r\n"]))
 TTLS = st.integers(1, 10**12)
+FOLDER = Path(scripts.__file__).parent
+STRINGS = re.compile(rb"'[^']*'")
 
 
 def packed_by_hiredis(*said: bytes) -> bytes:
@@ -133,16 +137,20 @@ def test_any_words_are_packed_and_come_back(given_words: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    "script",
-    [
-        *(scripts.ACQUIRE, scripts.EXTEND, scripts.INSPECT, scripts.KEEP, scripts.RAISE),
-        scripts.RELEASE,
-    ],
+    "script", [each for each in vars(scripts).values() if isinstance(each, scripts.Script)]
 )
 def test_a_scripts_name_is_its_hash(script: scripts.Script) -> None:
     """The constants are the SHA-1 of the texts, as EVALSHA requires; these have no comments."""
     assert script.sha == hashlib.sha1(script.text).hexdigest().encode()
     assert b"--" not in script.text
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.lua")), ids=lambda path: path.name)
+def test_a_scripts_strings_are_sent_as_written(path: Path) -> None:
+    """Spaces are left out of the code alone."""
+    lines = path.read_bytes().splitlines()
+    code = b"\n".join([line for line in lines if not line.lstrip().startswith(b"--")])
+    assert STRINGS.findall(scripts.as_sent(code)) == STRINGS.findall(code)
 
 
 def test_a_few_of_the_longest_fit_into_what_a_hung_server_reads() -> None:
