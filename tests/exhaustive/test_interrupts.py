@@ -770,7 +770,7 @@ def test_waiting(nodes: Servers, waits_in: str, granularity: str) -> None:
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-@pytest.mark.parametrize("within", ["ConnectionSet.wait", "Places.on_call"])
+@pytest.mark.parametrize("within", ["ConnectionSet.wait", "Peer.deliver_call"])
 def test_while_calls_are_read(nodes: Servers, within: str, *, hangs: bool) -> None:
     """Nodes that have called reserve the lock, here for 10 s: it is free much earlier.
 

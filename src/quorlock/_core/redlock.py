@@ -189,17 +189,17 @@ def _end_turn(
         yield Send(surplus.release, surplus.sent_round.target)
     # A node that refused another of several keys may still reserve the first one for the place.
     left = tally.granted_mask if claim.keys[1:] else sent_round.nodes
-    yield from _leave_unasked(turn.place, claim.key, tally.n, sent_round._replace(nodes=left))
+    yield from _leave_others(turn.place, claim.key, left, sent_round, tally.n)
 
 
-def _leave_unasked(place: bytes, key: bytes, n: int, sent_round: SentRound) -> Flow[None]:
-    """Leave the queues of nodes that an attempt was not sent to.
+def _leave_others(place: bytes, key: bytes, left: int, sent_round: SentRound, n: int) -> Flow[None]:
+    """Leave the queues of the nodes where an attempt has not done so. left: where it has, as bits.
 
     They have the place, and may have reserved the lock for it.
     """
-    unasked = (1 << n) - 1 & ~sent_round.nodes
-    if unasked:
-        yield Send(Release(key, b"", place, LEAVE), Target(unasked, sent_round.path))
+    others = (1 << n) - 1 & ~left
+    if others:
+        yield Send(Release(key, b"", place, LEAVE), Target(others, sent_round.path))
 
 
 def release_without_waiting(claim: Claim, token: bytes, target: Target | None) -> Flow[None]:
@@ -217,7 +217,7 @@ def release_failed_attempt(
 ) -> Flow[AttemptFailed]:
     """Release on all nodes; collect enough replies to classify the failure."""
     if turn and turn.ticket == LEAVE:
-        yield from _leave_unasked(turn.place, request.key, policy.n, sent_round)
+        yield from _leave_others(turn.place, request.key, sent_round.nodes, sent_round, policy.n)
     back = yield Send(release, sent_round.target, stop=request.stop)
     if turn:
         turn.on_asked(back.round, back.sent_at)

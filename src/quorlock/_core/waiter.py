@@ -125,7 +125,8 @@ class _Calls:
 
     def add(self, node: int, at: Instant) -> None:
         self._nodes.add(node)
-        self.on_free(at)
+        if at < self._began:
+            self.on_free(at)
 
     def on_free(self, at: Instant) -> None:
         """Record that a node has passed the lock on, or has no key and so cannot call."""
@@ -196,7 +197,7 @@ class Waiter:
         """
         if not self.record(reply):
             return False
-        is_sooner = min(self._look_at, self._calls.due_at) < self._wake_at
+        is_sooner = self._look_at < self._wake_at or self._calls.due_at < self._wake_at
         return is_sooner or self.step(reply.at) is not WAIT
 
     def record(self, reply: NodeReply) -> bool:
@@ -271,8 +272,9 @@ class Waiter:
     def on_attempt(self) -> None:
         """Record that an attempt begins."""
         self._calls.clear()
-        self.replies.changed.clear()
-        self._look_at = self._next_look()
+        if self.replies.changed:
+            self.replies.changed.clear()
+            self._look_at = self._next_look()
 
     def on_attempt_lost(self) -> None:
         """Wait longer for a quorum of calls from now on."""
@@ -280,10 +282,10 @@ class Waiter:
 
     def on_won(self, tally: Tally, at: Instant) -> Acquired | None:
         """Record that the attempt has won; return a lease that its caller was given during it."""
-        others_wait = any(answer is not None and answer.ahead > 0 for answer in tally.answers)
+        others_wait = max([answer.ahead for answer in tally.answers if answer is not None]) > 0
         waited = self.has_waited
         self._line.on_granted(self._member, at, has_waited=waited, others_wait=others_wait)
-        self._line.note(tally.final_answers(), at)
+        self._line.note(tally.answers, at)
         return self._member.close()
 
     def tally(self, n: int, round_: int) -> Tally:
@@ -321,4 +323,4 @@ class _AttemptTally(Tally):
         if reply.round != self.round:
             self._waiter.record(reply)
             return self.verdict
-        return super().count(reply)
+        return Tally.count(self, reply)  # as `super` does, which makes an object for every reply

@@ -52,11 +52,11 @@ class Places:
 
     Attributes:
         expected: The calls of these places as they nearly always come, alone: bytes that need not
-            be parsed, and the place and the lock key in them.
+            be parsed, and the receiver.
     """
 
     def __init__(self, policy: Policy) -> None:
-        self.expected: dict[bytes, tuple[bytes, bytes]] = {}
+        self.expected: dict[bytes, ReplyReceiver] = {}
         self._policy = policy
         self._inbox = b""
         self._serials = count(1)
@@ -86,7 +86,7 @@ class Places:
         self._receivers[place] = receiver
         call = encode_message(channel_of(self._inbox), b"%b %b" % (place, key))
         self._keys[place], self._by_key[key] = (key, call), place
-        self.expected[call] = (place, key)
+        self.expected[call] = receiver
         return place
 
     def remove(self, places: Iterable[bytes]) -> None:

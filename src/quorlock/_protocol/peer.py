@@ -10,19 +10,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from quorlock._core.commands import Release, ScriptedAcquire
+from quorlock._core.effects import CALL
 from quorlock._core.rounds import replied
 from quorlock._core.time import FOR_EVER
 from quorlock._core.votes import GRANTED
 from quorlock._protocol.pipeline import RequestPipeline, replaced_lease
 from quorlock._protocol.replies import GRANTS_IN_TURN, PLAIN_GRANTS
+from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from quorlock._core.commands import AnyAcquire, Command
     from quorlock._core.restart_guard import Quarantine
     from quorlock._core.time import Duration, Instant
     from quorlock._core.votes import Answer
-    from quorlock._protocol.pipeline import PendingRequest
+    from quorlock._protocol.pipeline import PendingRequest, ReplyReceiver
     from quorlock._protocol.reader import ProtocolError
+
+
+_GRANTED = VoteCode.GRANTED
+_CALL = b">3\r\n$7\r\nmessage\r\n"  # and the channel, and the message
+_PUSH = _CALL[0]
 
 
 class PeerNode(Protocol):
@@ -118,7 +127,7 @@ class Peer:
         request, answer = answered
         node_state = self.node_state
         self.alive_at = request.asked_at
-        if answer is GRANTED and node_state.is_healthy:
+        if answer.code is _GRANTED and not answer.ticket and node_state.is_healthy:
             node_state.latency = at - request.asked_at
         else:
             if answer.ticket and not self.pipeline.is_listening:
@@ -171,6 +180,26 @@ class Peer:
             if not receiver.over:
                 receiver.deliver(replied((request.round, node_state.index, GRANTED, at)))
 
+    def deliver_call(self, data: bytes, expected: Mapping[bytes, ReplyReceiver]) -> int:
+        """Deliver the call that these bytes begin with, if it is an expected one.
+
+        Returns:
+            Its length; 0 if it was not delivered, and the bytes may be anything.
+        """
+        if data[0] != _PUSH or self.pipeline.has_partial_reply:
+            return 0
+        size, receiver = len(data), expected.get(data)
+        if receiver is None:
+            # Calls of late nodes come with the replies to the attempt.
+            size = end_of_call(data, 0)
+            receiver = expected.get(data[:size])  # one step: a signal handler may end the wait
+            if receiver is None:
+                return 0
+        if receiver.over:
+            return 0
+        receiver.deliver(replied((CALL, self.node_state.index, GRANTED, self.pipeline.replied_at)))
+        return size
+
     def _release_again(self, command: Command, answer: Answer, at: Instant) -> None:
         """Retry a release, or the one in an exchange, that was not carried out."""
         release = replaced_lease(command)
@@ -210,3 +239,17 @@ class Peer:
                     replied((request.round, self.node_state.index, answer, at))
                 )
             pending.popleft()  # last: an interrupt before it repeats the reply
+
+
+def end_of_call(data: bytes, start: int) -> int:
+    """Return where the call at `start` ends; 0 if it is none, or not all of it has come."""
+    if not data.startswith(_CALL, start):
+        return 0
+    start += len(_CALL)
+    for _ in range(2):
+        head = data.find(b"\r\n", start) + 2
+        digits = data[start + 1 : head]
+        if head < 2 or not digits.strip().isdigit():  # noqa: PLR2004
+            return 0
+        start = head + int(digits) + 2
+    return start if start <= len(data) else 0

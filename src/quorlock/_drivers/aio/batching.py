@@ -48,6 +48,7 @@ class SharedPipeline:
         self.node_mask = 0  # bit i: node i is in it
         self.has_release_script = False  # all of its nodes have the script
         self.has_extend_script = False
+        self._kinds: set[type[Command]] = set()  # of other commands, whose scripts all nodes have
         self.outgoing: list[bytes] = []
         self.flush = flush  # sends everything that is unsent
         self.is_complete = False  # all nodes are in it
@@ -258,6 +259,8 @@ class SharedPipeline:
 
     def refresh_scripts(self) -> None:
         """Record which scripts all nodes have."""
+        kinds = [connection.pipeline.sent_scripts.kinds for connection in self.connections]
+        self._kinds = set[type[Command]]().union(*kinds[:1]).intersection(*kinds)
         self.has_release_script = all(
             connection.pipeline.sent_scripts.has_release for connection in self.connections
         )
@@ -267,5 +270,4 @@ class SharedPipeline:
 
     def has_script(self, command: Command) -> bool:
         """Return whether the script of this command was sent to all nodes."""
-        kind = type(command)
-        return all(kind in link.pipeline.sent_scripts.kinds for link in self.connections)
+        return type(command) in self._kinds

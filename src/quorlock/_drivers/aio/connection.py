@@ -18,7 +18,7 @@ from quorlock._core.votes import Answer, Vote
 from quorlock._drivers.clock import now
 from quorlock._drivers.sync.connection import is_closed_by_peer
 from quorlock._protocol.handshake import CLOSED_IMMEDIATELY, Handshake, NodeRejected, ServerInfo
-from quorlock._protocol.peer import Peer
+from quorlock._protocol.peer import Peer, end_of_call
 from quorlock._protocol.reader import ProtocolError
 from quorlock._protocol.replies import GRANTS_IN_TURN
 from quorlock.errors import VoteCode
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from quorlock._core.time import Instant
     from quorlock._drivers.aio.batching import SharedPipeline
     from quorlock._drivers.node_state import NodeState
-    from quorlock._protocol.pipeline import PendingRequest
+    from quorlock._protocol.pipeline import PendingRequest, ReplyReceiver
 
 _BUFFER_BYTES = 16_384
 LOOK_AGAIN = 0.001  # seconds, see `sync.connect`
 _LINES = (b"+", b"-", b":", b"_")  # replies of one line
 _NIL = b"$-1\r\n"
-_CALL = b">3\r\n$7\r\nmessage\r\n"  # and the channel, and the message
 
 
 class ConnectionOwner(Protocol):
@@ -49,8 +48,7 @@ class ConnectionOwner(Protocol):
 
     def on_lost(self, connection: AsyncConnection) -> None: ...  # it was admitted before
 
-    # The calls that may come, in bytes, with their places and lock keys (`Places.expected`).
-    expected_calls: dict[bytes, tuple[bytes, bytes]]
+    expected_calls: dict[bytes, ReplyReceiver]  # see `Places.expected`
 
     def on_call(self, connection: AsyncConnection, place: bytes, key: bytes) -> None: ...
 
@@ -305,10 +303,11 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
             size = self._shared_pipeline.match(self, data, at)
             if size == len(data):
                 return
-            call = self._owner.expected_calls.get(data)
-            if call is not None:
-                self._owner.on_call(self, *call)
-                return
+            if not size and (size := self.deliver_call(data, self._owner.expected_calls)):
+                data = data[size:]
+                if not data:
+                    return
+                continue
             answer = GRANTS_IN_TURN.get(data)
             if answer is not None and self._shared_pipeline.awaits(self, ScriptedAcquire):
                 self.deliver((self.take_next(), answer), at)
@@ -369,19 +368,6 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
 
 def _end_of_line(data: bytes, start: int) -> int:
     """Return where the reply at `start` ends; 0 if it is not one whole line, or a whole call."""
-    if data.startswith(_CALL, start):
-        return _end_of_call(data, start + len(_CALL))
     if data[start : start + 1] in _LINES or data.startswith(_NIL, start):
         return data.find(b"\r\n", start) + 2 if b"\r\n" in data[start:] else 0
-    return 0
-
-
-def _end_of_call(data: bytes, start: int) -> int:
-    """Return where the two strings at `start` end; 0 if not all of them has come."""
-    for _ in range(2):
-        head = data.find(b"\r\n", start) + 2
-        digits = data[start + 1 : head]
-        if head < 2 or not digits.strip().isdigit():  # noqa: PLR2004
-            return 0
-        start = head + int(digits) + 2
-    return start if start <= len(data) else 0
+    return end_of_call(data, start)

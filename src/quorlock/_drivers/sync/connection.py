@@ -217,31 +217,21 @@ class Connection(Peer):
         if not data:
             raise ConnectionResetError(0, "closed by the server")
         pipeline = self.pipeline
-        if self._is_expected_call(data):
-            return self._reads_on
+        pipeline.replied_at = at = now()
+        if self.places is not None and (size := self.deliver_call(data, self.places.expected)):
+            data = data[size:]
+            if not data or self.deliver_grant(data, at):
+                return self._reads_on
         if granted := pipeline.match_grants(data):
-            pipeline.replied_at = at = now()
             self.deliver_grants(granted, at)
             return self._reads_on or len(data) == _READ_BYTES
-        self.parse(data, now())
+        self.parse(data, at)
         if pipeline.outgoing:
             outgoing, pipeline.outgoing = pipeline.outgoing, b""
             self._write(outgoing)
         if self._calls:
             self._deliver_calls()
         return self._reads_on or len(data) == _READ_BYTES
-
-    def _is_expected_call(self, data: bytes) -> bool:
-        """Deliver the call if these bytes are one, as it nearly always comes; else return false."""
-        pipeline, places = self.pipeline, self.places
-        if places is None or pipeline.has_partial_reply:
-            return False
-        call = places.expected.get(data)  # one step: a signal handler may end the wait
-        if call is None:
-            return False
-        pipeline.replied_at = now()
-        places.on_call(self, *call)
-        return True
 
     def _deliver_calls(self) -> None:
         calls, self._calls = self._calls, []
