@@ -225,7 +225,7 @@ class Shared(NamedTuple):
 
 def waits_apart(claim: Claim) -> bool:
     """Return whether each of its waiters queues at the nodes, not in a line of its process."""
-    return bool(claim.keys[1:]) or type(claim) is Shared
+    return bool(claim.also) if type(claim) is Keys else True
 
 
 def place_of_claim(claim: Claim, place: bytes) -> bytes:

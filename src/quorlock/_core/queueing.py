@@ -163,15 +163,15 @@ class _Queueing:
         until = min(waiter.wake_at(), end_of(request))
         event: News | NodeReply | Timeout
         event = yield Wait(until, request.stop, self._member, waiter)
-        if isinstance(event, Acquired):
+        if isinstance(event, NodeReply):
+            self.at = event.at
+        elif isinstance(event, Acquired):
             yield self.leave  # a lost attempt may have queued the place again since
             yield Commit(event)
             return event, False
-        if isinstance(event, Timeout):
+        elif isinstance(event, Timeout):
             self.at = event.at
             return (yield from self._on_timeout()), True
-        if isinstance(event, NodeReply):
-            self.at = event.at
         elif isinstance(event, Removed):
             waiter.on_removed()
         # Or it was promoted when its time was up, and has not read that before.

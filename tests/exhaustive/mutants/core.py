@@ -680,6 +680,20 @@ CORE = [
         ("tests/unit/protocol/test_peer.py",),
     ),
     Mutant(
+        "a-call-takes-what-comes-behind-it",
+        "_protocol/peer.py",
+        "        return size\n",
+        "        return len(data)\n",
+        ("tests/unit/protocol/test_peer.py",),
+    ),
+    Mutant(
+        "a-call-within-a-reply",
+        "_protocol/peer.py",
+        "if data[0] != _PUSH or self.pipeline.has_partial_reply:",
+        "if data[0] != _PUSH:",
+        ("tests/unit/protocol/test_peer.py",),
+    ),
+    Mutant(
         "replies-before-the-wait-are-dropped",
         "_drivers/aio/flow_task.py",
         "            if observer is not None and observer.on_reply(reply):\n"

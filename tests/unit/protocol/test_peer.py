@@ -16,12 +16,14 @@ from quorlock._core.commands import (
     Release,
     ScriptedAcquire,
 )
+from quorlock._core.effects import CALL
+from quorlock._core.places import channel_of
 from quorlock._core.rounds import NodeReply
 from quorlock._core.time import NS_PER_MS, NS_PER_S
 from quorlock._core.votes import NO_REPLY
 from quorlock._drivers.node_state import NodeState
 from quorlock._nodes.node import Node
-from quorlock._protocol.encoding import encode
+from quorlock._protocol.encoding import encode, encode_message
 from quorlock._protocol.peer import Peer
 from quorlock._protocol.pipeline import PendingRequest
 from tests.harness.support.script import policy_of
@@ -31,9 +33,10 @@ EXCHANGE = ScriptedAcquire(b"k", NEW, 1_000, instead=OLD)
 
 
 class Asker:
-    round, over = 1, False
+    round = 1
 
     def __init__(self) -> None:
+        self.over = False
         self.replies: list[NodeReply] = []
 
     def deliver(self, reply: NodeReply) -> None:
@@ -94,6 +97,46 @@ def test_a_lost_connection_leaves_both_tokens_of_an_exchange_to_release() -> Non
     assert to_release(peer) == {OLD, NEW}
 
 
+PUSH = b">2\r\n+OK\r\n+OK\r\n"
+CALL_BYTES = encode_message(channel_of(PLACE[:16]), PLACE + b" k")
+OTHER_CALL = encode_message(channel_of(PLACE[:16]), PLACE + b" l")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [CALL_BYTES, CALL_BYTES + b":-3\r\n", CALL_BYTES + OTHER_CALL, CALL_BYTES + CALL_BYTES[:-1]],
+)
+def test_an_expected_call_is_delivered_without_the_parser(data: bytes) -> None:
+    """Also if replies or other calls come behind it."""
+    peer, asker = asked(), Asker()
+    assert peer.deliver_call(data, {CALL_BYTES: asker}) == len(CALL_BYTES)
+    assert [(reply.round, reply.node) for reply in asker.replies] == [(CALL, 0)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(OTHER_CALL, OTHER_CALL + CALL_BYTES, b":-3\r\n" + CALL_BYTES, PUSH, b":-3\r\n"),
+        *[CALL_BYTES[:size] for size in range(1, len(CALL_BYTES))],
+    ],
+)
+def test_other_bytes_are_left_to_the_parser(data: bytes) -> None:
+    peer, asker = asked(), Asker()
+    assert peer.deliver_call(data, {CALL_BYTES: asker}) == 0
+    assert asker.replies == []
+
+
+def test_a_call_for_a_wait_that_is_over_is_left_to_the_parser() -> None:
+    """It is answered in its stead; so is one after a part of a reply, of which it is the rest."""
+    peer, asker = asked(Release(b"k", b"t")), Asker()
+    asker.over = True
+    assert peer.deliver_call(CALL_BYTES, {CALL_BYTES: asker}) == 0
+    asker.over = False
+    peer.parse(b":-", 2)
+    assert peer.deliver_call(CALL_BYTES, {CALL_BYTES: asker}) == 0
+    assert asker.replies == []
+
+
 # Commands, and replies to each: among them some that contain another command's plain grant.
 REPLIES: dict[Command, tuple[bytes, ...]] = {
     Acquire(b"k", b"t", 1_000): (b"+OK\r\n", b"_\r\n", b"-ERR +OK\r\n", b"$2\r\nOK\r\n"),
@@ -105,7 +148,6 @@ REPLIES: dict[Command, tuple[bytes, ...]] = {
         *(b"-ERR :-4\r\n", b"*3\r\n:0\r\n:9\r\n:5\r\n", b"*3\r\n:1\r\n:9\r\n:0\r\n"),
     ),
 }
-PUSH = b">2\r\n+OK\r\n+OK\r\n"
 
 
 @settings(max_examples=300)

@@ -185,7 +185,10 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
     def listen(self, inbox: bytes) -> bool:
         """Subscribe to the calls to an inbox; return whether the node can call, as far as known."""
         pipeline = self.pipeline
-        if self.resp3 and not (pipeline.is_listening or pipeline.listen_error or self.lost):
+        was_listening = pipeline.is_listening
+        if was_listening:
+            return not self.lost
+        if self.resp3 and not (pipeline.listen_error or self.lost):
             self.write(pipeline.subscribe(inbox, self._note_call, now()))
         return pipeline.is_listening and not self.lost
 

@@ -165,7 +165,10 @@ class Connection(Peer):
     def listen(self, inbox: bytes) -> bool:
         """Have the node call this inbox; return whether it can, as far as known."""
         pipeline = self.pipeline
-        if self.resp3 and not (pipeline.is_listening or pipeline.listen_error or self.lost):
+        was_listening = pipeline.is_listening
+        if was_listening:
+            return not self.lost
+        if self.resp3 and not (pipeline.listen_error or self.lost):
             try:
                 self._write(pipeline.subscribe(inbox, self._note_call, now()))
             except OSError as error:
