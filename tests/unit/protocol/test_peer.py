@@ -127,7 +127,7 @@ def test_other_bytes_are_left_to_the_parser(data: bytes) -> None:
 
 
 def test_a_call_for_a_wait_that_is_over_is_left_to_the_parser() -> None:
-    """It is answered in its stead; so is one after a part of a reply, of which it is the rest."""
+    """The parser answers for the wait.  After a part of a reply, the bytes are the rest of that."""
     peer, asker = asked(Release(b"k", b"t")), Asker()
     asker.over = True
     assert peer.deliver_call(CALL_BYTES, {CALL_BYTES: asker}) == 0
