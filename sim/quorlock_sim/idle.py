@@ -42,6 +42,9 @@ PAUSE_AWAY = 21 * NS_PER_MS
 # The rounds of an attempt; the pause after it is at least as long.
 ROUNDS_OF_ATTEMPT = 3
 
+# The longest pause of a waiter for several resources, in which it is in no queue.
+PAUSE_OF_SEVERAL = 1_000 * NS_PER_MS
+
 # A message that takes no more than this part of a node timeout is in time: so is the reply to it.
 MESSAGES = 2
 LOOKS = 5  # of the watch in a node timeout, at most
@@ -263,6 +266,7 @@ class IdleWatch:
         if any(turn.is_between_attempts for turn in turns):
             shortest, usual = world.policy.retry_delay
             longest += max(usual, 2 * max(shortest, ROUNDS_OF_ATTEMPT * timeout))
+            longest += PAUSE_OF_SEVERAL * ("+" in resource)
         return longest
 
     def _away(self, wait: Wait) -> int:

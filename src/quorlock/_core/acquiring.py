@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NoReturn
 from quorlock._core.claims import waits_apart
 from quorlock._core.effects import Sleep
 from quorlock._core.owner import readable
+from quorlock._core.queueing import end_of
 from quorlock._core.redlock import attempt, common_owner, common_readers, time_until_free_ms
 from quorlock._core.results import Acquired, FailureReason
-from quorlock._core.time import NS_PER_MS, to_seconds
+from quorlock._core.time import NS_PER_MS, NS_PER_S, to_seconds
 from quorlock._core.votes import node_votes
 from quorlock._core.waiting import wait_in_line
 from quorlock.errors import (
@@ -39,10 +40,11 @@ WORTH_RETRYING = (FailureReason.HELD, FailureReason.LATE, FailureReason.UNFENCED
 # new.
 _NO_OUTAGE = (*WORTH_RETRYING, FailureReason.QUARANTINED)
 # After so many attempts a waiter for several keys pauses before it joins the next queue: up to the
-# first time, and up to twice as long after each further attempt.
+# first time, or as long as the attempt took, and up to twice as long after each of some more.
 _SWAPS_MAX = 3
 _PAUSE_MIN: Duration = 4 * NS_PER_MS
-_PAUSE_MAX: Duration = 32 * NS_PER_MS
+_PAUSE_MAX: Duration = NS_PER_S
+_DOUBLINGS = (3, 6)  # of the one, and of the other
 _ERRORS = (FailureReason.FAULTY, FailureReason.FORBIDDEN)
 
 
@@ -95,7 +97,7 @@ def acquire(
         if wake is None and (stop is None or not stop.is_set()):
             raise_failure(outcome, request, policy, failures.count)
         if wake is not None and joins:
-            wake = _rejoin_at(request, outcome, wake, entropy, failures.count)
+            wake = _rejoin_at(request, outcome, policy, entropy, failures.count)
         if wake is not None:
             woke = yield Sleep(wake, stop)
             if joins:
@@ -106,7 +108,7 @@ def acquire(
 def _rejoin_at(
     request: AcquireRequest,
     failed: AttemptFailed,
-    latest: Instant,
+    policy: Policy,
     entropy: Entropy,
     attempts: int,
 ) -> Instant | None:
@@ -114,12 +116,16 @@ def _rejoin_at(
 
     Waiters for several keys may be in each other's way: each has one key reserved for it, leaves
     that key's queue, and is given the key that the other one has just left.  In one event loop
-    they do so in step, without an end.  A random pause, in no queue, lets one of them pass.
+    they do so in step, without an end.  A random pause, in no queue, lets one of them pass.  Many
+    waiters do it too, unless they pause for much longer than their attempts take.
     """
     if not request.claim.keys[1:] or attempts < _SWAPS_MAX:
         return None
-    longest = min(_PAUSE_MIN << min(attempts - _SWAPS_MAX, 8), _PAUSE_MAX)
-    return min(latest, failed.ended + entropy.between(0, longest))
+    few, many = (min(attempts - _SWAPS_MAX, doublings) for doublings in _DOUBLINGS)
+    # A pause of the process counts for as long as an attempt may take.
+    took = min(failed.ended - failed.started, max_rounds(request) * policy.node_timeout)
+    longest = max(_PAUSE_MIN << few, min(took << many, _PAUSE_MAX))
+    return min(end_of(request), failed.ended + entropy.between(0, longest))
 
 
 def joins_line(request: AcquireRequest, lines: Lines | None) -> bool:

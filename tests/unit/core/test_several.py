@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from quorlock._core.results import Acquired, ExtendFailed
 from quorlock._core.rounds import NodeReply, SentRound, Target
 from quorlock._core.time import from_seconds
 from quorlock._core.votes import ABSENT, GRANTED, HELD, Answer
-from quorlock.errors import AcquireTimeout
+from quorlock.errors import AcquireStopped, AcquireTimeout
 from tests.harness.support.script import START, Dice, ms, policy_of
 from tests.unit.core.test_waiting import Hand
 
@@ -49,15 +50,17 @@ def scripted(claim: Keys, token: bytes, place: bytes = b"") -> ScriptedAcquire:
     return ScriptedAcquire(claim.key, token, 10_000, place=place, also=claim.also)
 
 
-def acquires(timeout: float | None = None, lines: Lines | None = None, share: float = 0.0) -> Hand:
+def acquires(
+    timeout: float | None = None, lines: Lines | None = None, share: float = 0.0, **rest: Any
+) -> Hand:
     wait = None if timeout is None else from_seconds(timeout)
-    request = AcquireRequest("a + b + c", CLAIM, 10_000, START, wait)
+    request = AcquireRequest("a + b + c", CLAIM, 10_000, START, wait, **rest)
     return Hand(acquire(request, POLICY, Dice(share), lines))
 
 
-def behind_b(lines: Lines | None = None, share: float = 0.0) -> Hand:
+def behind_b(lines: Lines | None = None, share: float = 0.0, **request: Any) -> Hand:
     """Return a flow that waits in the queue of the second key."""
-    hand = acquires(lines=lines or Lines(), share=share)
+    hand = acquires(lines=lines or Lines(), share=share, **request)
     hand.sends(scripted(CLAIM, b"token-0"))
     hand.replies(before(1), before(1), before(1))
     hand.sends(CLAIM.release(b"token-0"))
@@ -139,26 +142,106 @@ def test_it_goes_on_to_the_queue_of_the_next_key() -> None:
     hand.sends(scripted(led.led_by(b"c"), b"token-2", NEXT))
 
 
-def test_it_pauses_after_some_attempts_before_it_joins_the_next_queue() -> None:
-    """Two waiters, each with a key reserved, would exchange these in step, without an end."""
+def loses(hand: Hand, number: int, led: Keys, trip: float = 0) -> None:
+    """Have the flow, which waits in a queue, attempt and find another key held in each way."""
+    hand.call(0, 1)
+    hand.sends(scripted(led, b"token-%d" % number, PLACE))
+    hand.now += ms(trip)
+    hand.replies(before(2), before(2), before(2))
+    hand.sends(led.release(b"token-%d" % number, PLACE, LEAVE))
+    hand.now += ms(trip)
+    hand.replies(before(2), before(2), before(2))
+
+
+def joins(hand: Hand, led: Keys) -> Keys:
+    """Expect the flow to join the next queue; return the claim as it is asked for from there."""
+    hand.expects(Enlist)
+    led = led.led_by(hand.effect.key)
+    hand.step(PLACE)
+    hand.sends(Release(led.key, b"", PLACE, JOIN))
+    hand.replies(QUEUED, QUEUED, QUEUED)
+    return led
+
+
+def pausing(share: float = 1.0, **request: Any) -> tuple[Hand, Keys]:
+    """Return a flow in the pause after its third attempt, and its claim."""
+    hand = behind_b(share=share, **request)
+    led = CLAIM.led_by(b"b")
+    loses(hand, 1, led)
+    led = joins(hand, led)
+    loses(hand, 2, led)
+    hand.expects(Sleep)
+    return hand, led
+
+
+@pytest.mark.parametrize(
+    ("trip", "pauses"),
+    [
+        (0, (4, 8, 16, 32, 32, 32, 32, 32)),
+        (1, (4, 8, 16, 32, 32, 64, 128, 128)),
+        (6, (12, 24, 48, 96, 192, 384, 768, 768)),
+        (20, (40, 80, 160, 320, 640, 1000, 1000, 1000)),
+        (80, (100, 200, 400, 800, 1000, 1000, 1000, 1000)),
+    ],
+)
+def test_it_pauses_after_some_attempts_before_it_joins_the_next_queue(
+    trip: int, pauses: tuple[int, ...]
+) -> None:
+    """Two waiters, each with a key reserved, would exchange these in step, without an end.
+
+    They are longer than attempts take: in shorter ones many waiters would not part for long.
+    """
     hand = behind_b(share=1.0)
-    led, pauses = CLAIM.led_by(b"b"), []
-    for number in range(1, 8):
-        hand.call(0, 1)
-        hand.sends(scripted(led, b"token-%d" % number, PLACE))
-        hand.replies(before(2), before(2), before(2))
-        hand.sends(led.release(b"token-%d" % number, PLACE, LEAVE))
-        hand.replies(before(2), before(2), before(2))
+    led, found = CLAIM.led_by(b"b"), []
+    for number in range(1, 10):
+        loses(hand, number, led, trip)
         began = hand.now
         if isinstance(hand.effect, Sleep):
             hand.times_out()
-        pauses.append(hand.now - began)
-        hand.expects(Enlist)
-        led = led.led_by(hand.effect.key)
-        hand.step(PLACE)
-        hand.sends(Release(led.key, b"", PLACE, JOIN))
-        hand.replies(QUEUED, QUEUED, QUEUED)
-    assert pauses == [0, *[ms(pause) for pause in (4, 8, 16, 32, 32, 32)]]
+        found.append(hand.now - began)
+        led = joins(hand, led)
+    assert found == [0, *[ms(pause) for pause in pauses]]
+
+
+def test_stopped_in_the_pause() -> None:
+    """The waiter is in no queue, and has nothing to release."""
+    stop = threading.Event()
+    hand, _ = pausing(stop=stop)
+    assert hand.effect.stop is stop
+    stop.set()
+    with pytest.raises(AcquireStopped) as raised:
+        hand.step(hand.now)
+    assert raised.value.attempts == 3
+
+
+def test_cancelled_in_the_pause() -> None:
+    hand, _ = pausing()
+    assert hand.cancels() == []
+    assert hand.over
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+def test_interrupted_in_the_pause(error: type[BaseException]) -> None:
+    hand, _ = pausing()
+    with pytest.raises(error):
+        hand.flow.throw(error)
+    assert hand.flow.gi_frame is None
+
+
+def test_the_time_is_up_in_the_pause() -> None:
+    """The pause ends with the timeout; then there is a last attempt, which leaves the queue."""
+    hand, led = pausing(timeout=0.003)
+    assert hand.effect.until == START + ms(3)
+    hand.times_out()
+    led = joins(hand, led)
+    hand.times_out()
+    assert hand.now == START + ms(3)
+    hand.sends(scripted(led, b"token-3", PLACE))
+    hand.replies(before(2), before(2), before(2))
+    hand.sends(led.release(b"token-3", PLACE, LEAVE))
+    with pytest.raises(AcquireTimeout) as raised:
+        hand.replies(before(2), before(2), before(2))
+    assert raised.value.attempts == 4
 
 
 def test_it_keeps_its_place_while_the_same_key_is_in_its_way() -> None:
