@@ -212,7 +212,8 @@ class Process:
         at = self.clock.when(until)
         if at is None:
             at = self.world.now + 1_000 * NS_PER_MS
-        self.world.schedule(max(at, self.world.now), self._run_timers, (until, act, what))
+        at = self.turn_from(max(at, self.world.now))
+        self.world.schedule(at, self._run_timers, (until, act, what))
 
     def _run_timers(self, timer: tuple[int, Callable[[Any], None], Any]) -> None:
         if self.dead:
@@ -226,7 +227,12 @@ class Process:
 
     def later(self, delay: int, act: Callable[[Any], None], what: Any = None) -> None:
         """Call `act` after a true duration, unless the process is dead; a pause delays it."""
-        self.world.schedule(self.world.now + delay, self._act, (act, what))
+        self.world.schedule(self.turn_from(self.world.now + delay), self._act, (act, what))
+
+    def turn_from(self, at: int) -> int:
+        """Return the instant at which its event loop handles what is due or arrives at `at`."""
+        tick = self.world.plan.tick
+        return (at // tick + 1) * tick if tick else at
 
     def _act(self, deed: tuple[Callable[[Any], None], Any]) -> None:
         if self.dead:
@@ -342,11 +348,12 @@ class Process:
         return self.clock.when(max(untils, default=0)) or 0
 
     def hears(self, link: Link, message: Message) -> None:
-        """Read a reply, or keep it for the end of a pause."""
-        if self.paused:
-            self._waiting.append((self._hears, (link, message)))
-        elif not self.dead:
-            self._hears((link, message))
+        """Read a reply in the next turn of the loop, or keep it for the end of a pause."""
+        deed = self._hears, (link, message)
+        if self.world.plan.tick:
+            self.world.schedule(self.turn_from(self.world.now), self._act, deed)
+        else:
+            self._act(deed)
 
     def _hears(self, what: tuple[Link, Message]) -> None:
         link, message = what

@@ -104,6 +104,7 @@ class Link(Peer):
         self.rng = process.rng
         self.requests_until = 0  # the arrival of the last request: the next may not be earlier
         self.replies_until = 0
+        self._request_at = self._reply_at = -1  # when the last of each was sent
         self.swallows_requests = False  # requests are dropped from now on
         self.swallows_replies = False
         self.duplicate_after = 0  # the delay of a duplicate of the next request; 0: none
@@ -151,8 +152,10 @@ class Link(Peer):
         if self.process.cut_off[self.server.index] & 1:
             self.held_requests.append(message)
             return
-        at = world.now + world.network_profile.delay(self.rng) + self.server.slow_by
-        self.requests_until = at = max(at, self.requests_until)
+        at = self.requests_until
+        if not (world.plan.tick and self._request_at == world.now):  # else in the same packet
+            at = max(at, world.now + world.network_profile.delay(self.rng) + self.server.slow_by)
+        self._request_at, self.requests_until = world.now, at
         world.schedule(at, self.server.arrive, message)
         if self.duplicate_after:
             twin = Message(message.number, self, message.command, message.round, message.place)
@@ -171,8 +174,10 @@ class Link(Peer):
         if self.process.cut_off[self.server.index] & 2:
             self.held_replies.append(message)
             return
-        at = max(world.now + world.network_profile.delay(self.rng), self.replies_until)
-        self.replies_until = at
+        at = self.replies_until
+        if not (world.plan.tick and self._reply_at == world.now):
+            at = max(at, world.now + world.network_profile.delay(self.rng))
+        self._reply_at, self.replies_until = world.now, at
         world.schedule(at, self._arrived, message)
 
     def push(self, push: Push) -> None:

@@ -153,6 +153,9 @@ class Plan:
         denied: nodes, each with what its users have no right to: a name in `RIGHTS`.
         old: the pollers whose releases delete the key, and call no waiter, as in older versions.
         aim: a pause or a crash at one step of a client; None: faults come by time only.
+        tick: the duration of one turn of each client's event loop. At its end the client reads what
+            has arrived, in that order, and what it sends to a node then arrives at one instant;
+            0: each event has a separate turn.
     """
 
     seed: int
@@ -174,6 +177,7 @@ class Plan:
     denied: tuple[tuple[int, str], ...] = ()
     old: tuple[int, ...] = ()
     aim: Aim | None = None
+    tick: int = 0
 
     @property
     def dice(self) -> int:

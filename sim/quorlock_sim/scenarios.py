@@ -566,6 +566,16 @@ SCENARIOS: dict[str, Scenario] = {
             shaped=scenarios_several.shaped,
         ),
         Scenario(
+            "loops",
+            "callers of one event loop that want sets of resources, and act in its turns",
+            {**CLIENT_TROUBLE, **NODE_TROUBLE, **NETWORK_TROUBLE},
+            calm=500,
+            clients=(2, 2, 3),
+            once=50,
+            floors=Floors(1000, 100, 850, judged=500),
+            shaped=scenarios_several.in_step,
+        ),
+        Scenario(
             "permits",
             "semaphores: any one of two or three resources, beside plain locks on them",
             {**CLIENT_TROUBLE, **NODE_TROUBLE, **NETWORK_TROUBLE},
@@ -602,7 +612,7 @@ _TURNS = (
     *("sound", "mixed", "sound", "network", "sound", "mixed", "nodes", "clients", "sound"),
     *("mixed", "calm", "sound", "memory", "sound", "mixed", "clocks", "network", "sound"),
     *("restarts", "renewal", "fences", "comebacks", "handovers"),
-    *("queues", "queues", "steps", "keeping", "several", "permits", "shared"),
+    *("queues", "queues", "steps", "keeping", "several", "permits", "shared", "loops"),
 )
 
 

@@ -109,6 +109,8 @@ SEEDS = {
     "several keys: released at the first only": 5,
     "several keys: pending release narrowed": 19,
     "several keys: fence above one counter": 231,
+    "several keys: queues exchanged without a pause": 16,
+    "several keys: a pause shorter than an attempt": 125,
     "shared: readers are counted": 2,
     "shared: a release deletes all readers": 8,
     "shared: readers beside a holder": 1,

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from quorlock._core import acquiring
 from quorlock._core.claims import Keys
 from quorlock._core.commands import Release
 from quorlock._core.pending_releases import PendingReleases
+from quorlock._core.queueing import end_of
+from quorlock._core.time import NS_PER_MS
 from quorlock.testing.fake_node import FakeNode
 from tests.sim.mutation import Mutation
 
 if TYPE_CHECKING:
+    from quorlock._core.config import Policy
+    from quorlock._core.effects import Entropy
+    from quorlock._core.request import AcquireRequest
+    from quorlock._core.results import AttemptFailed
+    from quorlock._core.time import Instant
     from quorlock.testing.fake_keys import Reply
 
 _missing = FakeNode._missing
@@ -54,6 +62,21 @@ def issues_to_the_first_only(
 _next_fence = FakeNode._next_fence
 
 
+def never_pauses(*_: object) -> None:
+    """A waiter joins the next queue at once."""
+
+
+def pauses_as_on_a_fast_network(
+    request: AcquireRequest, failed: AttemptFailed, policy: Policy, entropy: Entropy, attempts: int
+) -> Instant | None:
+    """A waiter pauses for up to 32 ms, however long its attempts take."""
+    del policy
+    if not request.claim.keys[1:] or attempts < 3:
+        return None
+    pause = entropy.between(0, 4 * NS_PER_MS << min(attempts - 3, 3))
+    return min(end_of(request), failed.ended + pause)
+
+
 MUTATIONS = (
     Mutation(
         "several keys: a grant sets the first only",
@@ -84,5 +107,17 @@ MUTATIONS = (
         "fence",
         ((FakeNode, "_next_fence", issues_to_the_first_only),),
         "several",
+    ),
+    Mutation(
+        "several keys: queues exchanged without a pause",
+        "idle",
+        ((acquiring, "_rejoin_at", never_pauses),),
+        "loops",
+    ),
+    Mutation(
+        "several keys: a pause shorter than an attempt",
+        "idle",
+        ((acquiring, "_rejoin_at", pauses_as_on_a_fast_network),),
+        "loops",
     ),
 )

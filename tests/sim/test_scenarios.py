@@ -62,11 +62,13 @@ def within_bounds(plan: Plan) -> None:
     assert len(plan.node_paces) == len(plan.node_offsets) == n
     assert set(plan.connection_sets) <= {1, 2}
     assert 0 < plan.lasts <= 6 * NS_PER_S
+    # A call may take a few turns of its loop beyond its deadlines, which have a slack of 1 ms.
+    assert (0 < plan.tick <= NS_PER_MS // 5) if plan.scenario == "loops" else plan.tick == 0
     assert plan.settings.policy().n == n, "the library takes these settings"
     jobs = [job for workload in plan.workloads for job in workload]
     assert 0 < len(jobs) <= 4 * len(plan.workloads)
     for job in jobs:
-        most = 3 if plan.scenario in ("several", "permits") else 2
+        most = 3 if plan.scenario in ("several", "permits", "loops") else 2
         assert all(0 <= one < len(plan.resources) <= most for one in (job.resource, *job.also))
         assert job.after >= 0 <= job.hold
         for ttl_ms in (job.ttl_ms, *(ttl_ms for _, ttl_ms in job.extensions)):
@@ -89,7 +91,7 @@ def within_bounds(plan: Plan) -> None:
 def numbers(plan: Plan) -> list[object]:
     network_profile, settings = plan.network_profile, plan.settings
     return [
-        *(plan.seed, plan.lasts, *plan.client_paces, *plan.node_paces),
+        *(plan.seed, plan.lasts, plan.tick, *plan.client_paces, *plan.node_paces),
         *(*plan.client_offsets, *plan.node_offsets, *settings.retry_delay),
         *(settings.max_ttl_ms, settings.node_timeout, settings.outage_timeout),
         *(
