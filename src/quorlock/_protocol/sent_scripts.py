@@ -21,6 +21,15 @@ class SentScripts:
         self.has_extend = False
         self.kinds: set[type[Command]] = set()
 
+    def all_kinds(self) -> set[type[Command]]:
+        """Return the kinds of all commands whose scripts were sent, but looks."""
+        kinds = self.kinds.copy()
+        if self.has_release:
+            kinds.add(Release)
+        if self.has_extend:
+            kinds.add(Extend)
+        return kinds
+
     def add(self, command: Command) -> bool:
         """Record that the script of this command is sent; return whether it must be in full."""
         kind = type(command)

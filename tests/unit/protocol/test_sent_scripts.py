@@ -32,6 +32,15 @@ def test_releases_and_looks_share_a_script() -> None:
     assert [scripts.has_release, scripts.add(LOOK)] == [False, True]
 
 
+def test_all_kinds_but_looks_are_listed() -> None:
+    """A look needs more than its script before it."""
+    scripts = SentScripts()
+    assert scripts.all_kinds() == set()
+    for command in (LOOK, EXTEND, SHARE, FENCE):
+        scripts.add(command)
+    assert scripts.all_kinds() == {type(command) for command in (RELEASE, EXTEND, SHARE, FENCE)}
+
+
 def test_what_is_forgotten_is_in_full_again() -> None:
     """Only that kind; an extension stays by name."""
     scripts = SentScripts()

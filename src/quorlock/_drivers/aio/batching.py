@@ -46,9 +46,7 @@ class SharedPipeline:
     def __init__(self, quorum: int, flush: Callable[[], None]) -> None:
         self.connections: Sequence[SharedConnection] = ()
         self.node_mask = 0  # bit i: node i is in it
-        self.has_release_script = False  # all of its nodes have the script
-        self.has_extend_script = False
-        self._kinds: set[type[Command]] = set()  # of other commands, whose scripts all nodes have
+        self.has_scripts_of: set[type[Command]] = set()  # all of its nodes have these scripts
         self.outgoing: list[bytes] = []
         self.flush = flush  # sends everything that is unsent
         self.is_complete = False  # all nodes are in it
@@ -259,15 +257,5 @@ class SharedPipeline:
 
     def refresh_scripts(self) -> None:
         """Record which scripts all nodes have."""
-        kinds = [connection.pipeline.sent_scripts.kinds for connection in self.connections]
-        self._kinds = set[type[Command]]().union(*kinds[:1]).intersection(*kinds)
-        self.has_release_script = all(
-            connection.pipeline.sent_scripts.has_release for connection in self.connections
-        )
-        self.has_extend_script = all(
-            connection.pipeline.sent_scripts.has_extend for connection in self.connections
-        )
-
-    def has_script(self, command: Command) -> bool:
-        """Return whether the script of this command was sent to all nodes."""
-        return type(command) in self._kinds
+        kinds = [connection.pipeline.sent_scripts.all_kinds() for connection in self.connections]
+        self.has_scripts_of = set.intersection(*kinds) if kinds else set()

@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import (
     Acquire,
-    AcquireAny,
-    Extend,
-    IssueFence,
-    Keep,
-    Look,
+    Inspect,
     Release,
-    ScriptedAcquire,
-    Share,
 )
 from quorlock._core.line import Lines
 from quorlock._core.pending_releases import relies_on_key
@@ -136,16 +130,14 @@ class LoopDriver:
         if not is_for_all(effect, self.shared_pipeline.node_mask, self):
             return False
         if type(command) is Release:
-            return self.shared_pipeline.has_release_script
+            return Release in self.shared_pipeline.has_scripts_of
         if relies_on_key(effect) and any(
             is_forbidden(effect, x.node_state, at) for x in self.connectors
         ):
             return False
-        if isinstance(command, (ScriptedAcquire, AcquireAny, Share, IssueFence, Keep)):
-            return self.shared_pipeline.has_script(command)
-        # A look: each connection knows what has to precede it.
-        is_extend, is_look = type(command) is Extend, type(command) is Look
-        return self.shared_pipeline.has_extend_script if is_extend else not is_look
+        # Never a look: each connection knows what has to precede it.
+        kind = type(command)
+        return kind in self.shared_pipeline.has_scripts_of or kind is Inspect
 
     def send_all(self, effect: SendBatch, task: RunningFlow) -> tuple[SentRound, ...]:
         """Send several rounds, in one packet to each node, at the end of this tick."""
