@@ -1079,8 +1079,8 @@ def test_real_signals(kind: str) -> None:
     # Python itself swallows what comes out of a finalizer, or of the callback of a weak reference
     # (threading keeps its threads in a WeakSet). Since 3.14 it says so in other words.
     allowed = (
-        "Exception ignored in: <function Lease.__del__",
-        "Exception ignored while calling deallocator <function Lease.__del__",
+        "Exception ignored in: <function LeaseBase.__del__",
+        "Exception ignored while calling deallocator <function LeaseBase.__del__",
         "Exception ignored in: <function WeakSet.__init__.<locals>._remove",
         "Exception ignored on calling weakref callback <function WeakSet.__init__.<locals>._remove",
         "KeyboardInterrupt",

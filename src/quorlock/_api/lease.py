@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from abc import abstractmethod
 from typing import ClassVar, Generic, NoReturn, TypeVar
 
 from quorlock._api.lease_state import LeaseState, Released
@@ -195,6 +197,27 @@ class LeaseBase(HintedNames, Generic[D]):
         answers = answers or (failure.answers if failure else ())
         votes = node_votes(self._session.policy.addresses, answers) if answers else ()
         return LeaseLost(self.resource, self._state.over_because, lease=self, votes=votes)
+
+    def __del__(self) -> None:
+        # Garbage: no caller can release it any more.
+        try:
+            if self._session.live.get(self._state.token) is self._state:
+                self._release_in_background()
+        except BaseException:  # noqa: BLE001 (Python swallows exceptions from here)
+            with contextlib.suppress(Exception):
+                self._drop()  # interrupted by a Ctrl-C
+
+    def _drop(self) -> None:
+        """Release the lease in the background, if it is still in the session.
+
+        For a block that was not entered, or not left.
+        """
+        if self._session.live.get(self._state.token) is self._state:
+            self._release_in_background()
+
+    @abstractmethod
+    def _release_in_background(self) -> None:
+        """End the lease, and release it without waiting: its caller is gone."""
 
     def __repr__(self) -> str:
         token = self.token[:6]

@@ -228,23 +228,6 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         lease_state.end(lease_state.loss)  # kept in the session until it is sent: see Redlock.close
         session.driver.run_in_background(session.release_and_remove(lease_state))
 
-    def __del__(self) -> None:
-        # Garbage: no caller can release it any more.
-        try:
-            if self._session.live.get(self._state.token) is self._state:
-                self._release_in_background()
-        except BaseException:  # noqa: BLE001 (Python swallows exceptions from here)
-            with contextlib.suppress(Exception):
-                self._drop()  # interrupted by a Ctrl-C
-
-    def _drop(self) -> None:
-        """Release the lease in the background, if it is still in the session.
-
-        For a `with` block that was not entered, or not left.
-        """
-        if self._session.live.get(self._state.token) is self._state:
-            self._release_in_background()
-
 
 def enter_block(lease: Lease) -> None:
     """Enter a `with` block: `Lease._enter`, for the Lock."""

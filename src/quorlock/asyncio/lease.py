@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from types import TracebackType
 
 from quorlock._api.lease import LeaseBase
@@ -233,19 +232,6 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
             return
         lease_state.stop_renewal()
         await session.driver.run(lease_state.release_flow())
-
-    def __del__(self) -> None:
-        # Garbage: no caller can release it any more.
-        with contextlib.suppress(Exception):
-            self._drop()
-
-    def _drop(self) -> None:
-        """Release the lease in the background, if it is still in the session.
-
-        For an `async with` block that was not entered, or not left.
-        """
-        if self._session.live.get(self._state.token) is self._state:
-            self._release_in_background()
 
     def _release_in_background(self) -> None:
         """End the lease, and release it without waiting: its caller is gone."""
