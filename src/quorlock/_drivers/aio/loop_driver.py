@@ -8,11 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from quorlock._core.commands import (
-    Acquire,
-    Inspect,
-    Release,
-)
+from quorlock._core.commands import Acquire, Inspect, Release
 from quorlock._core.line import Lines
 from quorlock._core.pending_releases import relies_on_key
 from quorlock._core.rounds import SentRound, Target, replied, round_sent
