@@ -164,7 +164,7 @@ def _fast(who: str) -> list[Aim]:
         return ratio(of("handover_p50_ms"), of("cycle_ms"))
 
     return [
-        _rate(THINK, who, 3, _pottery_of(who)),
+        *[_rate(THINK, who, 3, kin) for kin in dict.fromkeys(("pottery", _pottery_of(who)))],
         _rate(THINK, who, 0.65, "python-redis-lock"),
         Aim(f"{who}: {THINK}: hand-over p50", "≤ 3 × an uncontended cycle", 3, hand_over),
     ]
