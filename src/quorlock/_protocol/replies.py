@@ -195,7 +195,7 @@ def _extended(reply: Any) -> Answer:
 def _released(reply: Any) -> Answer:
     if _whole(reply):
         return GRANTED if reply == -3 else _found(reply, None)  # noqa: PLR2004 (see release.lua)
-    if type(reply) is not list or tuple(map(type, reply)) not in _RELEASED:
+    if reply.__class__ is not list or tuple(map(type, reply)) not in _RELEASED:
         return NONSENSE
     what, owner, *of_place = reply
     before = of_place.pop() if len(of_place) % 2 else 0  # of several keys

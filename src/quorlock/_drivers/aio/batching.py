@@ -258,4 +258,4 @@ class SharedPipeline:
     def refresh_scripts(self) -> None:
         """Record which scripts all nodes have."""
         kinds = [connection.pipeline.sent_scripts.all_kinds() for connection in self.connections]
-        self.has_scripts_of = set.intersection(*kinds) if kinds else set()
+        self.has_scripts_of = kinds[0].intersection(*kinds) if kinds else set()
