@@ -149,6 +149,18 @@ def due_as_it_was(self: PendingReleases, now: int, run_id: str) -> list[ReleaseC
     return [self.take_due(pending_release.release, run_id, now) for pending_release in pending_list]
 
 
+def lost_copies_are_forgotten(
+    self: PendingReleases, release: Release, run_id: str, now: int
+) -> None:
+    """A connection that breaks before the reply to the last copy changes nothing."""
+    known = self._by_token.get(release.token)
+    if known is None or not known.last:
+        _add(self, release, run_id, now)
+
+
+_add = PendingReleases.add
+
+
 def never_tried_again(self: PendingReleases, release: Release, run_id: str, now: int) -> None:
     """A release that a node answers with an error is done with."""
 
@@ -210,6 +222,24 @@ DEFECTS = (
             lasts=100 * MS,
         ),
         ((PendingReleases, "due", due_as_it_was),),
+    ),
+    # The connection to n2 breaks before the release of c0.1 arrives, and c0's clock jumps by 15 s.
+    # So the pending release that it sends at 52.45 ms is the last one. That connection breaks too.
+    Kept(
+        "the last copy of a pending release was lost with its connection",
+        "leftover",
+        plan(
+            [job(hold=2 * MS, ttl_ms=10_000)],
+            [],
+            faults=[
+                fault("break", 2 * MS + MS // 4, client=0, node=2, amount=0, lasts=MS),
+                fault("client_step", 3 * MS, client=0, amount=15_000 * MS),
+                fault("break", 52 * MS + MS // 2, client=0, node=2, amount=0, lasts=MS),
+            ],
+            lasts=150 * MS,
+            max_ttl_ms=10_000,
+        ),
+        ((PendingReleases, "add", lost_copies_are_forgotten),),
     ),
     # n2 is a replica for a moment when c0 releases, and says so. It is a master again 5 ms later,
     # and keeps the key for the ttl, unless it is asked once more.

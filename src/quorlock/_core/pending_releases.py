@@ -6,8 +6,9 @@ their releases become pending, as do releases that a node answers with an error.
 
 A pending release is sent on the next connection, and again at growing intervals.  It ends when the
 node confirms that it deleted the key, or when another process has replied at the address.  After
-max_ttl it is sent once more, for the last time.  One that could not be sent for twice that time is
-forgotten: what it would delete has expired.
+max_ttl it is sent once more, for the last time, and again if the connection breaks before the
+reply.  One that could not be sent for twice that time is forgotten: what it would delete has
+expired.
 """
 
 from __future__ import annotations
@@ -67,6 +68,9 @@ class PendingReleases:
     def add(self, release: Release, run_id: str, now: Instant) -> None:
         """Add a release that must reach the node; old bytes may arrive until max_ttl."""
         self._forget_expired(now)
+        known = self._by_token.get(release.token)
+        if known is not None and known.last:
+            known.last, known.due = False, now  # the last copy may be lost with its connection
         self._note(_PendingRelease(release, now + self._max_ttl, run_id, due=now))
         if run_id and release.token not in self._suppressed:
             self._doubts.note(release.token, run_id, now)

@@ -405,6 +405,13 @@ CORE = [
         ("tests/servers/scripts/test_several.py",),
     ),
     Mutant(
+        "last-copy-lost-and-forgotten",
+        "_core/pending_releases.py",
+        "known.last, known.due = False, now",
+        "known.due = now",
+        ("tests/unit/core/test_pending_releases.py",),
+    ),
+    Mutant(
         "several-swap-queues-without-an-end",
         "_core/acquiring.py",
         "        if wake is not None and joins:\n            wake = _rejoin_at(",

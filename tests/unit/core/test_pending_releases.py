@@ -34,18 +34,20 @@ RUN_IDS = st.sampled_from(["one", "two", ""])
 
 @dataclass
 class Expected:
-    """A simple model of a pending release: when and by which connection it was added, and when it
-    was sent.
+    """A simple model of a pending release: when and by which connection it was added, when it was
+    sent, and when the last copy was lost.
     """
 
     since: int
     run_id: str
     payments: list[int]
+    lost_at: int | None = None
 
     @property
     def over(self) -> bool:
         """Return whether it was sent when no old bytes could arrive any more."""
-        return bool(self.payments) and self.payments[-1] >= self.since + MAX_TTL
+        is_last = bool(self.payments) and self.payments[-1] >= self.since + MAX_TTL
+        return is_last and self.lost_at is None
 
     @property
     def due(self) -> int:
@@ -54,6 +56,8 @@ class Expected:
         """
         if not self.payments:
             return self.since
+        if self.lost_at is not None:
+            return self.lost_at
         due = self.payments[-1] + (FIRST_PAUSE << len(self.payments) - 1)
         return due if self.over else min(due, self.since + MAX_TTL)
 
@@ -86,7 +90,9 @@ class PendingReleasesMachine(RuleBasedStateMachine):
     def add_release(self, token: bytes, run_id: str) -> None:
         self.forget_the_expired()
         self.pending_releases.add(Release(b"key of " + token, token), run_id, self.now)
-        self.expected.setdefault(token, Expected(self.now, run_id, []))
+        known = self.expected.setdefault(token, Expected(self.now, run_id, []))
+        if known.over:
+            known.lost_at = self.now
 
     @rule(step=st.sampled_from([0, 1, FIRST_PAUSE - 1, FIRST_PAUSE, 3 * FIRST_PAUSE, MAX_TTL // 2]))
     def wait(self, step: int) -> None:
@@ -110,6 +116,7 @@ class PendingReleasesMachine(RuleBasedStateMachine):
         ]
         for token in due:
             self.expected[token].payments.append(self.now)
+            self.expected[token].lost_at = None
         assert self.pending_releases.due(self.now, "one") == [], (
             "once sent it is not due at the same instant"
         )
@@ -156,6 +163,19 @@ def test_the_last_attempt_counts_as_pending_until_it_has_arrived() -> None:
     assert len(pending_releases.due(MAX_TTL, RUN)) == 1
     assert b"t" in pending_releases
     assert pending_releases.due(MAX_TTL + FIRST_PAUSE, RUN) == []
+    assert b"t" not in pending_releases
+
+
+def test_the_last_attempt_is_repeated_if_its_connection_is_lost() -> None:
+    """A clock that jumped ahead may have made it the last one while the key was still there."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
+    for now in (0, MAX_TTL, MAX_TTL + 1, MAX_TTL + 2):
+        assert len(pending_releases.due(now, RUN)) == 1
+        assert pending_releases.due(now, RUN) == []
+        pending_releases.add(Release(b"k", b"t"), "run", now + 1)
+    pending_releases.due(MAX_TTL + 3, RUN)
+    assert pending_releases.due(2 * MAX_TTL, RUN) == []
     assert b"t" not in pending_releases
 
 
