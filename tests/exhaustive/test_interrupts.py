@@ -195,7 +195,8 @@ def impossible(code: CodeType) -> frozenset[int]:
 class Lines(NamedTuple):
     """Lines of a file, and the calls in it."""
 
-    heads: frozenset[int]  # `except …:`, with no call and no jump back, so no look for signals
+    # `except …:`, and a bare `raise` first in it: no call and no jump back, so no look for signals.
+    heads: frozenset[int]
     blocks: frozenset[int]  # the bodies of all `with`
     called: dict[dis.Positions, str]  # the calls of plain names, by their places
 
@@ -214,7 +215,12 @@ def lines_of(file: str) -> Lines:
         range(n.body[0].lineno, (n.end_lineno or 0) + 1) for n in nodes if isinstance(n, ast.With)
     ]
     return Lines(
-        frozenset(n.lineno for n in nodes if isinstance(n, ast.ExceptHandler)),
+        frozenset(
+            line
+            for n in nodes
+            if isinstance(n, ast.ExceptHandler)
+            for line in (n.lineno, *([n.body[0].lineno] if _raises_again(n) else []))
+        ),
         frozenset(line for body in bodies for line in body),
         {
             dis.Positions(n.lineno, n.end_lineno, n.col_offset, n.end_col_offset): n.func.id
@@ -222,6 +228,12 @@ def lines_of(file: str) -> Lines:
             if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
         },
     )
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    """Return whether a handler is no more than `raise`."""
+    first = handler.body[0]
+    return isinstance(first, ast.Raise) and first.exc is None
 
 
 class Stuck(BaseException):
