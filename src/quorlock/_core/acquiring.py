@@ -40,11 +40,11 @@ WORTH_RETRYING = (FailureReason.HELD, FailureReason.LATE, FailureReason.UNFENCED
 # new.
 _NO_OUTAGE = (*WORTH_RETRYING, FailureReason.QUARANTINED)
 # After so many attempts a waiter for several keys pauses before it joins the next queue: up to the
-# first time, or as long as the attempt took, and up to twice as long after each of some more.
+# first time below, or up to the time that the attempt took.  Each of the two doubles so many times.
 _SWAPS_MAX = 3
 _PAUSE_MIN: Duration = 4 * NS_PER_MS
 _PAUSE_MAX: Duration = NS_PER_S
-_DOUBLINGS = (3, 6)  # of the one, and of the other
+_MIN_DOUBLINGS, _ATTEMPT_DOUBLINGS = 3, 6
 _ERRORS = (FailureReason.FAULTY, FailureReason.FORBIDDEN)
 
 
@@ -121,10 +121,11 @@ def _rejoin_at(
     """
     if not request.claim.keys[1:] or attempts < _SWAPS_MAX:
         return None
-    few, many = (min(attempts - _SWAPS_MAX, doublings) for doublings in _DOUBLINGS)
+    pauses = attempts - _SWAPS_MAX
     # A pause of the process counts for as long as an attempt may take.
     took = min(failed.ended - failed.started, max_rounds(request) * policy.node_timeout)
-    longest = max(_PAUSE_MIN << few, min(took << many, _PAUSE_MAX))
+    by_attempt = min(took << min(pauses, _ATTEMPT_DOUBLINGS), _PAUSE_MAX)
+    longest = max(_PAUSE_MIN << min(pauses, _MIN_DOUBLINGS), by_attempt)
     return min(end_of(request), failed.ended + entropy.between(0, longest))
 
 

@@ -51,8 +51,8 @@ class Places:
     """The places of the waiters that share connections, by name.
 
     Attributes:
-        expected: The calls of these places as they nearly always come, alone: bytes that need not
-            be parsed, and the receiver.
+        expected: The calls of these places, as bytes that need not be parsed, and the receiver of
+            each.
     """
 
     def __init__(self, policy: Policy) -> None:

@@ -421,22 +421,22 @@ CORE = [
     Mutant(
         "several-pause-for-less-than-an-attempt",
         "_core/acquiring.py",
-        "    longest = max(_PAUSE_MIN << few, min(took << many, _PAUSE_MAX))\n",
-        "    longest = _PAUSE_MIN << few\n",
+        "    longest = max(_PAUSE_MIN << min(pauses, _MIN_DOUBLINGS), by_attempt)\n",
+        "    longest = _PAUSE_MIN << min(pauses, _MIN_DOUBLINGS)\n",
         ("tests/unit/core/test_several.py",),
     ),
     Mutant(
         "several-pause-for-a-few-attempts",
         "_core/acquiring.py",
-        "min(took << many, _PAUSE_MAX)",
-        "min(took << few, _PAUSE_MAX)",
+        "took << min(pauses, _ATTEMPT_DOUBLINGS)",
+        "took << min(pauses, _MIN_DOUBLINGS)",
         ("tests/unit/core/test_several.py",),
     ),
     Mutant(
         "several-pause-without-a-bound",
         "_core/acquiring.py",
-        "min(took << many, _PAUSE_MAX)",
-        "took << many",
+        "min(took << min(pauses, _ATTEMPT_DOUBLINGS), _PAUSE_MAX)",
+        "took << min(pauses, _ATTEMPT_DOUBLINGS)",
         ("tests/unit/core/test_several.py",),
     ),
     Mutant(
