@@ -148,7 +148,7 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         return self.quarantine is not None or self.ttl_ms_max > 0
 
     @property
-    def has_unsent(self) -> bool:
+    def awaits_replies(self) -> bool:
         """Return whether replies are pending on it."""
         shared = self.shared_index >= 0 and self._shared_pipeline.waits_for(self)
         return (shared or bool(self.pipeline.pending)) and not self.lost

@@ -91,12 +91,12 @@ class Shutdown:
         self._deadlines.stop()
 
     async def _drained(self, until: Instant) -> None:
-        while now() < until and (self._tasks or self._has_unsent()):  # noqa: ASYNC110 (rare, bounded)
+        while now() < until and (self._tasks or self._awaits_replies()):  # noqa: ASYNC110 (rare, bounded)
             await asyncio.sleep(0.001)
 
-    def _has_unsent(self) -> bool:
+    def _awaits_replies(self) -> bool:
         return any(
-            (connector.connection is not None and connector.connection.has_unsent)
+            (connector.connection is not None and connector.connection.awaits_replies)
             or connector.node_state.pending_releases.has_unconfirmed()
             for connector in self._connectors
         )
