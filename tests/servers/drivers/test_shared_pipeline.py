@@ -408,6 +408,102 @@ def healthy(net: Net) -> list[AsyncConnection]:
     return [connection for connection in connections if connection is not None]
 
 
+def locking(name: str, cycles: int) -> Flow[int]:
+    """Ask for one lock after another, as a task does; return how many were granted."""
+    for number in range(cycles):
+        command = Acquire(f"{name}:{number}".encode(), b"%040d" % number, 9)
+        verdict, _ = yield from asking(command, 5)
+        if verdict is not Verdict.WON:
+            return number
+    return cycles
+
+
+def begun(net: Net, tasks: int, cycles: int = 1_000) -> list[FlowTask[int]]:
+    flows = [FlowTask(net.loop_driver, locking(f"task {task}", cycles)) for task in range(tasks)]
+    for flow in flows:
+        flow.begin()
+    net.loop_driver._flush()
+    return flows
+
+
+def lag(net: Net, prompt: list[AsyncConnection], last: AsyncConnection, rounds: int) -> None:
+    """Forty tasks get so many locks; the last node is two round trips behind, and stays."""
+    for number in range(rounds):
+        for connection in prompt:
+            receive(connection, b"+OK\r\n" * 40)
+        net.loop_driver._flush()
+        assert not last.is_private
+        if number > 0:
+            receive(last, b"+OK\r\n" * 40)
+
+
+def test_a_node_that_is_some_round_trips_behind_stays() -> None:
+    """The nodes of one machine take turns. One that falls further behind is excluded."""
+
+    async def scene() -> None:
+        net = Net(5)
+        try:
+            *prompt, last = healthy(net)
+            begun(net, 40)
+            lag(net, prompt, last, 12)
+            for _ in range(2):
+                assert not last.is_private
+                for connection in prompt:
+                    receive(connection, b"+OK\r\n" * 40)
+                net.loop_driver._flush()
+            assert last.is_private
+            assert not any(connection.is_private for connection in prompt)
+        finally:
+            net.close()
+
+    asyncio.run(scene())
+
+
+def test_a_node_is_not_late_because_most_tasks_have_ended() -> None:
+    """But one task does not send on and on to a node that does not reply."""
+
+    async def scene() -> None:
+        net = Net(5)
+        try:
+            *prompt, last = healthy(net)
+            begun(net, 1)
+            begun(net, 39, cycles=13)
+            lag(net, prompt, last, 12)
+            for connection in prompt:
+                receive(connection, b"+OK\r\n" * 40)
+            for number in range(60):
+                net.loop_driver._flush()
+                assert number > 0 or not last.is_private
+                for connection in prompt:
+                    receive(connection, b"+OK\r\n")
+            assert last.is_private
+        finally:
+            net.close()
+
+    asyncio.run(scene())
+
+
+def test_many_rounds_are_sent_before_the_tick_ends() -> None:
+    """The nodes work while the other tasks are still about to ask."""
+
+    async def scene() -> None:
+        net = Net(5)
+        try:
+            flows = [FlowTask(net.loop_driver, locking(f"task {task}", 1)) for task in range(70)]
+            for flow in flows:
+                flow.begin()
+            # The first is alone, so it is sent at once; then nothing until there are 64.
+            assert len(net.loop_driver.shared_pipeline.outgoing) == 70 - 1 - 64
+            net.loop_driver._flush()
+            for connection in healthy(net):
+                wire: Any = connection._transport
+                assert sum(1 for _ in iter(wire.commands.gets, False)) == 70
+        finally:
+            net.close()
+
+    asyncio.run(scene())
+
+
 def test_a_flow_that_goes_on_does_not_answer_for_another() -> None:
     """Two flows win by one packet, and each has a further round, for which it asks each node alone.
     The first one's request moves the open rounds of a node that lags to the queue of that node. No

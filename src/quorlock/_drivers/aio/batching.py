@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _EXPECTED, _SIZE = PLAIN_GRANTS, PLAIN_GRANT_SIZE
 _NONE = b"\0" * _SIZE  # no server sends that
 _NO_GRANT = b"*>"  # how the replies to other rounds, and the calls of waiters, begin
-# The rounds of 32 tasks in one tick: with their releases, about what a server reads at once.  More
-# tasks exceed that whenever they send, so a slow node is then given more time to catch up.
-_BURST = 64
+# A node that is so many times as far behind as a quorum is late: its unread bytes count.  The nodes
+# of one machine take turns, so one is often two or three round trips behind.
+_TIMES_BEHIND = 4
 _TRIM = 256  # completed rounds that are kept at most while a later one is pending
 
 
@@ -58,6 +58,7 @@ class SharedPipeline:
         self._bits: list[int] = []  # of each connection in `node_mask`
         self._marks: list[int] = []  # position of each connection: its replies so far
         self._decided = 0  # rounds with replies from a quorum
+        self._usual = 0  # rounds that a quorum had open lately, when some were sent
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -81,18 +82,18 @@ class SharedPipeline:
     def _exclude_backlogged(self, at: Instant) -> bool:
         """Exclude nodes whose unread bytes exceed UNREAD_MAX; return whether there is one.
 
-        Many tasks may send as much at once.  So it counts only if a node is silent, or a multiple
-        of a quorum's open rounds behind.
+        Many tasks may send as much at once.  So it counts only if a node is silent, or late.
         """
         rounds, found = self._rounds, False
-        usual = len(rounds) - sorted(self._marks)[-self._quorum :][0]
-        tolerated = usual * (2 if usual <= _BURST else 4)
+        # Not only now: a few tasks may ask while the others wait for replies.
+        usual = max(len(rounds) - sorted(self._marks)[-self._quorum :][0], self._usual * 7 // 8)
+        self._usual = usual
         for connection, mark in zip(self.connections, self._marks, strict=True):
             behind, pipeline = len(rounds) - mark, connection.pipeline
             if behind < UNCOUNTED_MAX:
                 continue
             silent_since = max(pipeline.replied_at, connection.oldest_asked_at(at))
-            is_late = behind >= tolerated or at - silent_since > pipeline.max_silence
+            is_late = behind >= _TIMES_BEHIND * usual or at - silent_since > pipeline.max_silence
             if is_late and size_of(rounds[mark:]) > UNREAD_MAX:
                 connection.is_private = found = True
         return found

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from quorlock._drivers.node_states import NodeStates
     from quorlock._protocol.pipeline import InvalidationCallback, PendingRequest
 
+# This many rounds are sent without waiting for more. With 16, 100 tasks took a fifth more CPU time,
+# for system calls.
+_SENT_AT_ONCE = 64
+
 
 class LoopDriver:
     """The part of the asyncio driver that belongs to one event loop."""
@@ -109,8 +113,10 @@ class LoopDriver:
                         task.inbox.append(replied((round_, index, refusal, started)))
             shared_pipeline.refresh_scripts()
         # With other flows, rounds are sent together at the end of the tick. Without that, a
-        # thousand tasks spend their time in send() and miss their deadlines.
-        if self._private and len(self.tasks) <= 1:
+        # thousand tasks spend their time in send() and miss their deadlines. With many, the nodes
+        # begin before the tick ends.
+        alone = self._private and len(self.tasks) <= 1
+        if alone or len(shared_pipeline.outgoing) >= _SENT_AT_ONCE:
             self._flush()
         elif not self._holds_back:
             self._holds_back = True
