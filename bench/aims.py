@@ -140,7 +140,7 @@ def _asyncio() -> list[Aim]:
         return at_least(f"{_named(ours)}: cycles/s", count, f"{gather}'s", ours, theirs, "per_s")
 
     gather, node = "redis.asyncio+gather", "node-redlock"
-    few, many = at("100 tasks"), at("1,000 tasks")
+    fewer, few, many = at("40 tasks"), at("100 tasks"), at("1,000 tasks")
     in_blocks = at("100 tasks", who="quorlock.asyncio+with")
     cpu = "CPU per cycle"
     return [
@@ -160,6 +160,7 @@ def _asyncio() -> list[Aim]:
         times(few, 3, node, node),
         times(at("100 tasks", n=1), 1.3, node, node),
         times(few, 0.5, "limit.saturated", "what the five servers can do at all"),
+        at_least(f"{fewer[0]}: cycles/s", 0.7, "those at 100 tasks", fewer, few, "per_s"),
         at_least(f"{many[0]}: cycles/s", 0.9, "those at 100 tasks", many, few, "per_s"),
         none_of(f"{many[0]}: errors", many),
     ]

@@ -81,7 +81,7 @@ def peers_plot(results: Results) -> str:
 def concurrency_plot(results: Results) -> str:
     """Return cycles per second against threads and against tasks, or "" without data."""
     threads = _lines(results, "blocking, N = 5, {:,} thread{}", (1, 4, 16, 64), "quorlock")
-    tasks = _lines(results, "asyncio, N = 5, {:,} task{}", (1, 10, 100, 1000), "quorlock")
+    tasks = _lines(results, "asyncio, N = 5, {:,} task{}", (1, 10, 40, 100, 1000), "quorlock")
     if not threads and not tasks:
         return ""
     title = "Blocking, five nodes: acquire + release per second against threads"

@@ -101,6 +101,12 @@ PLAN = [
     _tasks(1, 5, _FEW, quick=("quorlock.asyncio", "redis.asyncio+gather.tuned", "node-redlock")),
     _tasks(10, 5, _FEW, quick=("quorlock.asyncio", "redis.asyncio+gather.tuned")),
     _tasks(
+        40,
+        5,
+        ("quorlock.asyncio", "redis.asyncio+gather.tuned", "node-redlock+autopipelining"),
+        quick=("quorlock.asyncio",),
+    ),
+    _tasks(
         100,
         5,
         ("limit.saturated", *_FEW),

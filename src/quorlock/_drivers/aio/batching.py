@@ -31,8 +31,8 @@ _EXPECTED, _SIZE = PLAIN_GRANTS, PLAIN_GRANT_SIZE
 _NONE = b"\0" * _SIZE  # no server sends that
 _NO_GRANT = b"*>"  # how the replies to other rounds, and the calls of waiters, begin
 # A node that is so many times as far behind as a quorum is late: its unread bytes count.  The nodes
-# of one machine take turns, so one is often two or three round trips behind.
-_TIMES_BEHIND = 4
+# of one machine take turns, so one is often a round trip behind, which is two rounds of each task.
+_TIMES_BEHIND = 3
 _TRIM = 256  # completed rounds that are kept at most while a later one is pending
 
 
