@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from quorlock._core.commands import Release
 from quorlock._core.effects import Commit, FlowCancelled, Receive, Timeout
+from quorlock._core.rounds import NodeReply
 from quorlock._core.votes import GRANTED
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from quorlock._core.config import Policy
     from quorlock._core.effects import Flow
-    from quorlock._core.rounds import NodeReply, SentRound
+    from quorlock._core.rounds import SentRound
     from quorlock._core.usual import UsualCase
 
 T = TypeVar("T")
@@ -44,16 +45,24 @@ def directly(usual: UsualCase[T], policy: Policy) -> Flow[T]:
 def _decided(
     usual: UsualCase[T], policy: Policy, sent_round: SentRound, replies: list[NodeReply | Timeout]
 ) -> Flow[T | None]:
-    """Return the outcome if the first replies are a quorum of plain grants; note what came."""
-    nodes = 0
+    """Return the outcome if the first replies are a quorum of plain grants; note what came.
+
+    Replies in the name of nodes that were not asked do not count.
+    """
+    nodes, not_asked = 0, list[NodeReply]()
     while True:
         event: NodeReply | Timeout = yield Receive(sent_round.sent_at + policy.node_timeout)
         replies.append(event)
-        if isinstance(event, Timeout) or event.answer is not GRANTED:
+        if isinstance(event, Timeout):
             return None
-        nodes |= 1 << event.node
-        if len(replies) == policy.quorum:
-            return usual.outcome(nodes, sent_round, event.at)
+        if event.answer is GRANTED:
+            nodes |= 1 << event.node
+            if nodes.bit_count() == policy.quorum:
+                return usual.outcome(nodes, sent_round, event.at, not_asked)
+        elif sent_round.nodes >> event.node & 1 or len(not_asked) == policy.n - policy.quorum:
+            return None
+        else:
+            not_asked.append(event)
 
 
 def _continued(flow: Flow[T], replies: Sequence[NodeReply | Timeout]) -> Flow[T]:

@@ -26,7 +26,7 @@ from quorlock._core.results import (
     ReleaseResult,
 )
 from quorlock._core.rounds import Target
-from quorlock._core.tally import LOST, PENDING, WON, Tally, all_granted
+from quorlock._core.tally import LOST, PENDING, WON, Tally, granted_by
 from quorlock._core.time import FOR_EVER, PAST, to_seconds
 from quorlock._core.votes import Answer, node_votes
 from quorlock.errors import (
@@ -171,12 +171,13 @@ def lease_by_grants(
     sent_round: SentRound,
     at: Instant,
     policy: Policy,
+    not_asked: Sequence[NodeReply] = (),
 ) -> Acquired | None:
     """Return the lease that plain grants of these nodes (bit i: node i) have won in time."""
     valid_until = _valid_until(request, nodes.bit_count(), sent_round, at, policy)
     if valid_until is None:
         return None
-    answers = all_granted(policy.n, nodes)
+    answers = granted_by(policy.n, nodes, not_asked)
     return Acquired(request.claim, token, request.ttl_ms, valid_until, answers, sent_round, 0)
 
 
@@ -507,11 +508,13 @@ def release_round(claim: Claim, token: bytes, target: Target | None) -> Send:
     return to_send((claim.release(token), target, FOR_EVER, FOR_EVER, None, None))
 
 
-def release_by_grants(nodes: int, at: Instant, policy: Policy) -> ReleaseResult | None:
+def release_by_grants(
+    nodes: int, at: Instant, policy: Policy, not_asked: Sequence[NodeReply] = ()
+) -> ReleaseResult | None:
     """Return the result if these nodes (bit i: node i) have deleted the key; None: too few."""
     if nodes.bit_count() < policy.quorum:
         return None
-    answers = all_granted(policy.n, nodes)
+    answers = granted_by(policy.n, nodes, not_asked)
     return ReleaseResult(deleted=True, gone=None, answers=answers, ended=at)
 
 

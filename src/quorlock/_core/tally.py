@@ -10,6 +10,8 @@ from quorlock._core.votes import GRANTED as YES
 from quorlock._core.votes import NO_REPLY, TIMED_OUT, Answer, Vote
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from quorlock._core.rounds import NodeReply
 
 
@@ -128,3 +130,14 @@ def all_granted(n: int, nodes: int) -> tuple[Answer, ...]:
     One shared tuple for all leases without a refusal: saves half of a lease's memory.
     """
     return tuple([YES if nodes >> node & 1 else NO_REPLY for node in range(n)])
+
+
+def granted_by(n: int, nodes: int, not_asked: Sequence[NodeReply]) -> tuple[Answer, ...]:
+    """Return the same, with the replies in the name of nodes that were not asked."""
+    answers = all_granted(n, nodes)
+    if not not_asked:
+        return answers
+    told = list(answers)
+    for reply in not_asked:
+        told[reply.node] = reply.answer
+    return tuple(told)

@@ -21,13 +21,15 @@ from quorlock._core.handing_on import free_line_after, line_of
 from quorlock._core.time import PAST
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from quorlock._core.claims import Claim
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
     from quorlock._core.line import Line, Lines
     from quorlock._core.request import AcquireRequest
     from quorlock._core.results import Acquired, ReleaseResult
-    from quorlock._core.rounds import SentRound, Target
+    from quorlock._core.rounds import NodeReply, SentRound, Target
     from quorlock._core.time import Instant
 
 T = TypeVar("T")
@@ -57,8 +59,17 @@ class UsualCase(Protocol[T_co]):
 
     send: Send
 
-    def outcome(self, nodes: int, sent_round: SentRound, at: Instant) -> T_co | None:
-        """Return the outcome if plain grants of these nodes decide it, at this instant."""
+    def outcome(
+        self,
+        nodes: int,
+        sent_round: SentRound,
+        at: Instant,
+        not_asked: Sequence[NodeReply] = (),
+    ) -> T_co | None:
+        """Return the outcome if plain grants of these nodes decide it, at this instant.
+
+        not_asked: the replies in the name of nodes that the round was not sent to.
+        """
         ...
 
     def flow(self, sent_round: SentRound | None) -> Flow[T_co]:
@@ -85,10 +96,16 @@ class UsualAcquire:
         self._token = token = entropy.token()
         self.send: Send = redlock.acquire_round(request, policy, token)
 
-    def outcome(self, nodes: int, sent_round: SentRound, at: Instant) -> Acquired | None:
+    def outcome(
+        self,
+        nodes: int,
+        sent_round: SentRound,
+        at: Instant,
+        not_asked: Sequence[NodeReply] = (),
+    ) -> Acquired | None:
         """Return the lease, if a quorum granted it in time."""
         return redlock.lease_by_grants(
-            self._request, self._token, nodes, sent_round, at, self._policy
+            self._request, self._token, nodes, sent_round, at, self._policy, not_asked
         )
 
     def flow(self, sent_round: SentRound | None) -> Flow[Acquired]:
@@ -127,10 +144,16 @@ class UsualRelease:
         self._policy = policy
         self.send: Send = redlock.release_round(claim, token, target)
 
-    def outcome(self, nodes: int, sent_round: SentRound, at: Instant) -> ReleaseResult | None:
+    def outcome(
+        self,
+        nodes: int,
+        sent_round: SentRound,
+        at: Instant,
+        not_asked: Sequence[NodeReply] = (),
+    ) -> ReleaseResult | None:
         """Return the result, if a quorum deleted the key."""
         del sent_round
-        released = redlock.release_by_grants(nodes, at, self._policy)
+        released = redlock.release_by_grants(nodes, at, self._policy, not_asked)
         if released is not None and self._line is not None:
             self._line.on_released(at)
         return released

@@ -136,10 +136,15 @@ class NodeStates:
             for node_state in self.all:
                 node_state.pending_releases.unsuppress(token, node_state.has_in_flight)
 
+    @property
+    def config_error(self) -> ConfigError | None:
+        """The first configuration error that connecting has found."""
+        # Before every acquire: a loop in Python takes three times as long.
+        return next(filter(None, map(_MISCONFIGURED, self.all)), None)
+
     def raise_config_errors(self) -> None:
         """Raise configuration errors that connecting has found."""
-        # Before every acquire: a loop in Python takes three times as long.
-        error = next(filter(None, map(_MISCONFIGURED, self.all)), None)
+        error = self.config_error
         if error is not None:
             raise error
 

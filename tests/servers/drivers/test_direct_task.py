@@ -11,19 +11,22 @@ from hypothesis import strategies as st
 
 from quorlock._core.acquiring import acquire
 from quorlock._core.claims import Keys
+from quorlock._core.commands import Acquire
 from quorlock._core.redlock import release
 from quorlock._core.request import AcquireRequest
 from quorlock._core.results import Acquired
 from quorlock._core.rounds import Target
 from quorlock._core.time import NS_PER_S
 from quorlock._core.usual import usual_acquire, usual_release
+from quorlock._core.votes import GRANTED, NO_REPLY
 from quorlock._drivers.aio import admission
 from quorlock._drivers.aio.direct_task import DirectTask
-from quorlock._drivers.aio.flow_state import QUEUED, RECEIVING
+from quorlock._drivers.aio.flow_state import CONNECTING, QUEUED, RECEIVING
 from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import Reachability
-from quorlock.errors import QuorlockError
+from quorlock._protocol.pipeline import NO_RECEIVER, PendingRequest
+from quorlock.errors import ConfigError, QuorlockError, VoteCode
 from tests.harness.support.script import Dice, policy_of
 from tests.servers.drivers.test_shared_pipeline import ERROR, NOSCRIPT, Net, healthy, receive
 
@@ -227,3 +230,101 @@ def test_with_and_without_a_flow(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(admission, "ACQUIRING_MAX", slots)
         asyncio.run(scene())
+
+
+@pytest.mark.parametrize("code", [VoteCode.NOT_CONNECTED, VoteCode.BACKLOG])
+def test_a_node_that_is_not_asked_needs_no_flow(
+    code: VoteCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The votes name it. With too few nodes, the flow decides."""
+    flows: list[object] = []
+    run_flow = DirectTask._run_flow
+
+    def noted(self: DirectTask[Any]) -> None:
+        flows.append(self)
+        run_flow(self)
+
+    monkeypatch.setattr(DirectTask, "_run_flow", noted)
+
+    async def scene() -> None:
+        side = Side(5, 9_000, is_direct=True)
+        driver = side.net.loop_driver
+        try:
+            side.release(31)  # the first ones bring the script
+            side.flush()
+            for index in range(5):
+                side.answer(index, 0)
+            flows.clear()
+            if code is VoteCode.NOT_CONNECTED:
+                side.lose(4)
+            else:
+                connection = driver.connectors[4].connection
+                assert connection is not None
+                connection.is_private = True
+                pending = [PendingRequest(Acquire(b"k", b"t", 1), NO_RECEIVER, 1, now())] * 64
+                connection.pipeline.pending.extend(pending)
+                driver._regroup()
+            side.acquire()
+            side.release(31)
+            side.flush()
+            for index in range(3):
+                side.answer(index, 0)
+                side.answer(index, 0)
+            acquired, released = [task.future.result() for task in side.tasks[1:]]
+            assert acquired.answers[:4] == (GRANTED, GRANTED, GRANTED, NO_REPLY)
+            assert acquired.answers[4].code is code
+            assert released.deleted
+            assert flows == []
+            for index in (2, 3):
+                side.lose(index)
+            side.acquire()
+            assert flows == side.tasks[3:]
+        finally:
+            side.net.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_a_node_that_is_not_asked_may_be_misconfigured(is_direct: bool) -> None:
+    """Acquires are refused with the error of the node, and releases are sent."""
+    trouble = ConfigError("nodes[4]", "node-4", "it belongs to another set of nodes")
+
+    async def scene() -> None:
+        side = Side(5, 9_000, is_direct=is_direct)
+        try:
+            side.lose(4)
+            side.net.node_states.all[4].misconfigured = trouble
+            side.acquire()
+            assert side.tasks[0].future.exception() is trouble
+            side.release(31)
+            side.flush()
+            for index in range(4):
+                side.answer(index, 0)
+            assert side.tasks[1].future.result().deleted
+            assert side.sent[0] != []
+        finally:
+            side.net.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_a_node_that_is_about_to_be_connected_is_awaited(is_direct: bool) -> None:
+    """For a moment, as the first acquires are to reach all nodes."""
+
+    async def scene() -> None:
+        side = Side(5, 9_000, is_direct=is_direct)
+        try:
+            side.lose(4)
+            side.net.node_states.all[4].reachability = Reachability.UNTRIED
+            side.acquire()
+            assert side.tasks[0].state is CONNECTING
+            side.connect(4)
+            assert side.tasks[0].state is RECEIVING
+            side.flush()
+            assert all(side.sent)
+        finally:
+            side.net.close()
+
+    asyncio.run(scene())

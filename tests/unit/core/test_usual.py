@@ -15,7 +15,7 @@ from quorlock._core.redlock import release
 from quorlock._core.results import Acquired, ReleaseResult
 from quorlock._core.rounds import NodeReply, SentRound, Target
 from quorlock._core.usual import usual_acquire, usual_release
-from quorlock._core.votes import GRANTED
+from quorlock._core.votes import BACKLOG, GRANTED
 from tests.harness.support.script import SIZES, START, Dice, ms, policy_of, request_of
 
 CLAIM = Keys(b"resource")
@@ -78,6 +78,38 @@ def test_of_a_release(n: int) -> None:
             flow = release(CLAIM, b"token", target, policy)
             expected = after_grants(flow, sent_round, nodes, START + ms(2))
             assert usual.outcome(nodes, sent_round, START + ms(2)) == expected
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_with_nodes_that_were_not_asked(n: int) -> None:
+    """Their votes are in the outcome, as with a flow, which gets them first."""
+    policy = policy_of(n)
+    request, asked, at = request_of(policy), (1 << policy.quorum) - 1, START + ms(2)
+    sent_round = SentRound(1, START, START + ms(1), asked, "path")
+    not_asked = [NodeReply(1, node, BACKLOG, START) for node in range(policy.quorum, n)]
+    granted = [NodeReply(1, node, GRANTED, at) for node in range(policy.quorum)]
+    usual = usual_acquire(request, policy, Dice(), None)
+    back = usual_release(CLAIM, b"token", sent_round.target, policy, None)
+    assert usual is not None
+    assert back is not None
+    flows = (
+        (usual, acquire(request, policy, Dice(), None)),
+        (back, release(CLAIM, b"token", sent_round.target, policy)),
+    )
+    for call, flow in flows:
+        next(flow)
+        effect: object = flow.send(sent_round)
+        try:
+            for reply in not_asked + granted:
+                assert isinstance(effect, Receive)
+                effect = flow.send(reply)
+        except StopIteration as stop:
+            effect = Commit(stop.value)
+        assert isinstance(effect, Commit)
+        outcome = call.outcome(asked, sent_round, at, not_asked)
+        assert outcome == effect.granted
+        assert outcome is not None
+        assert outcome.answers[policy.quorum :] == (BACKLOG,) * len(not_asked)
 
 
 @pytest.mark.parametrize("n", SIZES)

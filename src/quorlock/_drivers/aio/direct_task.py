@@ -23,8 +23,9 @@ T = TypeVar("T")
 class DirectTask(FlowTask[T]):
     """A call that has no flow as long as everything is as usual.
 
-    Its round goes to all nodes, and a quorum of plain grants decides it.  At any other event the
-    flow is made, goes to its wait for replies to that round, and takes the event.
+    Its round goes to all nodes, or to those that may be asked, and a quorum of plain grants decides
+    it.  At any other event the flow is made, goes to its wait for replies to that round, and takes
+    the event.
     """
 
     __slots__ = ("_sent_round", "_usual")
@@ -56,18 +57,29 @@ class DirectTask(FlowTask[T]):
             raise
 
     def _send_round(self, usual: UsualCase[T]) -> None:
-        """Send the round if all nodes get it; else run the flow from its beginning."""
+        """Send the round if a quorum gets it in the usual way; else begin the flow.
+
+        The replies in the name of nodes that were not asked stay in the inbox, for the outcome or
+        the flow.
+        """
         loop_driver = self._loop_driver
-        if not loop_driver.shared_pipeline.is_complete:
+        if not (loop_driver.shared_pipeline.is_complete or self._may_leave_out_some(usual)):
             self._run_flow()
             return
         self._sent_round = sent_round = loop_driver.send(usual.send, self)
-        if self.inbox:
+        if self.inbox and self.shared_number < 0:
             self._run_flow()
             return
         self.state = RECEIVING
         self._replies_until = until = sent_round.sent_at + loop_driver.deadlines.node_timeout
         loop_driver.deadlines.wait_until(until, self)
+
+    def _may_leave_out_some(self, usual: UsualCase[T]) -> bool:
+        """Return whether a flow would send the round now, to a quorum in the usual way."""
+        loop_driver = self._loop_driver
+        if not (loop_driver.shared_pipeline.has_quorum and loop_driver.readiness.is_ready()):
+            return False
+        return type(usual.send.command) is Release or not loop_driver.node_states.config_error
 
     def _send(self, effect: Waiting) -> None:
         if self._usual is None:
@@ -91,7 +103,7 @@ class DirectTask(FlowTask[T]):
             if self.state is RUNNING:
                 self._run_flow()  # reads the replies, which `fall_back` has delivered
                 return
-            outcome = usual.outcome(nodes, sent_round, at)
+            outcome = usual.outcome(nodes, sent_round, at, self.inbox)
             if outcome is not None:
                 if not self._has_caller_waiting:
                     self._usual = None  # a release, of which nothing is left to release

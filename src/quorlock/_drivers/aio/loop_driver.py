@@ -103,6 +103,7 @@ class LoopDriver:
             asked = shared_pipeline.node_mask
             shared_pipeline.append(request, task, data)
         if not (asked and shared_pipeline.is_complete):
+            is_shared = bool(asked)
             for connector in self.connectors:
                 if not asked & connector.bit:
                     index = connector.node_state.index
@@ -111,7 +112,8 @@ class LoopDriver:
                         asked |= connector.bit
                     else:
                         task.inbox.append(replied((round_, index, refusal, started)))
-            shared_pipeline.refresh_scripts()
+            if not is_shared:
+                shared_pipeline.refresh_scripts()
         # With other flows, rounds are sent together at the end of the tick. Without that, a
         # thousand tasks spend their time in send() and miss their deadlines. With many, the nodes
         # begin before the tick ends.
