@@ -311,7 +311,7 @@ def test_a_node_that_is_not_asked_may_be_misconfigured(is_direct: bool) -> None:
 
 @pytest.mark.parametrize("is_direct", [True, False])
 def test_a_node_that_is_about_to_be_connected_is_awaited(is_direct: bool) -> None:
-    """For a moment, as the first acquires are to reach all nodes."""
+    """The call waits for a moment, so that its acquire reaches all nodes."""
 
     async def scene() -> None:
         side = Side(5, 9_000, is_direct=is_direct)

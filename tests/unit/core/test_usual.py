@@ -82,7 +82,7 @@ def test_of_a_release(n: int) -> None:
 
 @pytest.mark.parametrize("n", SIZES)
 def test_with_nodes_that_were_not_asked(n: int) -> None:
-    """Their votes are in the outcome, as with a flow, which gets them first."""
+    """The outcome has their votes, as that of a flow, which gets them first."""
     policy = policy_of(n)
     request, asked, at = request_of(policy), (1 << policy.quorum) - 1, START + ms(2)
     sent_round = SentRound(1, START, START + ms(1), asked, "path")

@@ -50,7 +50,6 @@ class SharedPipeline:
         self.outgoing: list[bytes] = []
         self.flush = flush  # sends everything that is unsent
         self.is_complete = False  # all nodes are in it
-        self.has_quorum = False  # enough of them
         self._quorum = quorum
         self._first = 0  # the number of the first round below
         self._rounds: list[PendingRequest] = []
@@ -60,6 +59,11 @@ class SharedPipeline:
         self._marks: list[int] = []  # position of each connection: its replies so far
         self._decided = 0  # rounds with replies from a quorum
         self._usual = 0  # rounds that a quorum had open lately, when some were sent
+
+    @property
+    def has_quorum(self) -> bool:
+        """Return whether a quorum of the nodes is in it."""
+        return len(self.connections) >= self._quorum
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -237,7 +241,6 @@ class SharedPipeline:
         for seat, connection in enumerate(connections):
             connection.shared_index = seat
         self.is_complete = is_complete
-        self.has_quorum = len(connections) >= self._quorum
         self.refresh_scripts()
 
     def disband(self) -> None:
@@ -251,7 +254,7 @@ class SharedPipeline:
             connection.shared_index = -1
         self.connections = ()
         self.node_mask = self._decided = 0
-        self.is_complete = self.has_quorum = False
+        self.is_complete = False
         # Receivers keep the numbers of their rounds, also one that was being added.
         self._first += len(self._rounds) + 1
         self.outgoing.clear()
