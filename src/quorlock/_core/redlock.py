@@ -171,7 +171,7 @@ def lease_by_grants(
     sent_round: SentRound,
     at: Instant,
     policy: Policy,
-    not_asked: Sequence[NodeReply] = (),
+    not_asked: Sequence[NodeReply],
 ) -> Acquired | None:
     """Return the lease that plain grants of these nodes (bit i: node i) have won in time."""
     valid_until = _valid_until(request, nodes.bit_count(), sent_round, at, policy)
@@ -509,7 +509,7 @@ def release_round(claim: Claim, token: bytes, target: Target | None) -> Send:
 
 
 def release_by_grants(
-    nodes: int, at: Instant, policy: Policy, not_asked: Sequence[NodeReply] = ()
+    nodes: int, at: Instant, policy: Policy, not_asked: Sequence[NodeReply]
 ) -> ReleaseResult | None:
     """Return the result if these nodes (bit i: node i) have deleted the key; None: too few."""
     if nodes.bit_count() < policy.quorum:

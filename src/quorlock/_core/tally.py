@@ -133,7 +133,7 @@ def all_granted(n: int, nodes: int) -> tuple[Answer, ...]:
 
 
 def granted_by(n: int, nodes: int, not_asked: Sequence[NodeReply]) -> tuple[Answer, ...]:
-    """Return the same, with the replies in the name of nodes that were not asked."""
+    """Return these answers, and the replies in the name of nodes that were not asked."""
     answers = all_granted(n, nodes)
     if not not_asked:
         return answers

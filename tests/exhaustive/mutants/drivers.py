@@ -167,15 +167,15 @@ DRIVERS = [
     Mutant(
         "late-as-most-tasks-have-ended",
         "_drivers/aio/batching.py",
-        ", self._usual * 7 // 8)",
+        ", self._quorum_lag * 7 // 8)",
         ", 0)",
         ("tests/servers/drivers/test_shared_pipeline.py", "-k", "ended"),
     ),
     Mutant(
         "never-late-after-many-tasks",
         "_drivers/aio/batching.py",
-        ", self._usual * 7 // 8)",
-        ", self._usual)",
+        ", self._quorum_lag * 7 // 8)",
+        ", self._quorum_lag)",
         ("tests/servers/drivers/test_shared_pipeline.py", "-k", "ended"),
     ),
     Mutant(

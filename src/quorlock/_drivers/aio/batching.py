@@ -31,7 +31,7 @@ _EXPECTED, _SIZE = PLAIN_GRANTS, PLAIN_GRANT_SIZE
 _NONE = b"\0" * _SIZE  # no server sends that
 _NO_GRANT = b"*>"  # how the replies to other rounds, and the calls of waiters, begin
 # A node that is so many times as far behind as a quorum is late: its unread bytes count.  The nodes
-# of one machine take turns, so one is often a round trip behind, which is two rounds of each task.
+# of one machine take turns, so one often has two rounds of each task open, where a quorum has one.
 _TIMES_BEHIND = 3
 _TRIM = 256  # completed rounds that are kept at most while a later one is pending
 
@@ -58,7 +58,7 @@ class SharedPipeline:
         self._bits: list[int] = []  # of each connection in `node_mask`
         self._marks: list[int] = []  # position of each connection: its replies so far
         self._decided = 0  # rounds with replies from a quorum
-        self._usual = 0  # rounds that a quorum had open lately, when some were sent
+        self._quorum_lag = 0  # the rounds that a quorum was behind lately; falls at each send
 
     @property
     def has_quorum(self) -> bool:
@@ -90,15 +90,15 @@ class SharedPipeline:
         Many tasks may send as much at once.  So it counts only if a node is silent, or late.
         """
         rounds, found = self._rounds, False
-        # Not only now: a few tasks may ask while the others wait for replies.
-        usual = max(len(rounds) - sorted(self._marks)[-self._quorum :][0], self._usual * 7 // 8)
-        self._usual = usual
+        # Not only now: most tasks may have ended, or may be at work.
+        lag = max(len(rounds) - sorted(self._marks)[-self._quorum :][0], self._quorum_lag * 7 // 8)
+        self._quorum_lag = lag
         for connection, mark in zip(self.connections, self._marks, strict=True):
             behind, pipeline = len(rounds) - mark, connection.pipeline
             if behind < UNCOUNTED_MAX:
                 continue
             silent_since = max(pipeline.replied_at, connection.oldest_asked_at(at))
-            is_late = behind >= _TIMES_BEHIND * usual or at - silent_since > pipeline.max_silence
+            is_late = behind >= _TIMES_BEHIND * lag or at - silent_since > pipeline.max_silence
             if is_late and size_of(rounds[mark:]) > UNREAD_MAX:
                 connection.is_private = found = True
         return found
