@@ -37,7 +37,11 @@ class AsyncioObject:
 
 
 class HintedNames:
-    """An object that names the right attribute where another library has another name."""
+    """An object that names the right attribute where another library has another name.
+
+    Each of those names is an attribute of the class that cannot be read: with a `__getattr__`,
+    Python would take three times as long to read any attribute of the object.
+    """
 
     __slots__ = ()
 
@@ -45,10 +49,25 @@ class HintedNames:
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> NoReturn:
-            message = f"{type(self).__name__!r} object has no attribute {name!r}"
-            hint = self._HINTS.get(name)
-            raise AttributeError(f"{message}: {hint}" if hint else message, name=name, obj=self)
+        def __init_subclass__(cls) -> None:
+            super().__init_subclass__()
+            for name, hint in vars(cls).get("_HINTS", {}).items():
+                setattr(cls, name, _Hint(name, hint))
+
+        def __dir__(self) -> list[str]:
+            return [name for name in super().__dir__() if name not in self._HINTS]
+
+
+class _Hint:
+    """A name that the object has no attribute of."""
+
+    def __init__(self, name: str, hint: str) -> None:
+        self._name = name
+        self._hint = hint
+
+    def __get__(self, thing: object, kind: type) -> NoReturn:
+        message = f"{kind.__name__!r} object has no attribute {self._name!r}: {self._hint}"
+        raise AttributeError(message, name=self._name, obj=thing)
 
 
 def _wrong_api(thing: object, this: str, other: str, module: str, statement: str) -> str:
