@@ -33,7 +33,7 @@ def directly(usual: UsualCase[T], policy: Policy) -> Flow[T]:
         sent_round = sent
         outcome = yield from _decided(usual, policy, sent, replies)
         if outcome is not None:
-            if type(usual.send.command) is not Release:
+            if type(usual.command) is not Release:
                 yield Commit(outcome)  # type: ignore[arg-type] # of an acquire
             return outcome
     except FlowCancelled:

@@ -19,10 +19,10 @@ from typing import (
     TypeVar,
 )
 
-from quorlock._api.context_stack import ContextStack
 from quorlock._api.lease import LeaseBase
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.misuse import HintedNames
+from quorlock._api.open_blocks import OpenBlocks
 from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.session import Session
 from quorlock._core.claims import Shared
@@ -89,19 +89,20 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
         stop: StopEvent | None,
         shared: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
-        self._fencing = session.policy.checked_fencing(fencing)
-        self._wait = timeout_of(timeout)
+        policy = session.policy
+        self._fencing = fencing if fencing is False else policy.checked_fencing(fencing)
+        self._wait = timeout if timeout is None else timeout_of(timeout)
         self._session = session
         self._resource, self._claim = (
-            claim_on(resources, session.policy)
+            claim_on(resources, policy)
             if shared is False
-            else claim_shared(resources, session.policy, shared=shared, fencing=fencing)
+            else claim_shared(resources, policy, shared=shared, fencing=fencing)
         )
-        self._ttl_ms = session.policy.checked_ttl_ms(ttl)
+        self._ttl_ms = policy.ttl_ms if ttl is None else policy.checked_ttl_ms(ttl)
         self._options = terms.checked(self._ttl_ms)
         self._timeout = timeout
         self._stop = stop if stop is None else checked_stop(stop)
-        self._entered: ContextStack[L] = ContextStack()
+        self._entered: OpenBlocks[L] = {}
 
     @property
     def resource(self) -> str:
@@ -142,7 +143,7 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
     def _lease(self, granted: Acquired) -> L:
         session = self._session
         terms = self._options
-        lease_state = LeaseState(self._resource, *granted, max_hold=terms.max_hold)
+        lease_state = LeaseState(self._resource, *granted, terms.max_hold)
         lease = self._new_lease(lease_state)
         try:
             session.live[lease_state.token] = lease_state

@@ -158,8 +158,7 @@ class Session(Generic[D]):
         self, lease_state: LeaseState, released: ReleaseResult, asked_at: Instant
     ) -> ReleaseResult:
         """Return the outcome of a release. Raises NodeError if the nodes' faults prevented it."""
-        done = released.deleted or released.gone is not None
-        if not done and is_faulty(released.answers, self.policy):
+        if released.gone is None and is_faulty(released.answers, self.policy):
             votes = node_votes(self.policy.addresses, released.answers)
             elapsed = to_seconds(released.ended - asked_at)
             raise NodeError(lease_state.resource, votes, 1, elapsed)
@@ -204,9 +203,8 @@ def ended(
     loss: LossReason | Released | None,
 ) -> bool:
     """End a lease as `Session.end` does, for code that must not keep the session alive."""
-    if lease_states.get(lease_state.token) is not lease_state:
-        return False
-    if lease_states.pop(lease_state.token, None) is None:
+    token = lease_state.token
+    if lease_states.get(token) is not lease_state or lease_states.pop(token, None) is None:
         return False
     lease_state.end(loss)
     return True

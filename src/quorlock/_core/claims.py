@@ -123,9 +123,10 @@ class Keys(NamedTuple):
     ) -> AnyAcquire:
         """Return a plain SET if possible: the cheapest command, and compatible."""
         key, also = self
-        marker_ms = policy.max_ttl_ms if policy.restart_guard == "marker" else 0
-        if not (fenced or marker_ms or place or instead or also):
+        has_marker = policy.restart_guard == "marker"
+        if not (fenced or has_marker or place or instead or also):
             return _acquire((key, token, ttl_ms))
+        marker_ms = policy.max_ttl_ms if has_marker else 0
         grid_ms = policy.fence_grid_ms if fenced else 0
         return ScriptedAcquire(key, token, ttl_ms, grid_ms, marker_ms, place, instead, also)
 

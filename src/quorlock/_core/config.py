@@ -12,8 +12,7 @@ from quorlock._core.time import (
     NS_PER_S,
     Duration,
     Instant,
-    drift,
-    from_seconds,
+    validity,
 )
 from quorlock.errors import ConfigError, ConfigLimit
 
@@ -82,8 +81,7 @@ class Policy(NamedTuple):
 
         Redlock page, "The Redlock algorithm", step 4: ttl - elapsed - drift, as an instant.
         """
-        ttl = ttl_ms * NS_PER_MS
-        return started + ttl - drift(ttl, self.drift_factor)
+        return started + validity(ttl_ms * NS_PER_MS, self.drift_factor)
 
     def extension_until(self, sent: Instant, valid_until: Instant) -> Instant:
         """Return the deadline for the replies to an extension of a lease that is still valid.
@@ -97,8 +95,9 @@ class Policy(NamedTuple):
 
     def key(self, resource: object) -> bytes:
         """Return the Redis key of a resource; raise ConfigError if the name cannot be used."""
-        name = _resource_bytes(resource)
-        key = self.prefix + name
+        if not (isinstance(resource, (str, bytes)) and 0 < len(resource) <= KEY_BYTES_MAX):
+            raise _unusable(resource)
+        key = self.prefix + _name_bytes("resource", resource)
         if len(key) > KEY_BYTES_MAX:
             fix = f"prefix + resource may have {KEY_BYTES_MAX} bytes, this has {len(key)}"
             raise ConfigError("resource", resource, fix)
@@ -185,7 +184,7 @@ def non_negative(argument: str, value: object) -> Duration:
         if LONGEST < seconds < math.inf:
             raise ConfigError(argument, seconds, "give seconds: this is more than ten years")
         raise ConfigError(argument, seconds, "give a finite number of seconds, 0 or more")
-    return from_seconds(seconds)
+    return round(seconds * NS_PER_S)
 
 
 def _number(argument: str, value: object) -> float:
@@ -285,15 +284,14 @@ def name_of(resource: str | bytes) -> str:
     return resource.decode(errors="surrogateescape") if isinstance(resource, bytes) else resource
 
 
-def _resource_bytes(resource: object) -> bytes:
+def _unusable(resource: object) -> ConfigError:
     if not isinstance(resource, (str, bytes)):
-        raise ConfigError("resource", resource, "give the resource's name as str or bytes")
-    if not resource:
-        raise ConfigError("resource", resource, "give a name that is not empty")
-    if len(resource) > KEY_BYTES_MAX:
+        fix = "give the resource's name as str or bytes"
+    elif not resource:
+        fix = "give a name that is not empty"
+    else:
         fix = f"prefix + resource may have {KEY_BYTES_MAX} bytes"
-        raise ConfigError("resource", resource, fix)
-    return _name_bytes("resource", resource)
+    return ConfigError("resource", resource, fix)
 
 
 def _name_bytes(argument: str, value: str | bytes) -> bytes:

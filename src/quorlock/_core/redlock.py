@@ -24,9 +24,11 @@ from quorlock._core.results import (
     FailureReason,
     LossReason,
     ReleaseResult,
+    acquired,
+    release_result,
 )
 from quorlock._core.rounds import Target
-from quorlock._core.tally import LOST, PENDING, WON, Tally, granted_by
+from quorlock._core.tally import LOST, PENDING, WON, Tally, all_granted, granted_by
 from quorlock._core.time import FOR_EVER, PAST, to_seconds
 from quorlock._core.votes import Answer, node_votes
 from quorlock.errors import (
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from quorlock._core.claims import BaseClaim, Claim
+    from quorlock._core.commands import AnyAcquire
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow
     from quorlock._core.releases_in_doubt import InDoubt
@@ -123,13 +126,17 @@ def acquire_round(
     request: AcquireRequest, policy: Policy, token: bytes, place: bytes = b""
 ) -> Send:
     """Return the round of an attempt. place: the caller's, in the queues of the nodes."""
+    _, claim, ttl_ms, _, _, fencing, _ = request
+    command = claim.acquire(token, ttl_ms, policy, fenced=fencing, place=place)
+    return send_acquire(command, request, policy)
+
+
+def send_acquire(command: AnyAcquire, request: AcquireRequest, policy: Policy) -> Send:
+    """Return the round of this command."""
     # Queue in this process for the caller's own time, or for connect_timeout if that is longer.
-    wait = request.timeout
-    by = FOR_EVER if wait is None else request.asked_at + max(wait, policy.connect_timeout)
-    acquire = request.claim.acquire(
-        token, request.ttl_ms, policy, fenced=request.fencing, place=place
-    )
-    return to_send((acquire, None, by, FOR_EVER, None, request.stop))
+    _, _, _, asked_at, wait, _, stop = request
+    by = FOR_EVER if wait is None else asked_at + max(wait, policy.connect_timeout)
+    return to_send((command, None, by, FOR_EVER, None, stop))
 
 
 def lease_won(
@@ -177,8 +184,10 @@ def lease_by_grants(
     valid_until = _valid_until(request, nodes.bit_count(), sent_round, at, policy)
     if valid_until is None:
         return None
-    answers = granted_by(policy.n, nodes, not_asked)
-    return Acquired(request.claim, token, request.ttl_ms, valid_until, answers, sent_round, 0)
+    n = policy.n
+    answers = granted_by(n, nodes, not_asked) if not_asked else all_granted(n, nodes)
+    _, claim, ttl_ms, _, _, _, _ = request
+    return acquired((claim, token, ttl_ms, valid_until, answers, sent_round, 0))
 
 
 def _end_turn(
@@ -484,7 +493,7 @@ def release(
     sent: its round, if it was sent already (`usual`).
     """
     try:
-        back: SentRound = sent or (yield release_round(claim, token, target))
+        back: SentRound = sent or (yield send_release(claim.release(token), target))
         tally = Tally(policy.n, back.round)
         until = back.sent_at + policy.node_timeout
         ended = yield from collect_until_decided(tally, until)
@@ -503,9 +512,9 @@ def release(
     return ReleaseResult(deleted=False, gone=gone, answers=answers, ended=ended)
 
 
-def release_round(claim: Claim, token: bytes, target: Target | None) -> Send:
+def send_release(command: Release, target: Target | None) -> Send:
     """Return the round of a release."""
-    return to_send((claim.release(token), target, FOR_EVER, FOR_EVER, None, None))
+    return to_send((command, target, FOR_EVER, FOR_EVER, None, None))
 
 
 def release_by_grants(
@@ -514,8 +523,9 @@ def release_by_grants(
     """Return the result if these nodes (bit i: node i) have deleted the key; None: too few."""
     if nodes.bit_count() < policy.quorum:
         return None
-    answers = granted_by(policy.n, nodes, not_asked)
-    return ReleaseResult(deleted=True, gone=None, answers=answers, ended=at)
+    n = policy.n
+    answers = granted_by(n, nodes, not_asked) if not_asked else all_granted(n, nodes)
+    return release_result((True, None, answers, at))
 
 
 def release_by_token(

@@ -1,6 +1,8 @@
 """Results of rounds and attempts, and the facts of leases: data only, no procedure."""
 
+from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from quorlock._core.claims import Claim
@@ -115,3 +117,14 @@ class ReleaseResult(NamedTuple):
     gone: LossReason | None  # why our key was no longer on a quorum; None: it may have been
     answers: tuple[Answer, ...]
     ended: Instant
+
+
+_new = getattr(tuple, "__new__")  # noqa: B009
+# As `Acquired(...)` and `ReleaseResult(...)`, without the Python call of a named tuple; see
+# `replied` in rounds.py.
+acquired: Callable[
+    [tuple[Claim, bytes, int, Instant, tuple[Answer, ...], SentRound, int]], Acquired
+] = partial(_new, Acquired)
+release_result: Callable[
+    [tuple[bool, LossReason | None, tuple[Answer, ...], Instant]], ReleaseResult
+] = partial(_new, ReleaseResult)

@@ -144,19 +144,18 @@ def _frees_key(command: Command) -> bool:
     return type(command) is Release and bool(command.token)
 
 
-def is_for_all(send: "Send", nodes: int, path: object) -> bool:
-    """Return whether all these nodes (as bits) are to get it over the caller's own path.
+def reaches_all(behind: "Target | None", nodes: int, path: object) -> bool:
+    """Return whether what follows this goes to all these nodes (as bits) over the caller's path.
 
     Then only commands that rely on the key need `route`, and connections that are missing, in
     quarantine, limited or backlogged.
     """
-    behind = send.behind
     return behind is None or (behind.path == path and not nodes & ~behind.nodes)
 
 
 def is_plain(send: "Send", nodes: int, path: object) -> bool:
     """Return whether the same holds, and it does not rely on the key. Called in every round."""
-    return not relies_on_key(send) and is_for_all(send, nodes, path)
+    return not relies_on_key(send) and reaches_all(send.behind, nodes, path)
 
 
 def _carrier(command: Command, behind: "Target", index: int, path: object, paths: Paths) -> object:

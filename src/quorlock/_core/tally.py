@@ -134,10 +134,7 @@ def all_granted(n: int, nodes: int) -> tuple[Answer, ...]:
 
 def granted_by(n: int, nodes: int, not_asked: Sequence[NodeReply]) -> tuple[Answer, ...]:
     """Return these answers, and the replies in the name of nodes that were not asked."""
-    answers = all_granted(n, nodes)
-    if not not_asked:
-        return answers
-    told = list(answers)
+    told = list(all_granted(n, nodes))
     for reply in not_asked:
         told[reply.node] = reply.answer
     return tuple(told)

@@ -7,6 +7,7 @@ badly.  Seconds (float, timedelta) exist at the public edge only.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,6 +52,12 @@ def to_seconds(nanoseconds: int) -> float:
 def drift(ttl: Duration, drift_factor: float) -> Duration:
     """Return how much shorter than its ttl a lease is trusted: clocks differ, expiry is coarse."""
     return round(ttl * drift_factor) + EXPIRY_RESOLUTION
+
+
+@functools.lru_cache
+def validity(ttl: Duration, drift_factor: float) -> Duration:
+    """Return how long a lease is trusted, from before its first byte."""
+    return ttl - drift(ttl, drift_factor)
 
 
 def notice(ttl_ms: int) -> Duration:

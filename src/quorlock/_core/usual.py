@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from quorlock._core import redlock
 from quorlock._core.acquiring import acquire, joins_line
-from quorlock._core.commands import Acquire
+from quorlock._core.commands import Acquire, Release
 from quorlock._core.effects import Send
 from quorlock._core.handing_on import free_line_after, line_of
 from quorlock._core.time import PAST
@@ -51,13 +51,22 @@ NO_FLOW.close()
 
 
 class UsualCase(Protocol[T_co]):
-    """A call whose first round may decide it.
+    """A call whose first round may decide it."""
 
-    Attributes:
-        send: That round.
-    """
+    @property
+    def command(self) -> Acquire | Release:
+        """The command of its round."""
+        ...
 
-    send: Send
+    @property
+    def behind(self) -> Target | None:
+        """The target that the command must follow, as in `Send`."""
+        ...
+
+    @property
+    def send(self) -> Send:
+        """The round."""
+        ...
 
     def outcome(
         self,
@@ -84,17 +93,28 @@ class UsualCase(Protocol[T_co]):
 class UsualAcquire:
     """An acquire that begins with an attempt."""
 
-    __slots__ = ("_entropy", "_lines", "_policy", "_request", "_token", "send")
+    behind = None  # it goes to all nodes
+
+    __slots__ = ("_entropy", "_lines", "_policy", "_request", "command")
 
     def __init__(
-        self, request: AcquireRequest, policy: Policy, entropy: Entropy, lines: Lines | None
+        self,
+        request: AcquireRequest,
+        policy: Policy,
+        entropy: Entropy,
+        lines: Lines | None,
+        command: Acquire,
     ) -> None:
         self._request = request
         self._policy = policy
         self._entropy = entropy
         self._lines = lines
-        self._token = token = entropy.token()
-        self.send: Send = redlock.acquire_round(request, policy, token)
+        self.command = command
+
+    @property
+    def send(self) -> Send:
+        """Return the round."""
+        return redlock.send_acquire(self.command, self._request, self._policy)
 
     def outcome(
         self,
@@ -104,45 +124,53 @@ class UsualAcquire:
         not_asked: Sequence[NodeReply] = (),
     ) -> Acquired | None:
         """Return the lease, if a quorum granted it in time."""
+        _, token, _ = self.command
         return redlock.lease_by_grants(
-            self._request, self._token, nodes, sent_round, at, self._policy, not_asked
+            self._request, token, nodes, sent_round, at, self._policy, not_asked
         )
 
     def flow(self, sent_round: SentRound | None) -> Flow[Acquired]:
         """Return the flow of the acquire."""
-        begun = None if sent_round is None else (self._token, sent_round)
+        begun = None if sent_round is None else (self.command.token, sent_round)
         return acquire(self._request, self._policy, self._entropy, self._lines, begun)
 
     def cancelled(self, sent_round: SentRound | None) -> Send:
         """Return the release."""
         target = None if sent_round is None else sent_round.target
-        return Send(self._request.claim.release(self._token), target)
+        return Send(self._request.claim.release(self.command.token), target)
 
 
 def usual_acquire(
     request: AcquireRequest, policy: Policy, entropy: Entropy, lines: Lines | None
 ) -> UsualAcquire | None:
     """Return the usual case of `acquire`; None if it may begin in another way."""
-    if request.stop is not None or request.fencing or joins_line(request, lines):
+    _, claim, ttl_ms, _, _, fencing, stop = request
+    if stop is not None or fencing or joins_line(request, lines):
         return None
-    usual = UsualAcquire(request, policy, entropy, lines)
-    return usual if type(usual.send.command) is Acquire else None
+    command = claim.acquire(entropy.token(), ttl_ms, policy)
+    if type(command) is not Acquire:
+        return None
+    return UsualAcquire(request, policy, entropy, lines, command)
 
 
 class UsualRelease:
     """A release of a lease that no caller of this process waits for."""
 
-    __slots__ = ("_claim", "_line", "_policy", "_target", "_token", "send")
+    __slots__ = ("_claim", "_line", "_policy", "behind", "command")
 
     def __init__(
         self, claim: Claim, token: bytes, target: Target | None, policy: Policy, line: Line | None
     ) -> None:
         self._line = line
         self._claim = claim
-        self._token = token
-        self._target = target
         self._policy = policy
-        self.send: Send = redlock.release_round(claim, token, target)
+        self.behind: Target | None = target
+        self.command: Release = claim.release(token)
+
+    @property
+    def send(self) -> Send:
+        """Return the round."""
+        return redlock.send_release(self.command, self.behind)
 
     def outcome(
         self,
@@ -160,7 +188,8 @@ class UsualRelease:
 
     def flow(self, sent_round: SentRound | None) -> Flow[ReleaseResult]:
         """Return the flow of the release."""
-        flow = redlock.release(self._claim, self._token, self._target, self._policy, sent_round)
+        token = self.command.token
+        flow = redlock.release(self._claim, token, self.behind, self._policy, sent_round)
         return flow if self._line is None else free_line_after(flow, self._line)
 
     def cancelled(self, sent_round: SentRound | None) -> Send:

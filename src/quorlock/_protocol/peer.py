@@ -151,19 +151,18 @@ class Peer:
         pending = pipeline.pending
         if pipeline.has_partial_reply or not (pending and node_state.is_healthy):
             return False
-        request = pending[0]
-        answer, kind = GRANTED, type(request.command)
+        command, receiver, round_, asked_at, _ = pending[0]
+        answer, kind = GRANTED, type(command)
         if PLAIN_GRANTS.get(kind) != data:
             answer = GRANTS_IN_TURN.get(data, GRANTED)
             if kind is not ScriptedAcquire or answer is GRANTED:
                 return False
         pending.popleft()
         pipeline.replied_at = at
-        self.alive_at = asked_at = request.asked_at
+        self.alive_at = asked_at
         node_state.latency = at - asked_at
-        receiver = request.receiver
         if not receiver.over:
-            receiver.deliver(replied((request.round, node_state.index, answer, at)))
+            receiver.deliver(replied((round_, node_state.index, answer, at)))
         return True
 
     def deliver_grants(self, requests: list[PendingRequest], at: Instant) -> None:

@@ -178,14 +178,17 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         try:
             if not session.end(lease_state):
                 return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
-            lease_state.stop_renewal()
+            if lease_state.renewal is not None:
+                lease_state.stop_renewal()
             asked_at, driver = now(), session.driver
-            what = lease_state.claim, lease_state.token, lease_state.target, session.policy
-            usual = usual_release(*what, driver.lines)
+            claim, token, target = lease_state.claim, lease_state.token, lease_state.target
+            policy, lines = session.policy, driver.lines
+            usual = usual_release(claim, token, target, policy, lines)
             if usual is not None:
                 released = driver.run_usual(usual, itself)
             else:
-                flow = handing_on.release(*what, session.entropy, driver.lines, asked_at)
+                entropy = session.entropy
+                flow = handing_on.release(claim, token, target, policy, entropy, lines, asked_at)
                 released = driver.run(flow)
             if session.driver.closed:
                 released = released._replace(gone=None)  # `close` may have released it first
@@ -194,6 +197,8 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
             raise
         finally:
             session.releasing.pop(lease_state.token, None)
+        if released.deleted:
+            return released
         return session.check_release(lease_state, released, asked_at)
 
     def _handle_loss(self, loss: LossReason) -> None:

@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from quorlock._api.context_stack import block_of_caller
 from quorlock._api.decorators import ResourceOfCall, check_decorated
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.lock import OWN_TIMEOUT, LockBase, Timeout, checked_stop
 from quorlock._api.misuse import BlockingObject
+from quorlock._api.open_blocks import block_of_caller, take_lease
 from quorlock._core import acquiring
 from quorlock._core import redlock as flows
 from quorlock._core.request import StopEvent
@@ -53,11 +53,12 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
         session = self._session
         stop = self._stop if stop is None else checked_stop(stop)
         driver = session.driver
-        call = self._request(timeout, stop), session.policy, session.entropy, driver.lines
-        usual = usual_acquire(*call)
+        request, policy, entropy = self._request(timeout, stop), session.policy, session.entropy
+        usual = usual_acquire(request, policy, entropy, driver.lines)
         if usual is not None:
             return driver.run_usual(usual, self._lease)
-        return driver.run_and_claim(acquiring.acquire(*call), self._lease)
+        flow = acquiring.acquire(request, policy, entropy, driver.lines)
+        return driver.run_and_claim(flow, self._lease)
 
     def try_acquire(self) -> Lease | None:
         """Make one attempt: return a Lease, or None if another client holds the lock.
@@ -95,9 +96,11 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
         lease = self.acquire()
         try:
             enter_block(lease)
-            self._entered.push(lease, block_of_caller(), threading.get_ident())
+            self._entered[lease] = block_of_caller(), threading.get_ident()
         except BaseException:
-            self._entered.forget(lease)  # interrupted: the block will be neither entered nor left
+            self._entered.pop(
+                lease, None
+            )  # interrupted: the block will be neither entered nor left
             drop(lease)
             raise
         return lease
@@ -108,7 +111,7 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        lease = self._entered.pop(block_of_caller(), threading.get_ident, _is_over)
+        lease = take_lease(self._entered, block_of_caller(), threading.get_ident, _is_over)
         try:
             exit_block(lease, error)
         except BaseException:

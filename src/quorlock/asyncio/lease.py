@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from types import TracebackType
+from typing import Any
 
 from quorlock._api.lease import LeaseBase
 from quorlock._api.lease_state import LeaseState, Released
@@ -19,7 +21,7 @@ from quorlock._drivers.aio.direct_task import DirectTask
 from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.clock import now
-from quorlock.asyncio.loss_watcher import BodyCancellation, OnLost, watcher_of
+from quorlock.asyncio.loss_watcher import LossWatcher, OnLost, watcher_of
 from quorlock.errors import LeaseLost
 
 
@@ -30,13 +32,13 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
     raises no exception in your code: check `held`, call `ensure`, or wait for `lost`.
     """
 
-    __slots__ = ("_cancellation", "_on_lost")
+    __slots__ = ("_on_lost", "_watcher")
 
     def __init__(
         self, session: Session[Driver], lease_state: LeaseState, on_lost: OnLost = "cancel"
     ) -> None:
         super().__init__(session, lease_state)
-        self._cancellation: BodyCancellation | None = None  # in its block
+        self._watcher: LossWatcher | None = None  # in its block
         self._on_lost: OnLost = on_lost
 
     @property
@@ -134,7 +136,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
 
     async def __aenter__(self) -> Lease:
         self._check_entry()
-        self._enter()
+        self._enter(asyncio.current_task())
         return self
 
     async def __aexit__(
@@ -149,30 +151,32 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
             self._drop()  # interrupted, perhaps before its release began
             raise
 
-    def _enter(self) -> None:
+    def _enter(self, task: asyncio.Task[Any] | None) -> None:
         self._in_block = True
         if self._on_lost == "flag":
             return
-        self._cancellation = cancellation = BodyCancellation(watcher_of(self._state))
+        assert task is not None, "async with runs in a task"
+        self._watcher = watcher = watcher_of(self._state, task.get_loop())
         try:
-            cancellation.begin()
+            watcher.enter(task)
         except BaseException:
-            cancellation.end()
+            watcher.leave()
             raise
 
     def _leave_inner(self, error: BaseException | None) -> None:
         """Leave an `async with` block without releasing: stop cancelling, report a loss."""
-        cancellation, self._cancellation = self._cancellation, None
-        if cancellation is not None and cancellation.explains(error):
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None and watcher.explains(error):
             raise self._loss() from error
 
     async def _exit(self, error: BaseException | None) -> None:
         """Leave an `async with` block: release, report a loss, mask no error of the body."""
-        cancellation, self._cancellation = self._cancellation, None
+        watcher, self._watcher = self._watcher, None
         # The body was cancelled because the lease was lost: LeaseLost replaces the cancellation.
-        slipped = cancellation is not None and cancellation.explains(error)
-        was_held, given_up = self.held, self._state.was_released
-        if was_held and error is None and self._keep_for is not None:
+        slipped = watcher is not None and watcher.explains(error)
+        was_held = self._state.held
+        given_up = not was_held and self._state.was_released
+        if self._keep_for is not None and was_held and error is None:
             await self.keep(self._keep_for)
             return
         try:
@@ -199,15 +203,17 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         try:
             if not session.end(lease_state):
                 return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
-            lease_state.stop_renewal()
-            asked_at, here = now(), session.driver.loop_driver()
-            what = lease_state.claim, lease_state.token, lease_state.target, session.policy
-            usual = usual_release(*what, here.lines)
+            if lease_state.renewal is not None:
+                lease_state.stop_renewal()
+            asked_at, here, policy = now(), session.driver.loop_driver(), session.policy
+            claim, token, target = lease_state.claim, lease_state.token, lease_state.target
+            usual = usual_release(claim, token, target, policy, here.lines)
             task: FlowTask[ReleaseResult]
             if usual is not None:
                 task = DirectTask(here, usual)
             else:
-                flow = handing_on.release(*what, session.entropy, here.lines, asked_at)
+                entropy, lines = session.entropy, here.lines
+                flow = handing_on.release(claim, token, target, policy, entropy, lines, asked_at)
                 task = FlowTask(here, flow)
             released = await session.driver.run_task(task, itself)
         except asyncio.CancelledError:
@@ -215,6 +221,8 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         except BaseException:
             self._release_in_background()  # interrupted, perhaps before anything was sent
             raise
+        if released.deleted:
+            return released
         return session.check_release(lease_state, released, asked_at)
 
     async def _handle_loss(self, loss: LossReason) -> None:
@@ -243,14 +251,14 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         session.driver.send_later(session.release_and_remove(lease_state), path)
 
 
-def enter_block(lease: Lease) -> None:
-    """Enter an `async with` block: `Lease._enter`, for the Lock."""
-    lease._enter()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+def enter_block(lease: Lease, task: asyncio.Task[Any] | None) -> None:
+    """Enter an `async with` block: `Lease._enter`, for the Lock. task: the current one."""
+    lease._enter(task)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-async def exit_block(lease: Lease, error: BaseException | None) -> None:
+def exit_block(lease: Lease, error: BaseException | None) -> Coroutine[Any, Any, None]:
     """Leave an `async with` block: `Lease._exit`, for the Lock."""
-    await lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    return lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def leave_inner_block(lease: Lease, error: BaseException | None) -> None:

@@ -9,11 +9,11 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from quorlock._api.context_stack import block_of_caller
 from quorlock._api.decorators import ResourceOfCall, check_decorated
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.lock import OWN_TIMEOUT, LockBase, Timeout, checked_stop
 from quorlock._api.misuse import AsyncioObject
+from quorlock._api.open_blocks import block_of_caller, take_lease
 from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.session import Session
 from quorlock._core import acquiring
@@ -57,7 +57,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         shared: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         super().__init__(session, resources, ttl, timeout, fencing, terms, stop, shared)
-        self._on_lost: OnLost = checked_on_lost(on_lost)
+        self._on_lost: OnLost = on_lost if on_lost == "cancel" else checked_on_lost(on_lost)
 
     async def acquire(
         self,
@@ -79,9 +79,13 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         session = self._session
         stop = self._stop if stop is None else checked_stop(stop)
         here = session.driver.loop_driver()
-        call = self._request(timeout, stop), session.policy, session.entropy, here.lines
-        usual = usual_acquire(*call)
-        task = DirectTask(here, usual) if usual else FlowTask(here, acquiring.acquire(*call))
+        request, policy, entropy = self._request(timeout, stop), session.policy, session.entropy
+        usual = usual_acquire(request, policy, entropy, here.lines)
+        task = (
+            DirectTask(here, usual)
+            if usual
+            else FlowTask(here, acquiring.acquire(request, policy, entropy, here.lines))
+        )
         return await session.driver.run_task(task, self._lease)
 
     async def try_acquire(self) -> Lease | None:
@@ -122,11 +126,14 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
         try:
-            enter_block(lease)
-            self._entered.push(lease, block_of_caller(), asyncio.current_task())
+            task = asyncio.current_task()
+            enter_block(lease, task)
+            self._entered[lease] = block_of_caller(), task
             return lease
         except BaseException:
-            self._entered.forget(lease)  # interrupted: the block will be neither entered nor left
+            self._entered.pop(
+                lease, None
+            )  # interrupted: the block will be neither entered nor left
             drop(lease)
             raise
 
@@ -136,7 +143,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        lease = self._entered.pop(block_of_caller(), asyncio.current_task, _is_over)
+        lease = take_lease(self._entered, block_of_caller(), asyncio.current_task, _is_over)
         try:
             await exit_block(lease, error)
         except BaseException:

@@ -6,7 +6,7 @@ Both depend only on a timer of the loop and the local clock, whatever the networ
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from quorlock._core.time import FOR_EVER, PAST
@@ -15,8 +15,6 @@ from quorlock._drivers.clock import now, sleep_seconds
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from quorlock._api.lease_state import LeaseState
     from quorlock._core.time import Instant
 
@@ -76,16 +74,32 @@ _TIMERS: WeakKeyDictionary[asyncio.AbstractEventLoop, LossTimer] = WeakKeyDictio
 
 
 class LossWatcher:
-    """An event that is set once, when the lease is lost, with listeners; never by a release."""
+    """An event that is set once, when the lease is lost, and never by a release.
 
-    __slots__ = ("_event", "_lease_state", "_listeners", "_loop", "_timer", "_was_lost")
+    The task of the lease's block is cancelled then, as `asyncio.timeout` does it.
+    """
 
-    def __init__(self, lease_state: LeaseState) -> None:
+    __slots__ = (
+        "_event",
+        "_has_cancelled",
+        "_lease_state",
+        "_loop",
+        "_requests_before",
+        "_soon",
+        "_task",
+        "_timer",
+        "_was_lost",
+    )
+
+    def __init__(self, lease_state: LeaseState, loop: asyncio.AbstractEventLoop) -> None:
         self._lease_state: LeaseState | None = lease_state  # None: it was released
-        self._loop = loop = asyncio.get_running_loop()
-        self._listeners: list[Callable[[], None]] = []
+        self._loop = loop
         self._was_lost = False
         self._event: asyncio.Event | None = None  # made when it is asked for
+        self._task: asyncio.Task[Any] | None = None  # in the block
+        self._requests_before = 0  # to cancel that task
+        self._has_cancelled = False
+        self._soon: asyncio.Handle | None = None
         timer = _TIMERS.get(loop)
         if timer is None:
             timer = _TIMERS[loop] = LossTimer()
@@ -104,18 +118,6 @@ class LossWatcher:
             if self._was_lost:
                 self._event.set()
         return self._event
-
-    def add(self, listener: Callable[[], None]) -> None:
-        """Call this listener when the lease is lost; at once if it has been."""
-        if self._was_lost:
-            listener()
-        else:
-            self._listeners.append(listener)
-
-    def remove(self, listener: Callable[[], None]) -> None:
-        """Remove a listener."""
-        if listener in self._listeners:
-            self._listeners.remove(listener)
 
     def ended(self) -> None:
         """Check the state after the lease has ended, lost or released; safe from any thread."""
@@ -138,61 +140,62 @@ class LossWatcher:
         return FOR_EVER
 
     def _report(self) -> None:
+        if self._was_lost:
+            return  # by the end of the lease, in `check_expired`
         self._was_lost = True
         if self._event is not None:
             self._event.set()
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            listener()
+        if self._task is not None:
+            self._cancel_or_soon(self._task)
 
+    # --- the block ---------------------------------------------------------------------------
 
-class BodyCancellation:
-    """Cancellation of the current task when its lease is lost, as `asyncio.timeout` does it."""
-
-    __slots__ = ("_fired", "_requests_before", "_soon", "_task", "_watcher")
-
-    def __init__(self, watcher: LossWatcher) -> None:
-        task = asyncio.current_task()
-        assert task is not None, "async with runs in a task"
-        self._task = task
+    def enter(self, task: asyncio.Task[Any]) -> None:
+        """Cancel this task, the current one, when the lease is lost, until `leave`."""
         self._requests_before = task.cancelling()
-        self._watcher = watcher
-        self._fired = False
-        self._soon: asyncio.Handle | None = None
+        self._task = task
+        if self._was_lost:
+            self._cancel_or_soon(task)
 
-    def begin(self) -> None:
-        """Cancel the task when the watcher reports the loss."""
-        self._watcher.add(self._fire)
-
-    def end(self) -> None:
+    def leave(self) -> None:
         """Cancel nothing from now on."""
-        self._watcher.remove(self._fire)
+        self._task = None
         if self._soon is not None:
             self._soon.cancel()
+            self._soon = None
 
-    def _fire(self) -> None:
-        if asyncio.current_task() is not self._task:
-            self._cancel()
+    def explains(self, error: BaseException | None) -> bool:
+        """Leave; return whether the loss alone caused the block to be left, with this error."""
+        task = self._task
+        self.leave()
+        if not self._has_cancelled or task is None:
+            return False
+        self._has_cancelled = False
+        ours_alone = task.uncancel() <= self._requests_before
+        return ours_alone and isinstance(error, asyncio.CancelledError)
+
+    def _cancel_or_soon(self, task: asyncio.Task[Any]) -> None:
+        if asyncio.current_task() is not task:
+            self._cancel(task)
             return
         # The body itself detected the loss.  A task that cancels itself is cancelled at its next
         # await, which may come after the block: so cancel only when the body waits for something.
-        self._soon = asyncio.get_running_loop().call_soon(self._cancel)
+        self._soon = self._loop.call_soon(self._cancel, task)
 
-    def _cancel(self) -> None:
-        self._fired = True
-        self._task.cancel()
-
-    def explains(self, error: BaseException | None) -> bool:
-        """Return whether this cancellation alone caused the block to be left."""
-        self.end()
-        if not self._fired:
-            return False
-        ours_alone = self._task.uncancel() <= self._requests_before
-        return ours_alone and isinstance(error, asyncio.CancelledError)
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        self._has_cancelled = True
+        task.cancel()
 
 
-def watcher_of(state: LeaseState) -> LossWatcher:
-    """Return the watcher of a lease, the same at every call; make it, in this event loop."""
-    if not isinstance(state.loss_listener, LossWatcher):
-        state.loss_listener = LossWatcher(state)
-    return state.loss_listener
+def watcher_of(
+    lease_state: LeaseState, loop: asyncio.AbstractEventLoop | None = None
+) -> LossWatcher:
+    """Return the watcher of a lease, the same at every call; make it in the running event loop.
+
+    loop: that one, if the caller knows it.
+    """
+    watcher = lease_state.loss_listener
+    if not isinstance(watcher, LossWatcher):
+        watcher = LossWatcher(lease_state, loop or asyncio.get_running_loop())
+        lease_state.loss_listener = watcher
+    return watcher

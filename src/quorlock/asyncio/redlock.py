@@ -131,12 +131,20 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
             ConfigError: an argument cannot work.
         """
         terms = renewal_options(renew, max_hold, on_warning)
-
-        def make(names: tuple[object, ...]) -> Lock:
-            return Lock(self._session, names, ttl, timeout, fencing, terms, stop, on_lost, shared)
-
-        first = resources[0] if len(resources) == 1 else None
-        return LockDecorator(make, first) if callable(first) else make(resources)
+        if len(resources) == 1 and callable(first := resources[0]):
+            make = partial(
+                Lock,
+                self._session,
+                ttl=ttl,
+                timeout=timeout,
+                fencing=fencing,
+                terms=terms,
+                stop=stop,
+                on_lost=on_lost,
+                shared=shared,
+            )
+            return LockDecorator(make, first)
+        return Lock(self._session, resources, ttl, timeout, fencing, terms, stop, on_lost, shared)
 
     def rlock(
         self,

@@ -160,7 +160,7 @@ class RLock(AsyncioObject, RLockBase[Lock, Lease]):
             lease = await self.acquire()
             hold = self._own_hold()
             if not hold.blocks:
-                enter_block(lease)
+                enter_block(lease, asyncio.current_task())
             hold.blocks += 1
             return lease
         except BaseException:

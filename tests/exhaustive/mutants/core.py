@@ -81,9 +81,9 @@ CORE = [
     ),
     Mutant(
         "drift-forgotten",
-        "_core/config.py",
-        "return started + ttl - drift(ttl, self.drift_factor)",
-        "return started + ttl",
+        "_core/time.py",
+        "return ttl - drift(ttl, drift_factor)",
+        "return ttl",
         ("tests/unit/core/test_acquire.py", "tests/unit/core/test_policy.py"),
     ),
     Mutant(

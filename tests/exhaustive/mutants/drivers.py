@@ -139,7 +139,7 @@ DRIVERS = [
     Mutant(
         "acquires-beside-a-misconfigured-node",
         "_drivers/aio/direct_task.py",
-        "return type(usual.send.command) is Release or not loop_driver.node_states.config_error",
+        "return type(usual.command) is Release or not loop_driver.node_states.config_error",
         "return True",
         ("tests/servers/drivers/test_direct_task.py", "-k", "misconfigured"),
     ),
@@ -181,8 +181,9 @@ DRIVERS = [
     Mutant(
         "many-rounds-wait-for-the-tick",
         "_drivers/aio/loop_driver.py",
-        "if alone or len(shared_pipeline.outgoing) >= _SENT_AT_ONCE:",
-        "if alone:",
+        "            if len(self.shared_pipeline.outgoing) < _SENT_AT_ONCE:\n"
+        "                return started\n",
+        "            return started\n",
         ("tests/servers/drivers/test_shared_pipeline.py", "-k", "many_rounds"),
     ),
     Mutant(
@@ -383,8 +384,8 @@ DRIVERS = [
     Mutant(
         "asyncio-long-wait-cut",
         "_drivers/aio/deadlines.py",
-        "                if until > due:\n                    task.reply_deadline = until\n",
-        "",
+        "task.reply_deadline = max(due, until)\n",
+        "task.reply_deadline = due\n",
         ("tests/servers/api/test_renewal.py", "-k", "reply_after_node_timeout"),
     ),
     Mutant(

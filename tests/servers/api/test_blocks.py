@@ -17,7 +17,7 @@ import pytest
 import quorlock
 import quorlock.asyncio as aio
 from quorlock import LeaseLost
-from quorlock._api.context_stack import ContextStack, block_of_caller
+from quorlock._api.open_blocks import OpenBlocks, block_of_caller, take_lease
 from quorlock._core.results import LossReason
 from tests.harness.support.wait import until_async
 
@@ -119,17 +119,17 @@ def test_threads_enter_and_leave_one_lock(nodes: Servers) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert not lock._entered._blocks
+        assert not lock._entered
 
 
 class Leaving:
     """An owner whose comparison lets another thread leave its block."""
 
-    def __init__(self, entered: ContextStack[str]) -> None:
+    def __init__(self, entered: OpenBlocks[str]) -> None:
         self.entered = entered
 
     def __eq__(self, other: object) -> bool:
-        self.entered.forget("first")
+        self.entered.pop("first", None)
         return self is other
 
     def __hash__(self) -> int:
@@ -138,13 +138,11 @@ class Leaving:
 
 def test_another_leaves_while_we_look_for_our_own() -> None:
     """The list changes during the search, and no other block's lease is taken."""
-    entered: ContextStack[str] = ContextStack()
+    entered: OpenBlocks[str] = {}
     here, owner = block_of_caller(), Leaving(entered)
-    entered.push("first", here, "another")
-    entered.push("ours", here, owner)
-    entered.push("last", here, "another")
+    entered |= {"first": (here, "another"), "ours": (here, owner), "last": (here, "another")}
     elsewhere = (0, here[1])
-    assert entered.pop(elsewhere, lambda: owner, lambda _: False) == "ours"
+    assert take_lease(entered, elsewhere, lambda: owner, lambda _: False) == "ours"
 
 
 # --- asyncio ---------------------------------------------------------------------------------
@@ -171,7 +169,7 @@ async def test_an_async_generator_that_is_left_late_ends_its_own_lease(
                 asyncio.get_running_loop().set_exception_handler(lambda *_: None)
                 del generator
                 gc.collect()
-                assert await until_async(lambda: len(lock._entered._blocks) == 1)
+                assert await until_async(lambda: len(lock._entered) == 1)
             assert lease.held
             assert await lock.locked()
             assert not lease.lost.is_set()

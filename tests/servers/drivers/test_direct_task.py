@@ -138,8 +138,7 @@ class Side:
     def claim(self, number: int) -> None:
         """The caller has its result."""
         if number < len(self.tasks) and self.tasks[number].future.done():
-            self.tasks[number].detach()
-            self.tasks[number].close()
+            self.tasks[number].end()
 
     def end_of_time(self, number: int) -> None:
         """The nodes' time to reply is over, or that in the queue of acquires."""

@@ -24,7 +24,7 @@ from quorlock._core.effects import Send
 from quorlock._core.pending_releases import PendingReleases
 from quorlock._core.restart_guard import Quarantine
 from quorlock._core.rounds import Target
-from quorlock._core.routing import HERE, Over, Unsent, is_for_all, is_plain, route, unsent
+from quorlock._core.routing import HERE, Over, Unsent, is_plain, reaches_all, route, unsent
 from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._core.votes import BACKLOG, NOT_SET, RELEASING, TIMED_OUT, Answer
 from quorlock.errors import VoteCode
@@ -274,7 +274,7 @@ def test_what_is_for_all_would_go_to_each(command: Command, after: Target | None
     """
     facts = Facts({MINE: Link(), THEIRS: Link(awaits=b"t")})
     send = Send(command, after)
-    if is_for_all(send, 0b010, MINE):
+    if reaches_all(send.behind, 0b010, MINE):
         assert decide(facts, command, after) == HERE
         facts.pending_releases.add(RELEASE, "run", NOW)
         assert is_plain(send, 0b010, MINE) is (decide(facts, command, after) == HERE)

@@ -55,6 +55,7 @@ class RunningFlow(SharedReceiver, Protocol):
     """A running flow as the driver of its event loop knows it."""
 
     last_sent_at: Instant  # the last send that the flow knows of
+    replies_until: Instant  # the end of its wait for replies, as the flow has it
     reply_deadline: Instant  # the deadline of its nodes' replies, or of its wait for a slot
     inbox: list[NodeReply]
     future: asyncio.Future[Any]  # the outcome, for its caller

@@ -69,9 +69,10 @@ class SharedPipeline:
 
     def append(self, request: PendingRequest, receiver: SharedReceiver, data: bytes) -> None:
         """Append a round for all nodes; its bytes are sent by the next `send`."""
-        receiver.shared_number = self._first + len(self._rounds)
+        rounds = self._rounds
+        receiver.shared_number = self._first + len(rounds)
         expected = _EXPECTED.get(type(request.command))
-        self._rounds.append(request)
+        rounds.append(request)
         self._receivers.append(receiver if expected else None)
         self._expected += expected or _NONE
         self.outgoing.append(data)

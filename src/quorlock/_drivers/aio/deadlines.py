@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Collection
 
+    from quorlock._core.rounds import SentRound
     from quorlock._core.time import Duration, Instant
     from quorlock._drivers.aio.abc import RunningFlow
     from quorlock._drivers.aio.batching import SharedPipeline
@@ -37,8 +38,7 @@ class Deadlines:
         self._guarded = guarded
         self._tasks = tasks
         self._shared_pipeline = shared_pipeline
-        # Flows whose bytes are not sent yet, and the latest instant for their replies.
-        self._sending: list[tuple[RunningFlow, Instant]] = []
+        self._sending: list[RunningFlow] = []  # flows whose bytes are not sent yet
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Instant = 0
 
@@ -50,19 +50,26 @@ class Deadlines:
         elif self._shared_pipeline.outgoing:
             # A node's time begins when its bytes are sent, even if that is late in this tick.
             task.reply_deadline = FOR_EVER
-            self._sending.append((task, until))
+            self._sending.append(task)
         else:
             task.reply_deadline = until
+            self.check_at(until)
+
+    def wait_for_nodes(self, sent_round: SentRound, task: RunningFlow) -> None:
+        """Have `task.on_deadline` called when the nodes have had their time for a first round."""
+        if self._shared_pipeline.outgoing:
+            self._sending.append(task)
+        else:
+            task.reply_deadline = until = sent_round.sent_at + self.node_timeout
             self.check_at(until)
 
     def on_sent(self) -> None:
         """Begin the nodes' time to reply: the bytes of all flows are sent now."""
         if self._sending:
             due = now() + self.node_timeout
-            for task, until in self._sending:
-                task.reply_deadline = due
-                if until > due:
-                    task.reply_deadline = until
+            for task in self._sending:
+                until = task.replies_until
+                task.reply_deadline = max(due, until)
             self._sending.clear()
             self.check_at(due)
 

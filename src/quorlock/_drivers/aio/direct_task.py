@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from quorlock._core.commands import Release
+from quorlock._core.time import FOR_EVER
 from quorlock._core.usual import NO_FLOW
-from quorlock._drivers.aio.flow_state import RECEIVING, RUNNING
+from quorlock._drivers.aio.flow_state import DONE, RECEIVING, RUNNING
 from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.node_state import CROWDED
 
@@ -42,7 +43,7 @@ class DirectTask(FlowTask[T]):
         loop_driver.tasks.add(self)
         try:
             assert usual is not None
-            if type(usual.send.command) is not Release:
+            if type(usual.command) is not Release:
                 if loop_driver.shutdown.begun:
                     self._run_flow()
                     return
@@ -63,35 +64,39 @@ class DirectTask(FlowTask[T]):
         the flow.
         """
         loop_driver = self._loop_driver
-        if not (loop_driver.shared_pipeline.is_complete or self._may_leave_out_some(usual)):
-            self._run_flow()
-            return
-        self._sent_round = sent_round = loop_driver.send(usual.send, self)
-        if self.inbox and self.shared_number < 0:
-            self._run_flow()
-            return
+        self._sent_round = sent_round = loop_driver.send_first(usual, self)
+        if sent_round is None:
+            if not (loop_driver.shared_pipeline.is_complete or self._may_leave_out_some(usual)):
+                self._run_flow()
+                return
+            self._sent_round = sent_round = loop_driver.send(usual.send, self)
+            if self.inbox and self.shared_number < 0:
+                self._run_flow()
+                return
         self.state = RECEIVING
-        self._replies_until = until = sent_round.sent_at + loop_driver.deadlines.node_timeout
-        loop_driver.deadlines.wait_until(until, self)
+        loop_driver.deadlines.wait_for_nodes(sent_round, self)
 
     def _may_leave_out_some(self, usual: UsualCase[T]) -> bool:
         """Return whether a flow would send the round now, to a quorum in the usual way."""
         loop_driver = self._loop_driver
         if not (loop_driver.shared_pipeline.has_quorum and loop_driver.readiness.is_ready()):
             return False
-        return type(usual.send.command) is Release or not loop_driver.node_states.config_error
+        return type(usual.command) is Release or not loop_driver.node_states.config_error
 
     def _send(self, effect: Waiting) -> None:
         if self._usual is None:
             super()._send(effect)
         else:
-            self.state = RUNNING
+            self.state, self.reply_deadline = RUNNING, FOR_EVER
             self._send_round(self._usual)
 
     def _run_flow(self) -> None:
         """Make the flow, and run it to its wait for replies to the round, or from its beginning."""
         if self._usual is not None:
             self._flow = self._usual.flow(self._sent_round)
+            if self.state is RECEIVING and self._sent_round is not None:
+                sent_at = self._sent_round.sent_at
+                self.replies_until = sent_at + self._loop_driver.deadlines.node_timeout
             if self.state is not RUNNING:
                 self.state = RUNNING
             self._run(None)
@@ -105,9 +110,13 @@ class DirectTask(FlowTask[T]):
                 return
             outcome = usual.outcome(nodes, sent_round, at, self.inbox)
             if outcome is not None:
-                if not self._has_caller_waiting:
+                self.state = DONE
+                if self._has_slot:
+                    self._leave_slot()
+                else:
                     self._usual = None  # a release, of which nothing is left to release
-                self._succeed(outcome)
+                if not self.future.done():
+                    self.future.set_result(outcome)
                 return
             self._run_flow()
         super().deliver_quorum(nodes, last, at)
@@ -137,6 +146,9 @@ class DirectTask(FlowTask[T]):
             self._loop_driver.send(self._usual.cancelled(self._sent_round), self)
         self._usual = None
 
-    def close(self) -> None:
-        super().close()
-        self._usual = None
+    def end(self) -> None:
+        if self._usual is None:
+            super().end()
+        else:
+            self._loop_driver.tasks.discard(self)
+            self._usual = None

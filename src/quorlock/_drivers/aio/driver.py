@@ -69,8 +69,7 @@ class Driver:
         try:
             task.begin()
             result = claim(await task.future)
-            task.detach()
-            task.close()
+            task.end()
             return result
         except BaseException:
             task.cancel()

@@ -35,11 +35,11 @@ class EndingFlow(Generic[T]):
         "_has_slot",
         "_loop_driver",
         "_places",
-        "_replies_until",
         "_timer",
         "future",
         "inbox",
         "last_sent_at",
+        "replies_until",
         "reply_deadline",
         "round",
         "shared_number",
@@ -54,6 +54,8 @@ class EndingFlow(Generic[T]):
         self.last_sent_at: Instant = 0  # the last send that the flow knows of
         # The deadline of its nodes' replies, or of its wait for a slot.
         self.reply_deadline: Instant = FOR_EVER
+        # The end of its wait for replies, as the flow has it; 0 in any other wait.
+        self.replies_until: Instant = 0
         self.shared_number = -1  # of its last round in the shared pipeline
         self.inbox: list[NodeReply] = []
         self.future: asyncio.Future[T] = loop_driver.loop.create_future()
@@ -63,7 +65,6 @@ class EndingFlow(Generic[T]):
         self._has_slot = False  # it may acquire now
         self._places: tuple[bytes, ...] = ()  # whose calls it gets
         self._timer: asyncio.TimerHandle | None = None  # of a wait that `Deadlines` does not end
-        self._replies_until: Instant = 0  # as given to `Deadlines`; 0 after any other wait
 
     @property
     def over(self) -> bool:
@@ -82,7 +83,7 @@ class EndingFlow(Generic[T]):
         This holds also if there is an outcome already: the caller did not get it.
         """
         self._finish()
-        self.detach()
+        self._loop_driver.tasks.discard(self)
         with contextlib.suppress(StopIteration, FlowCancelled):
             self._finish_sends(self._flow, self._flow.throw(FlowCancelled()))
 
@@ -100,13 +101,10 @@ class EndingFlow(Generic[T]):
         else:
             self.future.cancel()
 
-    def close(self) -> None:
-        """End the flow, whose caller has the lease."""
-        self._flow.close()
-
-    def detach(self) -> None:
-        """Deregister the flow, whose caller has the outcome: closing need not wait for it."""
+    def end(self) -> None:
+        """End the flow, whose caller has the outcome: closing need not wait for it."""
         self._loop_driver.tasks.discard(self)
+        self._flow.close()
 
     def run_detached(self, flow: Flow[None]) -> None:
         """Send the flow's commands without waiting for replies."""
@@ -139,7 +137,8 @@ class EndingFlow(Generic[T]):
     def _finish(self) -> None:
         self.state = DONE
         if self._has_slot:
-            self._leave_slot()
+            self._has_slot = False
+            self._loop_driver.admission.leave()
         if self._timer is not None:
             self._stop_timer()
         if self._places:

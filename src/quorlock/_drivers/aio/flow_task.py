@@ -206,7 +206,7 @@ class FlowTask(EndingFlow[T]):
         self._stop_timer()
         self.state, self._effect = state, effect
         # The next wait for replies registers its own deadline.
-        self.reply_deadline, self._replies_until = FOR_EVER, 0
+        self.reply_deadline, self.replies_until = FOR_EVER, 0
         if until < FOR_EVER or stop is not None:
             self.set_timer(until, stop)
 
@@ -273,9 +273,9 @@ class FlowTask(EndingFlow[T]):
         self.state, self._effect = RECEIVING, wish
         if tally is None:
             self._loop_driver.shared_pipeline.fall_back(self.shared_number)
-        if self._replies_until != until:
+        if self.replies_until != until:
             self._stop_timer()
-            self._replies_until = until
+            self.replies_until = until
             self._loop_driver.deadlines.wait_until(until, self)
 
     def on_deadline(self, until: Instant) -> None:

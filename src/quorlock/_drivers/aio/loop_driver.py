@@ -12,7 +12,7 @@ from quorlock._core.commands import Acquire, Inspect, Release
 from quorlock._core.line import Lines
 from quorlock._core.pending_releases import relies_on_key
 from quorlock._core.rounds import SentRound, Target, replied, round_sent
-from quorlock._core.routing import HERE, Unsent, is_for_all, is_forbidden, route, unsent
+from quorlock._core.routing import HERE, Unsent, is_forbidden, reaches_all, route, unsent
 from quorlock._core.votes import Answer
 from quorlock._drivers.aio.admission import Admission, Readiness
 from quorlock._drivers.aio.batching import SharedPipeline
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from quorlock._core.config import Policy
     from quorlock._core.effects import Send, SendBatch
     from quorlock._core.time import Instant
+    from quorlock._core.usual import UsualCase
     from quorlock._drivers.aio.abc import RunningFlow
     from quorlock._drivers.aio.connection import AsyncConnection
     from quorlock._drivers.node_state import NodeState
@@ -88,6 +89,17 @@ class LoopDriver:
 
     # --- a round -----------------------------------------------------------------------------
 
+    def send_first(self, usual: UsualCase[Any], task: RunningFlow) -> SentRound | None:
+        """Send the first round of a call to all nodes, as `send` would; None: that takes more."""
+        shared_pipeline, command = self.shared_pipeline, usual.command
+        if not (shared_pipeline.is_complete and self._may_share(command, usual.behind)):
+            return None
+        data, asked = encode(command), shared_pipeline.node_mask
+        task.round = 1
+        started = now()
+        shared_pipeline.append(requested((command, task, 1, started, False)), task, data)
+        return round_sent((1, started, self._sent(started), asked, self))
+
     def send(self, effect: Send, task: RunningFlow) -> SentRound:
         """Send to all nodes without waiting for any of them."""
         command = effect.command
@@ -114,27 +126,43 @@ class LoopDriver:
                         task.inbox.append(replied((round_, index, refusal, started)))
             if not is_shared:
                 shared_pipeline.refresh_scripts()
-        # With other flows, rounds are sent together at the end of the tick. Without that, a
-        # thousand tasks spend their time in send() and miss their deadlines. With many, the nodes
-        # begin before the tick ends.
-        alone = self._private and len(self.tasks) <= 1
-        if alone or len(shared_pipeline.outgoing) >= _SENT_AT_ONCE:
-            self._flush()
-        elif not self._holds_back:
-            self._holds_back = True
-            self.loop.call_soon(self.guarded, self._flush)
-        task.last_sent_at = sent = now()
+        task.last_sent_at = sent = self._sent(started)
         return round_sent((round_, started, sent, asked, self))
 
-    def _is_for_all(self, effect: Send, at: Instant) -> bool:
-        """Return whether the shared pipeline can take the round, as it does nearly always."""
-        command = effect.command
+    def _sent(self, started: Instant) -> Instant:
+        """Send the collected rounds now, or soon; return the time after it, or that of the last.
+
+        With other flows, rounds are sent together at the end of the tick. Without that, a thousand
+        tasks spend their time in send() and miss their deadlines. With many, the nodes begin before
+        the tick ends.
+        """
+        if self._holds_back:
+            if len(self.shared_pipeline.outgoing) < _SENT_AT_ONCE:
+                return started
+        elif not self._private or len(self.tasks) > 1:
+            self._holds_back = True
+            self.loop.call_soon(self.guarded, self._flush)
+            return started
+        self._flush()
+        return now()
+
+    def _may_share(self, command: Acquire | Release, behind: Target | None) -> bool:
+        """Return whether the shared pipeline can take this command, as it does nearly always."""
         if type(command) is Acquire:
-            return effect.behind is None  # else it repairs nodes that lack the key
-        if not is_for_all(effect, self.shared_pipeline.node_mask, self):
+            return behind is None  # else it repairs nodes that lack the key
+        shared_pipeline = self.shared_pipeline
+        return Release in shared_pipeline.has_scripts_of and reaches_all(
+            behind, shared_pipeline.node_mask, self
+        )
+
+    def _is_for_all(self, effect: Send, at: Instant) -> bool:
+        """Return whether the shared pipeline can take the round."""
+        command = effect.command
+        # By its type: a look is a Release too.
+        if type(command) is Acquire or type(command) is Release:
+            return self._may_share(command, effect.behind)
+        if not reaches_all(effect.behind, self.shared_pipeline.node_mask, self):
             return False
-        if type(command) is Release:
-            return Release in self.shared_pipeline.has_scripts_of
         if relies_on_key(effect) and any(
             is_forbidden(effect, x.node_state, at) for x in self.connectors
         ):

@@ -53,7 +53,7 @@ class DirectRunner(FlowRunner[T]):
             effect = next(flow)
             self._usual = None
             return self._run_from(effect)
-        if type(usual.send.command) is Release:
+        if type(usual.command) is Release:
             self._usual = None  # nothing is left to release
         else:
             self._on_won()

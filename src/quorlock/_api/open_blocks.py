@@ -8,7 +8,7 @@ at any time, in any thread or task.  So a block is identified by the frame of it
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 L = TypeVar("L")
 Block: TypeAlias = "tuple[int, CodeType]"
+# The lease of each block, with the block and the thread (task) that entered it.  Every change is a
+# single operation on the dict: threads enter and leave at the same time.
+OpenBlocks: TypeAlias = "dict[L, tuple[Block, object]]"
 
 
 def block_of_caller() -> Block:
@@ -30,33 +33,18 @@ def block_of_caller() -> Block:
     return id(frame), frame.f_code
 
 
-class ContextStack(Generic[L]):
-    """The leases of open blocks.
+def take_lease(
+    entered: OpenBlocks[L], block: Block, owner: Callable[[], object], is_over: Callable[[L], bool]
+) -> L:
+    """Remove and return the lease of the block that is being left.
 
-    Every change is a single dict operation: threads enter and leave at the same time.
+    If the block was not entered by a `with` statement in this frame (ExitStack), take a lease of
+    the same owner, and of several one that is over.  At most one of them is valid, and another
+    block may still run under it.
     """
-
-    __slots__ = ("_blocks",)
-
-    def __init__(self) -> None:
-        self._blocks: dict[L, tuple[Block, object]] = {}
-
-    def push(self, lease: L, block: Block, owner: object) -> None:
-        """Record that this thread (task) entered a block."""
-        self._blocks[lease] = (block, owner)
-
-    def forget(self, lease: L) -> None:
-        """Remove the lease of a block that was not entered after all."""
-        self._blocks.pop(lease, None)
-
-    def pop(self, block: Block, owner: Callable[[], object], is_over: Callable[[L], bool]) -> L:
-        """Remove and return the lease of the block that is being left.
-
-        If the block was not entered by a `with` statement in this frame (ExitStack), take a lease
-        of the same owner, and of several one that is over.  At most one of them is valid, and
-        another block may still run under it.
-        """
-        blocks = list(self._blocks.copy().items())
+    blocks = list(entered.copy().items())
+    lease, (latest, _) = blocks[-1]
+    if latest != block:
         same = [lease for lease, entry in blocks if entry[0] == block]
         if same:
             lease = same[-1]
@@ -65,5 +53,5 @@ class ContextStack(Generic[L]):
             own = [lease for lease, entry in blocks if entry[1] == me]
             open_ = own or [lease for lease, _ in blocks]
             lease = next(filter(is_over, open_), open_[-1])
-        del self._blocks[lease]
-        return lease
+    del entered[lease]
+    return lease
