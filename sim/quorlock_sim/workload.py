@@ -206,9 +206,8 @@ class SimWorker:
             allowed=rounds if job.once else job.timeout + rounds,
             cancel_after=job.cancel_after,
         )
-        if isinstance(won, QuorumUnreachable):
-            until = request.asked_at + (request.timeout or 0)
-            self.world.check_patience(process, won, until)
+        if isinstance(won, QuorumUnreachable) and request.timeout:  # else it was one attempt
+            self.world.check_patience(process, won, request.asked_at + request.timeout)
         if not isinstance(won, Acquired):
             return None
         assert self.turn is not None

@@ -316,3 +316,16 @@ def test_nodes_that_start_again_and_again_do_not_make_an_acquire_endless() -> No
     assert seen.rules == set()
     (call,) = (one for one in seen.world.history.calls if one.what == "acquire")
     assert call.outcome == "QuorumUnreachable"
+
+
+def test_one_attempt_is_not_impatient_if_its_clock_was_set_back() -> None:
+    """Its deadline lies ahead again when it ends.
+
+    Its seed: fences, 970033234.
+    """
+    faults = [fault("crash_lost", node=node, lasts=MS) for node in range(2)]
+    back = fault("client_step", 200 * MS + TRIP, client=0, amount=-3_000 * MS)
+    seen = see(plan([job(after=200 * MS, once=True)], faults=[*faults, back], lasts=300 * MS))
+    calls = [(call.what, call.outcome) for call in seen.world.history.calls]
+    assert calls[0] == ("try_acquire", "QuorumUnreachable")
+    assert seen.rules == set()
