@@ -118,6 +118,7 @@ class Bench:
                 self.limit()
                 self.blocking()
                 self._loop.run_until_complete(self._cycle(0))
+                self._loop.run_until_complete(self._batch(self._cycle))  # releases in groups
         canned.replay = True
         for _ in range(WARM_UP):
             self.limit()

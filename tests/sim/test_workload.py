@@ -319,7 +319,7 @@ def test_nodes_that_start_again_and_again_do_not_make_an_acquire_endless() -> No
 
 
 def test_one_attempt_is_not_impatient_if_its_clock_was_set_back() -> None:
-    """Its deadline lies ahead again when it ends.
+    """The call ends before its deadline, by that clock.
 
     Its seed: fences, 970033234.
     """

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from quorlock._core import redlock
 from quorlock._core.acquiring import acquire, joins_line
+from quorlock._core.claims import Keys
 from quorlock._core.commands import Acquire, Release
 from quorlock._core.effects import Send
 from quorlock._core.handing_on import free_line_after, line_of
@@ -64,6 +65,11 @@ class UsualCase(Protocol[T_co]):
         ...
 
     @property
+    def is_plain(self) -> bool:
+        """The command only frees one lock, which is not shared, and has no line here."""
+        ...
+
+    @property
     def send(self) -> Send:
         """The round."""
         ...
@@ -94,6 +100,7 @@ class UsualAcquire:
     """An acquire that begins with an attempt."""
 
     behind = None  # it goes to all nodes
+    is_plain = False
 
     __slots__ = ("_entropy", "_lines", "_policy", "_request", "command")
 
@@ -156,7 +163,7 @@ def usual_acquire(
 class UsualRelease:
     """A release of a lease that no caller of this process waits for."""
 
-    __slots__ = ("_claim", "_line", "_policy", "behind", "command")
+    __slots__ = ("_claim", "_line", "_policy", "behind", "command", "is_plain")
 
     def __init__(
         self, claim: Claim, token: bytes, target: Target | None, policy: Policy, line: Line | None
@@ -166,6 +173,7 @@ class UsualRelease:
         self._policy = policy
         self.behind: Target | None = target
         self.command: Release = claim.release(token)
+        self.is_plain = line is None and type(claim) is Keys and not claim.also
 
     @property
     def send(self) -> Send:

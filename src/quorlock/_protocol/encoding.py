@@ -27,6 +27,8 @@ from quorlock._core.commands import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from quorlock.scripts import Script
 
 
@@ -63,6 +65,16 @@ def _scripted_acquire(command: ScriptedAcquire) -> bytes:
     if place or instead:
         return _ACQUIRE_WITH_PLACE % (*words, len(place), place, len(instead), instead)
     return _ACQUIRE % words
+
+
+def encode_group(releases: Sequence[Release], *, in_full: bool) -> bytes:
+    """Return the bytes of one command for the releases of several locks, none with a place."""
+    script = scripts.RELEASE_EACH
+    name = (b"EVAL", script.text) if in_full else (b"EVALSHA", script.sha)
+    keys = [key for key, _, _, _, _ in releases]
+    return encode_command(
+        *name, b"%d" % len(keys), *keys, *[token for _, token, _, _, _ in releases]
+    )
 
 
 def encode_message(channel: bytes, message: bytes) -> bytes:

@@ -34,6 +34,7 @@ from quorlock._core.commands import (
 )
 from quorlock._core.owner import secret_of
 from quorlock._core.places import called, channel_of
+from quorlock._core.votes import GRANTED
 from quorlock._protocol.encoding import encode, encode_eval
 from quorlock._protocol.reader import (
     NEED_DATA,
@@ -55,8 +56,10 @@ from quorlock._protocol.replies import (
 from quorlock._protocol.requests import (
     NO_RECEIVER,
     PendingRequest,
+    ReleaseGroup,
     ReplyReceiver,
     SharedQueue,
+    each_of,
     requested,
 )
 from quorlock._protocol.sent_scripts import SentScripts
@@ -97,6 +100,7 @@ UNCOUNTED_MAX = 4
 # then that sends a release again, and the key would stay.
 _PREPARED = frozenset({ScriptedAcquire, AcquireAny, Share, IssueFence, Keep, Extend, Look})
 
+_ALL_FREED = -3
 # Takes the keys of an invalidation: read over this connection, and changed by another client since.
 # None: the server was emptied.
 InvalidationCallback = Callable[["Sequence[bytes] | None"], None]
@@ -260,18 +264,10 @@ class RequestPipeline:
                     if requests or self.shared is None
                     else self.shared.take_next()
                 )
-                if kind is not ReplyError:
-                    answer = READERS[type(request.command)](reply)
-                    if answer is NONSENSE:
-                        requests.appendleft(request)  # not answered: it may have been granted
-                        name = type(request.command).__name__
-                        self.protocol_error = ProtocolError(f"unexpected reply to {name}")
-                        break
-                    found.append((request, answer))
-                    if type(request.command) is Subscribe:
-                        self.listen_error = "replies to SUBSCRIBE, where RESP3 has a push"
-                else:
-                    self._on_error(request, str(reply), found)
+                if not self._take(request, reply, found):
+                    name = type(request.command).__name__
+                    self.protocol_error = ProtocolError(f"unexpected reply to {name}")
+                    break
                 # Nearly every answer is the last one that came: nothing is left to parse then.
                 self.has_partial_reply = reader.has_data()
                 if not self.has_partial_reply:
@@ -281,6 +277,47 @@ class RequestPipeline:
         except PARSER_ERRORS:
             self.protocol_error = not_redis()
         return found
+
+    def _take(
+        self, request: PendingRequest, reply: Any, found: list[tuple[PendingRequest, Answer]]
+    ) -> bool:
+        """Add the answer that a reply is, if any; return false for nonsense."""
+        if isinstance(request.receiver, ReleaseGroup):
+            return self._take_for_group(request, request.receiver, reply, found)
+        if reply.__class__ is ReplyError:
+            self._on_error(request, str(reply), found)
+            return True
+        answer = READERS[type(request.command)](reply)
+        if answer is NONSENSE:
+            self.pending.appendleft(request)  # not answered: it may have been granted
+            return False
+        found.append((request, answer))
+        if type(request.command) is Subscribe:
+            self.listen_error = "replies to SUBSCRIBE, where RESP3 has a push"
+        return True
+
+    def _take_for_group(
+        self,
+        request: PendingRequest,
+        group: ReleaseGroup,
+        reply: Any,
+        found: list[tuple[PendingRequest, Answer]],
+    ) -> bool:
+        kind: object = reply.__class__
+        if kind is int and reply == _ALL_FREED:
+            found.extend([(one, GRANTED) for one in group.requests])
+        elif kind is ReplyError or (kind is int and reply == 0):
+            # One of them is to be handed on or is gone, or the server refuses: each asks alone.
+            if str(reply).startswith("NOSCRIPT"):
+                self.sent_scripts.forget(request.command)
+            if self.shared is not None:
+                self.shared.flush_to_private()
+            for one in group.separate():
+                self.outgoing += self.append(one, encode(one.command))
+        else:
+            self.pending.appendleft(request)
+            return False
+        return True
 
     def _on_error(
         self, request: PendingRequest, error: str, found: list[tuple[PendingRequest, Answer]]
@@ -302,7 +339,7 @@ class RequestPipeline:
 
     def _secrets(self, request: PendingRequest) -> list[str | None]:
         """Return what an error text must not show: the password, and the tokens that were sent."""
-        commands = [q.command for q in (request, *self.pending)]
+        commands = [q.command for q in each_of((request, *self.pending))]
         tokens = [secret_of(getattr(command, "token", b"")) for command in commands]
         tokens += [secret_of(replaced_token(command)) for command in commands]
         # A shorter one is a user's own: it proves nothing, and is part of many words.
@@ -314,7 +351,7 @@ class RequestPipeline:
 
         An exchange may leave either of its tokens there.
         """
-        for request in tuple(self.pending):
+        for request in each_of(tuple(self.pending)):
             command = request.command
             if isinstance(command, ACQUIRES):
                 yield command
@@ -384,7 +421,7 @@ class RequestPipeline:
 
 def size_of(requests: Iterable[PendingRequest]) -> int:
     """Return the bytes of these requests; scripts count by their names."""
-    return sum(len(encode(q.command)) for q in requests)
+    return sum(len(encode(q.command)) for q in each_of(requests))
 
 
 def _place(command: Command) -> bytes:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from quorlock._core.rounds import replied
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from quorlock._core.commands import Command
     from quorlock._core.rounds import NodeReply
@@ -47,6 +49,41 @@ class PendingRequest(NamedTuple):
     round: int
     asked_at: Instant
     in_full: bool = False  # the script's text was sent, not its name
+
+
+class ReleaseGroup:
+    """Releases that are sent as one command, which frees all of their locks or changes nothing.
+
+    It receives the reply for all of them.  The command of its request is the first release.
+    """
+
+    __slots__ = ("requests",)
+
+    over = False
+    round = 0
+
+    def __init__(self, requests: list[PendingRequest]) -> None:
+        self.requests = requests
+
+    def deliver(self, reply: NodeReply) -> None:
+        """Pass a reply on to each of the receivers, as one to its own release."""
+        _, node, answer, at = reply
+        for _, receiver, round_, _, _ in self.requests:
+            if not receiver.over:
+                receiver.deliver(replied((round_, node, answer, at)))
+
+    def separate(self) -> list[PendingRequest]:
+        """Return the releases, to be sent one by one: the node has carried out none of them."""
+        return self.requests
+
+
+def each_of(requests: Iterable[PendingRequest]) -> Iterator[PendingRequest]:
+    """Yield these requests, and of each group its releases."""
+    for request in requests:
+        if isinstance(request.receiver, ReleaseGroup):
+            yield from tuple(request.receiver.requests)
+        else:
+            yield request
 
 
 # As `PendingRequest(...)`; see `replied` in _core/rounds.py.

@@ -55,4 +55,5 @@ KEEP: Final = _load(b"11196d16b637c6d094b79ed0ba00732ca4bc296f", "holder_of.lua"
 PROBE: Final = _load(b"3a9b19ce41abaec9560e01c4bd4bae472c27693a", "probe.lua")
 RAISE: Final = _load(b"4801219269189c5ff0c061b8ff0a22df113d417b", "holder_of.lua", "raise.lua")
 RELEASE: Final = _load(b"80f4e1256373a173fbddcdb4408877c6535dabd7", "release.lua")
+RELEASE_EACH: Final = _load(b"5265e5b867a2878d646d8afa4d12d7b6863ad4aa", "release_each.lua")
 SHARE: Final = _load(b"244c529c006ca7ad9c17b524170ed51786ecbe7f", "kept_out.lua", "share.lua")

@@ -195,6 +195,9 @@ def _run(call: CommandCall, script: Script) -> Reply:
     if number is None or not 0 < number <= len(words):
         return _STRANGE
     (key, *further), arguments = words[:number], words[number:]
+    if script is scripts.RELEASE_EACH:
+        locks = list(zip([key, *further], arguments, strict=False))
+        return call.node.release_each(locks, call.at) if len(arguments) == number else _STRANGE
     side_keys = _SIDE_KEYS[script](key) if script in _SIDE_KEYS else []
     also = tuple(further[len(side_keys) :])
     if further[: len(side_keys)] != side_keys or (also and script not in _OF_SEVERAL):
@@ -252,7 +255,7 @@ _SIDE_KEYS: Final[dict[Script, Callable[[bytes], list[bytes]]]] = {
     scripts.SHARE: lambda _: [MARKER],
     scripts.RAISE: lambda key: [COUNTER + key],
 }
-_OWN: Final = (*_COMMANDS, scripts.CONFIG, scripts.GUARD, scripts.PROBE)
+_OWN: Final = (*_COMMANDS, scripts.RELEASE_EACH, scripts.CONFIG, scripts.GUARD, scripts.PROBE)
 _TEXTS: Final = {script.text: script for script in _OWN}
 _SHAS: Final = {script.sha: script for script in _OWN}
 

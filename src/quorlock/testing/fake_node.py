@@ -10,6 +10,7 @@ lists of words are in `fake_commands`, bytes and connections in `memory`.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from quorlock import scripts
@@ -335,6 +336,19 @@ class FakeNode(FakeKeys):
         if place or also or not is_ours or self.alive(QUEUE + key, at) is not None:
             return self._release(key, token, at, place, action, also)
         del self.keys[key]
+        return DELETED
+
+    def release_each(self, locks: Sequence[tuple[bytes, bytes]], at: int) -> Reply:
+        """Run scripts/release_each.lua on these keys with their tokens."""
+        if any(
+            self._value(key, at) != token or self.alive(QUEUE + key, at) is not None
+            for key, token in locks
+        ):
+            return 0
+        if self.read_only:
+            return in_script(READ_ONLY, scripts.RELEASE_EACH, b"redis.call('DEL'")
+        for key, _ in locks:
+            self.keys.pop(key, None)
         return DELETED
 
     def _release(

@@ -833,8 +833,7 @@ CORE = [
     Mutant(
         "nonsense-is-answered",
         "_protocol/pipeline.py",
-        "                        requests.appendleft(request)"
-        "  # not answered: it may have been granted\n",
+        "            self.pending.appendleft(request)  # not answered: it may have been granted\n",
         "",
         ("tests/unit/protocol/test_pipeline.py",),
     ),

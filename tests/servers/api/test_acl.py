@@ -5,6 +5,7 @@ On the local Valkey and, where it is installed, on Redis.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import pytest
 import redis
 
 import quorlock
+import quorlock.asyncio as aio
 from quorlock import NodeError, QuorlockError
 from quorlock.testing.servers import Server, Servers, find_binary
 from tests.harness.support.wait import until_async
@@ -117,6 +119,19 @@ async def test_the_line_is_enough(guard: str, guarded: Servers, face: Face) -> N
     async with face.redlock(enter(guarded, WORDS), **settings) as redlock:
         await use_all(redlock, guarded)
         assert all(node.up for node in redlock.nodes), redlock.nodes
+
+
+@pytest.mark.parametrize("rights", ["", "+mget +exists"])
+async def test_many_releases_at_once_need_no_more_rights(rights: str, guarded: Servers) -> None:
+    """A node refuses to free several without these, and each is sent alone then."""
+    urls = enter(guarded, [*WORDS, *rights.split()])
+    async with aio.Redlock(urls, **SETTINGS) as redlock:
+        for _ in range(2):
+            leases = [await redlock.lock(f"x{number}").acquire(timeout=0) for number in range(8)]
+            released = await asyncio.gather(*[lease.release() for lease in leases])
+            assert released == [True] * 8
+        assert all(node.up for node in redlock.nodes), redlock.nodes
+    assert all(server.execute("KEYS", "app:*") == [] for server in guarded)
 
 
 @pytest.mark.parametrize("tells", [False, True])

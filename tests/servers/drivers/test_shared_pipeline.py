@@ -492,7 +492,7 @@ def test_many_rounds_are_sent_before_the_tick_ends() -> None:
             for flow in flows:
                 flow.begin()
             # The first is alone, so it is sent at once; then nothing until there are 64.
-            assert len(net.loop_driver.shared_pipeline.outgoing) == 70 - 1 - 64
+            assert net.loop_driver.shared_pipeline.outgoing.rounds == 70 - 1 - 64
             net.loop_driver._flush()
             for connection in healthy(net):
                 wire: Any = connection._transport

@@ -931,6 +931,43 @@ AFTER: list[Words] = [
 ]
 
 
+# --- many releases at once ------------------------------------------------------------------------
+
+EACH = (b"EVAL", scripts.RELEASE_EACH.text, b"3", b"a", b"b", b"c", b"t1", b"t2", b"t3")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [],
+        [(b"DEL", b"b")],
+        [(b"SET", b"c", b"another's")],
+        [(b"ZADD", b"quorlock:queue:b", b"1", b"place")],
+        [(b"DEL", b"a"), (b"RPUSH", b"a", b"data")],
+        [(b"RPUSH", b"quorlock:queue:a", b"data")],
+    ],
+    ids=[
+        "all ours",
+        "one is gone",
+        "one is another's",
+        "one has a waiter",
+        "data",
+        "data of others",
+    ],
+)
+def test_releases_of_several_locks_free_all_or_none(book: Book, before: list[Words]) -> None:
+    """A real server and its twin reply the same, and have the same keys afterwards."""
+    locks: list[Words] = [
+        (b"SET", key, token) for key, token in zip(EACH[3:6], EACH[6:], strict=True)
+    ]
+    words = [(b"FLUSHALL",), *locks, *before, EACH, (b"EXISTS", *EACH[3:6]), (b"GET", b"c")]
+    session = ClientSession(FakeNode())
+    twin = [session.execute(one, 1) for one in words]
+    assert [*book.real.talk(*words)] == twin
+    assert twin[-3] == (0 if before else -3)
+    assert (twin[-2] == 0) is (not before)
+
+
 # --- what differs between servers -----------------------------------------------------------------
 
 
@@ -965,6 +1002,7 @@ def test_another_script_is_refused_in_plain_words() -> None:
         (release, b"1", b"a", b"token", b"", b"0"),
         (release, b"1", b"a", b"token", b"place", b"x"),
         (scripts.GUARD.text, b"1", b"a", b"run_id"),
+        (scripts.RELEASE_EACH.text, b"2", b"a", b"b", b"token"),
     ):
         reply = ClientSession(FakeNode()).execute((b"EVAL", *words), 1)
         assert isinstance(reply, Error)

@@ -36,9 +36,11 @@ from quorlock._protocol.pipeline import (
     UNREAD_MAX,
     PendingRequest,
     RequestPipeline,
+    size_of,
 )
 from quorlock._protocol.reader import REPLY_BYTES_MAX, ProtocolError
 from quorlock._protocol.replies import PLAIN_GRANTS
+from quorlock._protocol.requests import ReleaseGroup
 from quorlock.errors import VoteCode
 from tests.harness.support.script import policy_of
 
@@ -357,6 +359,36 @@ def test_a_server_that_plays_our_password_back(reply: str) -> None:
     assert answer.code is VoteCode.TRANSIENT_ERROR
     assert "***" in answer.text or answer.text.endswith("…")
     assert not any(PASSWORD[: i + 1] in answer.text for i in range(2, len(PASSWORD)))
+
+
+@pytest.mark.parametrize(
+    "reply", [b":1\r\n", b",-3\r\n", b"#f\r\n", b"+OK\r\n", b"_\r\n", b"*0\r\n"]
+)
+def test_nonsense_about_a_group_ends_the_connection(reply: bytes) -> None:
+    """Every release of it is still in doubt then."""
+    talk = Talk()
+    requests = [PendingRequest(Release(b"k", b"t%d" % n), Asker(), 1, 0) for n in range(3)]
+    first = requests[0].command
+    talk.pipeline.pending.append(PendingRequest(first, ReleaseGroup(requests), 0, 0))
+    with pytest.raises(ProtocolError, match="unexpected reply to Release"):
+        talk.deliver(reply)
+    assert list(talk.pipeline.keys_in_doubt()) == [q.command for q in requests]
+
+
+def test_an_echo_shows_no_token_of_a_group() -> None:
+    """Every release of it is still to be answered, and so is its token."""
+    talk = Talk()
+    tokens = [b"%032d" % number for number in range(3)]
+    requests = [PendingRequest(Release(b"k", token), Asker(), 1, 0) for token in tokens]
+    talk.ask(acquire())
+    group = ReleaseGroup(requests)
+    talk.pipeline.pending.append(PendingRequest(requests[0].command, group, 0, 0))
+    echo = b"-ERR you said " + b" ".join(tokens) + b"\r\n"
+    ((_, answer),) = talk.deliver(echo)
+    assert answer.text.startswith("ERR you said")
+    assert not any(token.decode() in answer.text for token in tokens)
+    assert size_of(talk.pipeline.pending) == sum(len(encode(q.command)) for q in requests)
+    assert list(talk.pipeline.keys_in_doubt()) == [q.command for q in requests]
 
 
 def test_an_echo_shows_nothing() -> None:

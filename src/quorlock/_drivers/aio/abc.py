@@ -40,8 +40,11 @@ class SharedReceiver(ReplyReceiver, Protocol):
     Of all its rounds only the last may be on the fast path.
     """
 
-    state: FlowState
     shared_number: int  # of its last round in the shared pipeline
+
+    def expect_quorum(self) -> None:
+        """Continue at `deliver_quorum`, which is about to come, and not at a reply before it."""
+        ...
 
     def deliver_quorum(self, nodes: int, last: int, at: Instant) -> None:
         """Receive a quorum of grants: the nodes (bit i: node i), the last of them, and its time.
@@ -54,6 +57,7 @@ class SharedReceiver(ReplyReceiver, Protocol):
 class RunningFlow(SharedReceiver, Protocol):
     """A running flow as the driver of its event loop knows it."""
 
+    state: FlowState
     last_sent_at: Instant  # the last send that the flow knows of
     replies_until: Instant  # the end of its wait for replies, as the flow has it
     reply_deadline: Instant  # the deadline of its nodes' replies, or of its wait for a slot

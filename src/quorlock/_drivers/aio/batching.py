@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 from quorlock._core.commands import ACQUIRES, Command
 from quorlock._core.rounds import replied
 from quorlock._core.votes import GRANTED
-from quorlock._drivers.aio.flow_state import RECEIVING, RUNNING
-from quorlock._protocol.pipeline import UNCOUNTED_MAX, UNREAD_MAX, size_of
+from quorlock._drivers.aio.outgoing import Group, Outgoing
+from quorlock._protocol.encoding import encode
+from quorlock._protocol.pipeline import UNCOUNTED_MAX, UNREAD_MAX, requested, size_of
 from quorlock._protocol.replies import PLAIN_GRANT_SIZE, PLAIN_GRANTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from quorlock._core.commands import Release
     from quorlock._core.time import Instant
     from quorlock._drivers.aio.abc import SharedConnection, SharedReceiver
     from quorlock._protocol.pipeline import PendingRequest
@@ -47,7 +49,7 @@ class SharedPipeline:
         self.connections: Sequence[SharedConnection] = ()
         self.node_mask = 0  # bit i: node i is in it
         self.has_scripts_of: set[type[Command]] = set()  # all of its nodes have these scripts
-        self.outgoing: list[bytes] = []
+        self.outgoing = Outgoing()
         self.flush = flush  # sends everything that is unsent
         self.is_complete = False  # all nodes are in it
         self._quorum = quorum
@@ -69,18 +71,45 @@ class SharedPipeline:
 
     def append(self, request: PendingRequest, receiver: SharedReceiver, data: bytes) -> None:
         """Append a round for all nodes; its bytes are sent by the next `send`."""
-        rounds = self._rounds
+        outgoing, rounds = self.outgoing, self._rounds
+        if outgoing.last_release is not None:
+            outgoing.close_group()
         receiver.shared_number = self._first + len(rounds)
         expected = _EXPECTED.get(type(request.command))
         rounds.append(request)
         self._receivers.append(receiver if expected else None)
         self._expected += expected or _NONE
-        self.outgoing.append(data)
+        outgoing.data.append(data)
+        outgoing.rounds += 1
+
+    def append_release(
+        self, release: Release, request: PendingRequest, receiver: SharedReceiver
+    ) -> None:
+        """Append the release of one lock; one command for several that follow each other."""
+        outgoing = self.outgoing
+        first = outgoing.last_release
+        if first is None or self._receivers[-1] is None or request.asked_at < outgoing.groups_from:
+            self.append(request, receiver, encode(release))
+            outgoing.last_release = request
+            return
+        group = outgoing.group
+        if group is None:
+            number = self._first + len(self._rounds) - 1
+            outgoing.group = group = Group(outgoing, number, first)
+            self._rounds[-1] = requested((first.command, group, 0, first.asked_at, False))
+            self._receivers[-1] = group
+        if group.has_room_for(release):
+            # The request first: after an interrupt it is known to be in flight.
+            group.requests.append(request)
+            receiver.shared_number = group.shared_number
+            outgoing.rounds += 1
+        else:
+            outgoing.close_group()
+            self.append_release(release, request, receiver)
 
     def send(self, at: Instant) -> bool:
         """Send the appended rounds; return whether some node is backlogged."""
-        data = b"".join(self.outgoing)
-        self.outgoing.clear()
+        data = self.outgoing.take()
         for connection in self.connections:
             connection.write(data)
         return len(self._rounds) >= UNCOUNTED_MAX and self._exclude_backlogged(at)
@@ -188,8 +217,8 @@ class SharedPipeline:
         self._expected[_SIZE * index : _SIZE * (index + 1)] = _NONE
         if receiver.over:
             return
-        if index < self._decided and receiver.state is RECEIVING:
-            receiver.state = RUNNING  # until `deliver_quorum`
+        if index < self._decided:
+            receiver.expect_quorum()
         round_ = self._rounds[index].round
         for connection, mark in zip(self.connections, self._marks, strict=True):
             if mark > index:
@@ -242,6 +271,7 @@ class SharedPipeline:
         for seat, connection in enumerate(connections):
             connection.shared_index = seat
         self.is_complete = is_complete
+        self.outgoing.is_script_known = False
         self.refresh_scripts()
 
     def disband(self) -> None:
@@ -258,7 +288,7 @@ class SharedPipeline:
         self.is_complete = False
         # Receivers keep the numbers of their rounds, also one that was being added.
         self._first += len(self._rounds) + 1
-        self.outgoing.clear()
+        self.outgoing.take()
         self._rounds, self._receivers, self._expected, self._marks = [], [], bytearray(), []
         self.refresh_scripts()
 

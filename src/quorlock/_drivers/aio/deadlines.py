@@ -47,7 +47,7 @@ class Deadlines:
         if until < task.last_sent_at + self.node_timeout:
             task.reply_deadline = FOR_EVER
             task.set_timer(until)  # a round that may not outlive a lease
-        elif self._shared_pipeline.outgoing:
+        elif self._shared_pipeline.outgoing.rounds:
             # A node's time begins when its bytes are sent, even if that is late in this tick.
             task.reply_deadline = FOR_EVER
             self._sending.append(task)
@@ -57,7 +57,7 @@ class Deadlines:
 
     def wait_for_nodes(self, sent_round: SentRound, task: RunningFlow) -> None:
         """Have `task.on_deadline` called when the nodes have had their time for a first round."""
-        if self._shared_pipeline.outgoing:
+        if self._shared_pipeline.outgoing.rounds:
             self._sending.append(task)
         else:
             task.reply_deadline = until = sent_round.sent_at + self.node_timeout

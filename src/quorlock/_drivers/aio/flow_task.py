@@ -76,6 +76,11 @@ class FlowTask(EndingFlow[T]):
         elif (observer := self._effect.observer) is not None and observer.on_reply(reply):
             self._end_wait(reply)
 
+    def expect_quorum(self) -> None:
+        """Continue at `deliver_quorum`, which is about to come, and not at a reply before it."""
+        if self.state is RECEIVING:
+            self.state = RUNNING
+
     def deliver_quorum(self, nodes: int, last: int, at: Instant) -> None:
         """Receive a quorum from the shared pipeline: these nodes granted the flow's last round."""
         if self.state is RECEIVING and (tally := self._effect.tally) is not None:

@@ -94,10 +94,14 @@ class LoopDriver:
         shared_pipeline, command = self.shared_pipeline, usual.command
         if not (shared_pipeline.is_complete and self._may_share(command, usual.behind)):
             return None
-        data, asked = encode(command), shared_pipeline.node_mask
+        asked = shared_pipeline.node_mask
         task.round = 1
         started = now()
-        shared_pipeline.append(requested((command, task, 1, started, False)), task, data)
+        request = requested((command, task, 1, started, False))
+        if type(command) is Release and usual.is_plain:
+            shared_pipeline.append_release(command, request, task)
+        else:
+            shared_pipeline.append(request, task, encode(command))
         return round_sent((1, started, self._sent(started), asked, self))
 
     def send(self, effect: Send, task: RunningFlow) -> SentRound:
@@ -137,7 +141,7 @@ class LoopDriver:
         the tick ends.
         """
         if self._holds_back:
-            if len(self.shared_pipeline.outgoing) < _SENT_AT_ONCE:
+            if self.shared_pipeline.outgoing.rounds < _SENT_AT_ONCE:
                 return started
         elif not self._private or len(self.tasks) > 1:
             self._holds_back = True
@@ -224,7 +228,7 @@ class LoopDriver:
     def _flush(self) -> None:
         """Send the collected rounds; their nodes' time to reply begins now."""
         self._holds_back = False
-        unsent = len(self.shared_pipeline.outgoing)
+        unsent = self.shared_pipeline.outgoing.rounds
         if not unsent:
             return
         self._private = unsent == 1
