@@ -158,7 +158,8 @@ class Session(Generic[D]):
         self, lease_state: LeaseState, released: ReleaseResult, asked_at: Instant
     ) -> ReleaseResult:
         """Return the outcome of a release. Raises NodeError if the nodes' faults prevented it."""
-        if released.gone is None and is_faulty(released.answers, self.policy):
+        done = released.deleted or released.gone is not None
+        if not done and is_faulty(released.answers, self.policy):
             votes = node_votes(self.policy.addresses, released.answers)
             elapsed = to_seconds(released.ended - asked_at)
             raise NodeError(lease_state.resource, votes, 1, elapsed)

@@ -197,8 +197,6 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
             raise
         finally:
             session.releasing.pop(lease_state.token, None)
-        if released.deleted:
-            return released
         return session.check_release(lease_state, released, asked_at)
 
     def _handle_loss(self, loss: LossReason) -> None:

@@ -98,9 +98,7 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
             enter_block(lease)
             self._entered[lease] = block_of_caller(), threading.get_ident()
         except BaseException:
-            self._entered.pop(
-                lease, None
-            )  # interrupted: the block will be neither entered nor left
+            self._entered.pop(lease, None)  # interrupted: it is neither entered nor left
             drop(lease)
             raise
         return lease

@@ -221,8 +221,6 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         except BaseException:
             self._release_in_background()  # interrupted, perhaps before anything was sent
             raise
-        if released.deleted:
-            return released
         return session.check_release(lease_state, released, asked_at)
 
     async def _handle_loss(self, loss: LossReason) -> None:

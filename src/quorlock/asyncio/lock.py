@@ -131,9 +131,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
             self._entered[lease] = block_of_caller(), task
             return lease
         except BaseException:
-            self._entered.pop(
-                lease, None
-            )  # interrupted: the block will be neither entered nor left
+            self._entered.pop(lease, None)  # interrupted: it is neither entered nor left
             drop(lease)
             raise
 
