@@ -224,6 +224,25 @@ def test_acquires_queue_while_a_set_is_full(monkeypatch: Any) -> None:
     assert pool.all() == [connection_set]
 
 
+def test_who_comes_later_does_not_queue_where_all_may_follow(monkeypatch: Any) -> None:
+    """Threads in the queue wake one by one: behind them, a crowd would queue at every call."""
+    monkeypatch.setattr("quorlock._drivers.sync.pool.LOOK_AGAIN", 60_000 * MS)
+    pool = a_pool(4)
+    _, connection_set = lead(pool)
+    connection_set.takes_rounds = False
+    order: list[str] = []
+    threads = [in_thread(pool, order, str(number), urgent=False) for number in range(2)]
+    connection_set.takes_rounds = True  # and they are not awake yet
+    followers = [Caller(shares=True) for _ in range(FOLLOWERS_MAX - 2)]
+    for follower in followers:
+        assert pool.borrow(follower, by=now()) is connection_set
+    assert pool.borrow(Caller(shares=True), by=now()) is None, "these places are for the queue"
+    pool.on_change()
+    for thread in threads:
+        thread.join(10)
+    assert order == ["0", "1"]
+
+
 def test_acquires_wait_for_a_leader_that_connects(monkeypatch: Any) -> None:
     """Acquires neither follow it nor connect. An urgent caller connects if it takes long."""
     monkeypatch.setattr("quorlock._drivers.sync.pool.LOOK_AGAIN", 60_000 * MS)

@@ -148,9 +148,20 @@ class ConnectionPool:
             by = min(by, now() + _URGENT_WAITS)
             taken = self._take(owner, path) or self._wait(owner, by, path, stop)
             return taken or self._new(owner)
-        if not self._queue and (taken := self._take(owner, path)) is not None:
+        if not self._must_queue(owner) and (taken := self._take(owner, path)) is not None:
             return taken
         return self._wait(owner, by, path, stop)
+
+    def _must_queue(self, owner: Borrower) -> bool:
+        """Return whether this borrower could take the place of one that queues.
+
+        Those that may all follow leave the queue one by one, each when it gets the interpreter
+        lock. If others queued behind them meanwhile, the queue would never be empty again.
+        """
+        if not self._queue:
+            return False
+        room = [FOLLOWERS_MAX - len(one.followers) for one in self.all() if one.takes_rounds]
+        return not self._shares(owner) or max(room, default=0) <= len(self._queue)
 
     def _take(self, owner: Borrower, path: object) -> ConnectionSet | None:
         """Return a set that is free, or whose borrower is followed, or a new one.
