@@ -239,7 +239,7 @@ def deserted(redlock: Redlock, monkeypatch: Any, times: int) -> None:
 
     for number in range(times):
         monkeypatch.setattr(FlowRunner, "cancel", interrupted)
-        at = Interrupter(3, "line", "ConnectionSet.await_replies")
+        at = Interrupter(3, "line", "ConnectionSet.await_grants")
         with pytest.raises(KeyboardInterrupt), at:
             redlock.lock(f"{RESOURCE}-{number}").acquire()
         monkeypatch.setattr(FlowRunner, "cancel", abandon)

@@ -7,7 +7,7 @@ send only what the rule lets through.
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from quorlock._core.commands import LEAVE, SPARED, Command, Release, replaced_token
+from quorlock._core.commands import LEAVE, SPARED, Command, Extend, Release, replaced_token
 from quorlock._core.pending_releases import relies_on_key
 from quorlock._core.restart_guard import VOTES, over_limit, quarantine_answer
 from quorlock._core.votes import BACKLOG, NOT_SET, RELEASING, TIMED_OUT, Answer
@@ -155,7 +155,10 @@ def reaches_all(behind: "Target | None", nodes: int, path: object) -> bool:
 
 def is_plain(send: "Send", nodes: int, path: object) -> bool:
     """Return whether the same holds, and it does not rely on the key. Called in every round."""
-    return not relies_on_key(send) and reaches_all(send.behind, nodes, path)
+    command, behind, _, _, _, _ = send
+    if behind is None and type(command) is not Extend:
+        return True
+    return not relies_on_key(send) and reaches_all(behind, nodes, path)
 
 
 def _carrier(command: Command, behind: "Target", index: int, path: object, paths: Paths) -> object:

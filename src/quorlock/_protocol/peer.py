@@ -165,8 +165,10 @@ class Peer:
             receiver.deliver(replied((round_, node_state.index, answer, at)))
         return True
 
-    def deliver_grants(self, requests: list[PendingRequest], at: Instant) -> None:
-        """Record a plain grant of each of these requests, and pass it to its receiver."""
+    def deliver_grants(
+        self, requests: list[PendingRequest], at: Instant, but: PendingRequest | None = None
+    ) -> None:
+        """Record a plain grant of each of these requests, and pass all but one to the receiver."""
         node_state = self.node_state
         if not node_state.is_healthy:
             for request in requests:
@@ -176,7 +178,7 @@ class Peer:
         node_state.latency = at - asked_at
         for request in requests:
             receiver = request.receiver
-            if not receiver.over:
+            if not receiver.over and request is not but:
                 receiver.deliver(replied((request.round, node_state.index, GRANTED, at)))
 
     def deliver_call(self, data: bytes, expected: Mapping[bytes, ReplyReceiver]) -> int:

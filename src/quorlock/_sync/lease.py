@@ -190,7 +190,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
                 entropy = session.entropy
                 flow = handing_on.release(claim, token, target, policy, entropy, lines, asked_at)
                 released = driver.run(flow)
-            if session.driver.closed:
+            if driver.closed:
                 released = released._replace(gone=None)  # `close` may have released it first
         except BaseException:
             self._release_in_background()  # interrupted, perhaps before anything was sent

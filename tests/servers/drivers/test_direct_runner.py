@@ -72,7 +72,9 @@ class PlayedSet(ConnectionSet):
 class Side:
     """One call over its own nodes, with or without a flow."""
 
-    def __init__(self, n: int, ttl_ms: int, clock: Clock, *, is_direct: bool) -> None:
+    def __init__(
+        self, n: int, ttl_ms: int, clock: Clock, missing: set[int], *, is_direct: bool
+    ) -> None:
         self.clock, self.is_direct, self.ttl_ms = clock, is_direct, ttl_ms
         clock.at = START
         self.policy = policy_of(n)
@@ -99,12 +101,16 @@ class Side:
         self.sent: list[list[list[bytes]]] = [[] for _ in range(n)]
         self.answered = [0] * n
         for state in self.node_states.all:
-            state.reachability, state.is_healthy = Reachability.UP, True
             ours, theirs = socket.socketpair()
             ours.setblocking(False)
             theirs.setblocking(False)
             self.wires.append(theirs)
-            self.connection_set.add(Connection(ours, state, (BlockingIOError,), None, "run"))
+            if state.index in missing:
+                state.reachability = Reachability.DOWN
+                ours.close()
+            else:
+                state.reachability, state.is_healthy = Reachability.UP, True
+                self.connection_set.add(Connection(ours, state, (BlockingIOError,), None, "run"))
         self.readers = [hiredis.Reader() for _ in range(n)]
 
     def close(self) -> None:
@@ -209,22 +215,25 @@ OK = [("answer", index, 0) for index in range(5)]
 
 
 @settings(deadline=None, max_examples=300)
-@example(5, 9_000, "acquire", OK, False)
-@example(5, 9_000, "acquire", OK, True)
-@example(5, 9_000, "acquire", [*OK[:2], ("interrupt",)], False)
-@example(5, 9_000, "acquire", [*OK[:2], ("answer", 2, 1), *OK], False)
-@example(5, 9_000, "acquire", [*OK[:2], ("end_of_time",), *OK], False)
-@example(5, 1, "acquire", OK, False)  # its validity is over at once
-@example(5, 9_000, "release", OK, False)
-@example(5, 9_000, "release", OK, True)
-@example(5, 9_000, "release", [*OK[:2], ("answer", 2, 1), ("interrupt",)], False)
-@example(3, 9_000, "release", [("lose", 0), ("lose", 1), *OK], False)
+@example(5, 9_000, "acquire", OK, False, set())
+@example(5, 9_000, "acquire", OK, True, set())
+@example(5, 9_000, "acquire", [*OK[:2], ("interrupt",)], False, set())
+@example(5, 9_000, "acquire", [*OK[:2], ("answer", 2, 1), *OK], False, set())
+@example(5, 9_000, "acquire", [*OK[:2], ("end_of_time",), *OK], False, set())
+@example(5, 1, "acquire", OK, False, set())  # its validity is over at once
+@example(5, 9_000, "release", OK, False, set())
+@example(5, 9_000, "release", OK, True, set())
+@example(5, 9_000, "release", [*OK[:2], ("answer", 2, 1), ("interrupt",)], False, set())
+@example(3, 9_000, "release", [("lose", 0), ("lose", 1), *OK], False, set())
+@example(5, 9_000, "acquire", [("answer", 4, 0), *OK], False, {0, 1})
+@example(5, 9_000, "release", OK, False, {3})
 @given(
     st.integers(1, 5),
     st.sampled_from([9_000, 9_000, 9_000, 1]),
     st.sampled_from(["acquire", "release"]),
     st.lists(STEPS, min_size=5, max_size=30),
     st.sampled_from([False, False, False, True]),
+    st.one_of(st.just(set()), st.sets(NODE, max_size=2)),
 )
 def test_with_and_without_a_flow(
     n: int,
@@ -232,6 +241,7 @@ def test_with_and_without_a_flow(
     kind: str,
     steps: list[tuple[Any, ...]],
     is_cut: bool,
+    missing: set[int],
 ) -> None:
     """Whatever nodes say, in whatever order, with lost connections and interrupted callers."""
     outcomes: list[object] = []
@@ -240,7 +250,7 @@ def test_with_and_without_a_flow(
         for module in (connection, connection_set, direct_runner, flow_runner, set_connections):
             patched.setattr(module, "now", clock)
         for is_direct in (True, False):
-            side = Side(n, ttl_ms, clock, is_direct=is_direct)
+            side = Side(n, ttl_ms, clock, missing, is_direct=is_direct)
             try:
                 outcome = side.outcome(kind, steps, is_cut=is_cut)
                 side.read()

@@ -17,23 +17,24 @@ from quorlock._core.commands import Release
 from quorlock._core.votes import Answer, Vote
 from quorlock._drivers.clock import now
 from quorlock._protocol.peer import Peer
+from quorlock._protocol.pipeline import NO_RECEIVER, PendingRequest
 from quorlock._protocol.reader import ProtocolError
 from quorlock._protocol.replies import PLAIN_GRANT_SIZE
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from quorlock._core.rounds import NodeReply
     from quorlock._core.time import Instant
     from quorlock._drivers.node_state import NodeState
     from quorlock._drivers.places import Places
-    from quorlock._protocol.pipeline import PendingRequest
 
 
 # Small: a reply has five bytes, and Python allocates the buffer for each call. It ends with a reply
 # if all of them are usual.
 _READ_BYTES = 95 * PLAIN_GRANT_SIZE
+NO_REQUEST = PendingRequest(Release(b"", b""), NO_RECEIVER, 0, 0)
 # Linux reports the end of the stream while data before it is unread (POLLRDHUP).
 _HUNG_UP = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
@@ -46,11 +47,13 @@ class Inbox:
     """The queue of replies for one flow. `over`: the flow has ended and reads no more.
 
     deliver: Adds one reply; safe from any thread. An attribute: it saves a call for every reply.
+    counts_grants: The plain grants of its next round are counted (`ConnectionSet.granted`).
     """
 
     __slots__ = ("deliver", "inbox", "over", "round")
 
     deliver: _Deliver
+    counts_grants = False
 
     def __init__(self) -> None:
         self.inbox: deque[NodeReply] = deque()
@@ -65,7 +68,7 @@ class Inbox:
 class ConnectionOwner(Protocol):
     """The connection set that a connection belongs to.
 
-    has_unsent: Some connection has bytes that its socket did not take, and is to be flushed.
+    has_unsent: Some connection may have bytes that are not sent, and is to be flushed.
     visit: Sends and receives what is possible, if the set has no borrower. Safe from any thread.
     """
 
@@ -91,6 +94,8 @@ class Connection(Peer):
         super().__init__(node_state, secret, run_id)
         self.sock = sock
         self.pending = self.pipeline.pending
+        self.bit = 1 << node_state.index
+        self._granted: PendingRequest | None = None  # the last one that was awaited
         self.owner: ConnectionOwner | None = None
         self.places: Places | None = None  # of the waiters that its node may call
         self._superseded = ""
@@ -118,18 +123,27 @@ class Connection(Peer):
         if self.unsent:
             data = self.unsent + data  # a partly sent command is completed first
         try:
-            self.unsent = data[self.sock.send(data) :]
-        except self._would_block:
-            self.unsent = data
+            self.note_sent(data, self.sock.send(data))
         except OSError as error:
-            is_release = type(request.command) is Release
-            if is_release:
-                self.pending.pop()  # it was not sent: the caller sends it elsewhere
-            self._on_error(error)
-            return not is_release
+            return self.on_send_error(error, data, request)
+        return True
+
+    def note_sent(self, data: bytes, sent: int) -> None:
+        """Note that the socket took so many of these bytes, which were all that was unsent."""
+        self.unsent = data[sent:]
         if self.unsent:
             self._note_unsent()
-        return True
+
+    def on_send_error(self, error: OSError, data: bytes, request: PendingRequest) -> bool:
+        """Handle an error of `send` for the last request; return as `send` does."""
+        if isinstance(error, self._would_block):
+            self.note_sent(data, 0)
+            return True
+        is_release = type(request.command) is Release
+        if is_release:
+            self.pending.pop()  # it was not sent: the caller sends it elsewhere
+        self._on_error(error)
+        return not is_release
 
     def send_batch(self, data: bytes, requests: list[PendingRequest], uncounted: int) -> bool:
         """Queue plain requests while corked; return false if each has to be considered alone.
@@ -147,20 +161,48 @@ class Connection(Peer):
 
     def receive(self) -> None:
         """Deliver the replies that have arrived; at the end of the stream, mark it lost."""
+        self.receive_grant(NO_REQUEST, b"")
+
+    def receive_grant(self, awaited: PendingRequest, grant: bytes) -> bool:
+        """Do the same, but deliver no plain grant of this request; return whether it has come."""
         if self.lost:
-            return
+            return False
+        pending, has_more = self.pending, True
         try:
-            while True:
-                data = self.sock.recv(_READ_BYTES)
-                if self.deliver_grant(data, now()):
-                    if not self._reads_on:
-                        return
-                elif not self._parse(data):
-                    return
+            while has_more:
+                data, at = self.sock.recv(_READ_BYTES), now()
+                if (
+                    data == grant
+                    and pending
+                    and pending[0] is awaited
+                    and self.node_state.is_healthy
+                    and not self.pipeline.has_partial_reply
+                ):
+                    self._granted = pending.popleft()
+                    self.pipeline.replied_at = at
+                    self.alive_at = asked_at = awaited.asked_at
+                    self.node_state.latency = at - asked_at
+                    has_more = self._reads_on
+                else:
+                    has_more = self._deliver(data, at, awaited)
         except self._would_block:
             pass
         except (OSError, ProtocolError) as error:
             self._on_error(error)
+        return self._granted is awaited
+
+    def _deliver(self, data: bytes, at: Instant, awaited: PendingRequest) -> bool:
+        """Deliver the replies in `data`; return whether there may be more bytes to read."""
+        if self.deliver_grant(data, at):
+            return self._reads_on
+        granted = self.pipeline.match_grants(data)
+        if not granted:
+            return self._parse(data, at)
+        self.pipeline.replied_at = at
+        if granted[-1] is awaited and self.node_state.is_healthy:
+            self._granted = awaited
+        self.deliver_grants(granted, at, but=self._granted)
+        return self._reads_on or len(data) == _READ_BYTES
 
     def listen(self, inbox: bytes) -> bool:
         """Have the node call this inbox; return whether it can, as far as known."""
@@ -215,19 +257,15 @@ class Connection(Peer):
         self._mark_lost("connection given up: the call was interrupted")
         self.sock.close()
 
-    def _parse(self, data: bytes) -> bool:
-        """Deliver the replies in `data`; return whether there may be more bytes to read."""
+    def _parse(self, data: bytes, at: Instant) -> bool:
         if not data:
             raise ConnectionResetError(0, "closed by the server")
         pipeline = self.pipeline
-        pipeline.replied_at = at = now()
+        pipeline.replied_at = at
         if self.places is not None and (size := self.deliver_call(data, self.places.expected)):
             data = data[size:]
             if not data or self.deliver_grant(data, at):
                 return self._reads_on
-        if granted := pipeline.match_grants(data):
-            self.deliver_grants(granted, at)
-            return self._reads_on or len(data) == _READ_BYTES
         self.parse(data, at)
         if pipeline.outgoing:
             outgoing, pipeline.outgoing = pipeline.outgoing, b""
@@ -284,3 +322,28 @@ def is_closed_by_peer(fd: int) -> bool:
     poll = select.poll()
     poll.register(fd, _HUNG_UP)
     return bool(poll.poll(0))
+
+
+def send_to_each(
+    connections: Sequence[Connection | None], data: bytes, request: PendingRequest, most: int
+) -> int:
+    """Queue a request on each connection and send its bytes, up to a connection that takes more.
+
+    Nothing has to precede it, neither a script nor bytes. Return how many connections got it. A
+    connection with so many pending requests takes more, as does one whose socket fails or is full.
+    """
+    done, size = 0, len(data)
+    for connection in connections:
+        if connection is None or len(connection.pending) >= most or connection.lost:
+            break
+        connection.pending.append(request)  # first, as in `send`
+        try:
+            sent = connection.sock.send(data)
+        except OSError as error:
+            if not connection.on_send_error(error, data, request):
+                break
+        else:
+            if sent != size:
+                connection.note_sent(data, sent)
+        done += 1
+    return done

@@ -13,17 +13,19 @@ If the owner is gone and left it set, it was interrupted, and the set is discard
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from quorlock._core.commands import ACQUIRES, Release
+from quorlock._core.commands import ACQUIRES, Acquire, Release
 from quorlock._core.effects import Timeout
 from quorlock._core.rounds import replied, round_sent
 from quorlock._core.routing import HERE, Over, is_plain, route, unsent
 from quorlock._core.tally import PENDING
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
-from quorlock._core.votes import BACKLOG, TIMED_OUT, Answer
+from quorlock._core.votes import BACKLOG, GRANTED, TIMED_OUT, Answer
 from quorlock._drivers.clock import now, sleep_ms
 from quorlock._drivers.places import Places
+from quorlock._drivers.sync.connection import NO_REQUEST, send_to_each
 from quorlock._drivers.sync.polling import Poll, WakeupPipe
 from quorlock._drivers.sync.set_connections import SetConnections
 from quorlock._protocol.encoding import encode
@@ -34,6 +36,7 @@ from quorlock.errors import VoteCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from quorlock._core.commands import Command
     from quorlock._core.effects import Receive, Send, SendBatch
     from quorlock._core.request import StopEvent
     from quorlock._core.rounds import NodeReply, SentRound
@@ -100,7 +103,11 @@ class ConnectionSet:
         self.on_ready: Callable[[], None] = _ignore  # called when it takes rounds of followers
         self.read_at: Instant = PAST  # for followers: what had come by then is read
         self.is_busy = False  # its owner is inside
-        self.has_unsent = False  # some connection has bytes that a full socket did not take
+        # The plain round whose grants are counted here, in place of the owner's inbox.
+        self._counted: PendingRequest = NO_REQUEST
+        self._counted_grant = b""
+        self.granted = 0  # the nodes that have granted that round, as bits
+        self.has_unsent = False  # some connection may have bytes that are not sent
         self.closed = False
 
     # --- connections come and go -------------------------------------------------------------
@@ -143,6 +150,10 @@ class ConnectionSet:
         receiver.round = round_ = receiver.round + 1
         started = now()
         request = requested((command, receiver, round_, started, False))
+        self._counted = NO_REQUEST
+        if receiver.counts_grants:
+            self._counted, self._counted_grant = request, PLAIN_GRANTS[type(command)]
+            self.granted = 0
         asked = self._send_to_all(effect, data, request, UNCOUNTED_MAX)
         self.is_busy = False
         return round_sent((round_, started, now(), asked, self))
@@ -154,22 +165,33 @@ class ConnectionSet:
 
         uncounted: Fewer pending requests are no backlog.
         """
-        # Fast path: in nearly every round no node is a special case, and every connection gets the
-        # bytes.
+        # In nearly every round no node is a special case, and every connection gets the bytes.
         command = effect.command
         is_urgent = type(command) is Release and command.token
         asked = everywhere = self._connectors.node_mask
+        done = 0  # so many connections have got them
         if self.membership.has_limits or not is_plain(effect, everywhere, self):
             is_urgent, uncounted = False, 0  # each node is a special case
-        for index, connection in enumerate(self.connections):
-            if (
+        elif self._may_send_to_each(command):
+            most = sys.maxsize if is_urgent else uncounted
+            done = send_to_each(self.connections, data, request, most)
+        for index in range(done, len(self.connections)):
+            connection = self.connections[index]
+            if not (
                 connection is not None
                 and (is_urgent or len(connection.pending) < uncounted)
                 and connection.send(data, request)
-            ) or self._ask(index, data, request, effect):
-                continue
-            asked &= ~(1 << index)
+            ) and not self._ask(index, data, request, effect):
+                asked &= ~(1 << index)
         return asked
+
+    def _may_send_to_each(self, command: Command) -> bool:
+        """Return whether neither a script nor unsent bytes have to precede this command."""
+        if self.has_unsent:
+            return False
+        if type(command) is Release:
+            return self.membership.have_script or self.membership.check_script()
+        return type(command) is Acquire
 
     def submit(self, effect: Send, receiver: Inbox) -> SentRound:
         """Leave a round for the owner to send; safe from any thread.
@@ -216,6 +238,7 @@ class ConnectionSet:
     def send_all(self, effect: SendBatch, receiver: Inbox) -> tuple[SentRound, ...]:
         """Send several rounds, in one packet to each node."""
         corked = [connection for connection in self.connections if connection is not None]
+        self.has_unsent = True
         for connection in corked:
             connection.holds_back = True
         sent_rounds: list[SentRound] = []
@@ -315,6 +338,7 @@ class ConnectionSet:
         # A node that is as far behind as a quorum, or by what is sent at once, is not late.
         behind = sorted([len(connection.pending) for connection in corked])[: policy.quorum]
         tolerated = _TIMES_BEHIND * max([len(submissions), *behind])
+        self.has_unsent = True
         for connection in corked:
             connection.holds_back = True
             is_late = len(connection.pending) >= tolerated
@@ -399,6 +423,35 @@ class ConnectionSet:
             self._await_some(left, receiver)
         self.is_busy = False
 
+    def counts_for(self, receiver: Inbox) -> bool:
+        """Return whether the grants of this receiver's round are counted."""
+        return self._counted.receiver is receiver
+
+    def await_grants(self, receiver: Inbox, until: Instant) -> int:
+        """Return the nodes that have granted the counted round, as bits.
+
+        Waits for a quorum of them, for any other reply, or until `until`. After another reply it
+        returns 0.
+        """
+        self.is_busy = True
+        inbox, quorum = receiver.inbox, self._connectors.policy.quorum
+        not_asked = len(inbox)
+        while self.granted.bit_count() < quorum and (left := until - now()) > 0:
+            self._await_some(left, receiver)
+            if len(inbox) > not_asked:
+                self.is_busy = False
+                return 0
+        self.is_busy = False
+        return self.granted
+
+    def deliver_counted(self, receiver: Inbox) -> None:
+        """Put the counted grants into the inbox, and count no more."""
+        round_, at = self._counted.round, now()
+        self._counted = NO_REQUEST
+        for index in range(len(self.connections)):
+            if self.granted >> index & 1:
+                receiver.deliver(replied((round_, index, GRANTED, at)))
+
     def _await_some(self, left: Duration, receiver: Inbox) -> None:
         """Wait for replies, for so long at most, and read them."""
         most = _FOREIGN_POLL if self._carriers else _SHARED_POLL
@@ -423,9 +476,11 @@ class ConnectionSet:
         """Read from the descriptors that a poll has returned."""
         connection: Polled | None
         at = now() if self.followers else PAST
+        by_fd, counted, grant = self._polled.by_fd, self._counted, self._counted_grant
         for fd, _ in ready:
-            connection = self._polled.by_fd[fd]
-            connection.receive()
+            connection = by_fd[fd]
+            if connection.receive_grant(counted, grant):
+                self.granted |= connection.bit
             if connection.lost:
                 self.membership.drop(connection.node_state.index)
         self.read_at = at
@@ -499,11 +554,11 @@ class ConnectionSet:
     @property
     def has_pending(self) -> bool:
         """Return whether some request has no reply yet, or was not sent completely."""
-        if self._submissions:
+        if self._submissions or self.has_unsent:
             return True
         # Called at every return to the pool: no generator, no call.
-        for connection in self.connections:
-            if connection is not None and (connection.pending or connection.unsent):
+        for connection in self.connections:  # noqa: SIM110
+            if connection is not None and connection.pending:
                 return True
         return False
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from quorlock._core.time import Instant
     from quorlock._core.usual import UsualCase
     from quorlock._drivers.node_states import NodeStates
+    from quorlock._drivers.sync.connection_set import ConnectionSet
     from quorlock._drivers.sync.flow_runner import WaitingFlows
     from quorlock._drivers.sync.pool import ConnectionPool
 
@@ -29,7 +30,7 @@ class DirectRunner(FlowRunner[T]):
     made, goes to its wait for replies to that round, and reads them.
     """
 
-    __slots__ = ("_sent_round", "_usual")
+    __slots__ = ("_sent_round", "_usual", "counts_grants")
 
     def __init__(
         self,
@@ -42,12 +43,18 @@ class DirectRunner(FlowRunner[T]):
         # None once the flow has begun.  Until then the runner itself releases when it is cancelled.
         self._usual: UsualCase[T] | None = usual
         self._sent_round: SentRound | None = None
+        self.counts_grants = True
 
     def run(self) -> T:
         usual = self._usual
         assert usual is not None
         self._sent_round = sent_round = self._send(usual.send)
-        outcome = self._outcome(usual, sent_round)
+        self.counts_grants = False
+        connection_set = self._connection_set
+        if connection_set is not None and connection_set.counts_for(self):
+            outcome = self._counted_outcome(connection_set, usual, sent_round)
+        else:
+            outcome = self._outcome(usual, sent_round)
         if outcome is None:
             self._flow = flow = usual.flow(sent_round)
             effect = next(flow)
@@ -57,6 +64,20 @@ class DirectRunner(FlowRunner[T]):
             self._usual = None  # nothing is left to release
         else:
             self._on_won()
+        return outcome
+
+    def _counted_outcome(
+        self, connection_set: ConnectionSet, usual: UsualCase[T], sent_round: SentRound
+    ) -> T | None:
+        """Return the outcome if a quorum of plain grants comes first, and in time."""
+        policy, not_asked = self._node_states.policy, self.inbox
+        nodes, outcome = 0, None
+        if len(not_asked) <= policy.n - policy.quorum:
+            nodes = connection_set.await_grants(self, sent_round.sent_at + policy.node_timeout)
+        if nodes.bit_count() >= policy.quorum:
+            outcome = usual.outcome(nodes, sent_round, now(), not_asked)
+        if outcome is None:
+            connection_set.deliver_counted(self)
         return outcome
 
     def _outcome(self, usual: UsualCase[T], sent_round: SentRound) -> T | None:

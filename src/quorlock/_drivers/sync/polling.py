@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from quorlock._protocol.peer import PeerNode
+    from quorlock._protocol.pipeline import PendingRequest
 
 
 class Polled(Protocol):
@@ -22,11 +23,14 @@ class Polled(Protocol):
     def lost(self) -> bool: ...
 
     @property
+    def bit(self) -> int: ...
+
+    @property
     def node_state(self) -> PeerNode: ...
 
     def fileno(self) -> int: ...
 
-    def receive(self) -> None: ...
+    def receive_grant(self, awaited: PendingRequest, grant: bytes) -> bool: ...
 
 
 class Poll:
@@ -66,6 +70,7 @@ class WakeupPipe:
     """A pipe that wakes a polling thread. Its ends are closed with the last reference."""
 
     lost = False
+    bit = 0
     node_state: PeerNode  # never set: only that of a lost connection is read
     _made: Sequence[tuple[int, int]] = ()
 
@@ -90,6 +95,12 @@ class WakeupPipe:
         """Drop the wake-ups that have come."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.end, 4096)
+
+    def receive_grant(self, awaited: PendingRequest, grant: bytes) -> bool:
+        """Do the same: there is no grant."""
+        del awaited, grant
+        self.receive()
+        return False
 
     def __del__(self) -> None:
         for fd in chain(*self._made):  # none, if no descriptor was left for it

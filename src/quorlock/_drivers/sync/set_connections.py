@@ -28,6 +28,7 @@ class SetConnections:
         all: The connection to each node; None: none now.
         arrivals: New connections, until the owner of the set adopts them.
         is_incomplete: Some node has no connection here.
+        have_script: All of them are known to have the script of releases.
         has_limits: Some node must not vote yet, or has a shorter limit for leases.
         used_at: When a round was sent over them last.
     """
@@ -42,6 +43,7 @@ class SetConnections:
         self.all: list[Connection | None] = [None] * len(connectors.all)
         self.arrivals: deque[Connection] = deque()
         self.is_incomplete = True
+        self.have_script = False
         self.has_limits = False
         self.used_at = now()
         self._connectors = connectors
@@ -68,6 +70,7 @@ class SetConnections:
             if self.all[index] not in (None, arrival):
                 self.drop(index)
             self.all[index] = arrival
+            self.have_script = False
             self.has_limits |= arrival.quarantine is not None or arrival.ttl_ms_max > 0
             arrival.owner, arrival.places = owner, self._places
             if self._on_invalidation is not None:
@@ -114,6 +117,12 @@ class SetConnections:
 
     def _connected(self) -> int:
         return sum(connection is not None for connection in self.all)
+
+    def check_script(self) -> bool:
+        """Return whether all connections have the script of releases."""
+        there = [connection for connection in self.all if connection is not None]
+        self.have_script = all(one.pipeline.sent_scripts.has_release for one in there)
+        return self.have_script
 
     def find_limits(self) -> None:
         """Look for limits again: a node may vote from now on."""
