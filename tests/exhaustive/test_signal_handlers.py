@@ -308,13 +308,16 @@ def is_garbage_soon(frame: FrameType | None) -> bool:
     This is so before a block that is left knows its lease, and after the flow that won has been
     closed (decision 9).
     """
-    while frame is not None and frame.f_code.co_name not in ("__aexit__", "run_task"):
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "run_task":
+            return "result" in frame.f_locals
+        if code.co_qualname == "Lock.acquire":
+            return "lease" in frame.f_locals
+        if code.co_name == "__aexit__":
+            return "lease" not in frame.f_locals
         frame = frame.f_back
-    if frame is None:
-        return False
-    if frame.f_code.co_name == "run_task":
-        return "result" in frame.f_locals
-    return "lease" not in frame.f_locals
+    return False
 
 
 async def cycle(redlock: aio.Redlock, name: str) -> None:

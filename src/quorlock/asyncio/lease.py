@@ -16,7 +16,7 @@ from quorlock._core import handing_on
 from quorlock._core import redlock as flows
 from quorlock._core.config import Seconds
 from quorlock._core.results import ExtendFailed, LossReason, ReleaseResult, is_unreachable
-from quorlock._core.usual import itself, usual_release
+from quorlock._core.usual import usual_release
 from quorlock._drivers.aio.direct_task import DirectTask
 from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.flow_task import FlowTask
@@ -215,7 +215,14 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
                 entropy, lines = session.entropy, here.lines
                 flow = handing_on.release(claim, token, target, policy, entropy, lines, asked_at)
                 task = FlowTask(here, flow)
-            released = await session.driver.run_task(task, itself)
+            # As `Driver.run_task`, without a coroutine of its own.
+            try:
+                task.begin()
+                released = await task.future
+                task.end()
+            except BaseException:
+                task.cancel()
+                raise
         except asyncio.CancelledError:
             raise  # the cancelled flow has sent its release
         except BaseException:

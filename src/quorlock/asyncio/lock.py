@@ -86,7 +86,15 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
             if usual
             else FlowTask(here, acquiring.acquire(request, policy, entropy, here.lines))
         )
-        return await session.driver.run_task(task, self._lease)
+        # As `Driver.run_task`, without a coroutine of its own.
+        try:
+            task.begin()
+            lease = self._lease(await task.future)
+            task.end()
+            return lease
+        except BaseException:
+            task.cancel()
+            raise
 
     async def try_acquire(self) -> Lease | None:
         """Make one attempt: return a Lease, or None if another client holds the lock.

@@ -56,6 +56,8 @@ class Side:
         self.net = Net(n)
         healthy(self.net)  # a quorum of plain grants is counted without parsing
         self.tasks: list[FlowTask[Any]] = []
+        self.futures: list[asyncio.Future[Any]] = []
+        self.claimed: set[int] = set()
         self.sent: list[list[tuple[bytes, ...]]] = [[] for _ in range(n)]
         self._open: list[list[tuple[bytes, ...]]] = [[] for _ in range(n)]
         self._policy = policy_of(n)._replace(node_timeout=3_600 * NS_PER_S)
@@ -86,6 +88,7 @@ class Side:
 
     def _begin(self, task: FlowTask[Any]) -> None:
         self.tasks.append(task)
+        self.futures.append(task.future)
         task.begin()
 
     def flush(self) -> None:
@@ -137,7 +140,8 @@ class Side:
 
     def claim(self, number: int) -> None:
         """The caller has its result."""
-        if number < len(self.tasks) and self.tasks[number].future.done():
+        if number < len(self.tasks) and self.futures[number].done() and number not in self.claimed:
+            self.claimed.add(number)
             self.tasks[number].end()
 
     def end_of_time(self, number: int) -> None:
@@ -147,16 +151,16 @@ class Side:
             self.tasks[number].on_deadline(now())
 
     def outcomes(self) -> list[object]:
-        return [self._outcome(task) for task in self.tasks]
+        return list(map(self._outcome, self.tasks, self.futures))
 
-    def _outcome(self, task: FlowTask[Any]) -> object:
-        if not task.future.done():
+    def _outcome(self, task: FlowTask[Any], future: asyncio.Future[Any]) -> object:
+        if not future.done():
             return task.state
-        error = task.future.exception()
+        error = future.exception()
         if error is not None:
             assert isinstance(error, QuorlockError)
             return type(error), getattr(error, "votes", None)
-        outcome = task.future.result()
+        outcome = future.result()
         if isinstance(outcome, Acquired):
             left = outcome.valid_until - outcome.sent_round.started_at
             token = self._named(outcome.token)
@@ -269,7 +273,7 @@ def test_a_node_that_is_not_asked_needs_no_flow(
             for index in range(3):
                 side.answer(index, 0)
                 side.answer(index, 0)
-            acquired, released = [task.future.result() for task in side.tasks[1:]]
+            acquired, released = [future.result() for future in side.futures[1:]]
             assert acquired.answers[:4] == (GRANTED, GRANTED, GRANTED, NO_REPLY)
             assert acquired.answers[4].code is code
             assert released.deleted
@@ -295,12 +299,12 @@ def test_a_node_that_is_not_asked_may_be_misconfigured(is_direct: bool) -> None:
             side.lose(4)
             side.net.node_states.all[4].misconfigured = trouble
             side.acquire()
-            assert side.tasks[0].future.exception() is trouble
+            assert side.futures[0].exception() is trouble
             side.release(31)
             side.flush()
             for index in range(4):
                 side.answer(index, 0)
-            assert side.tasks[1].future.result().deleted
+            assert side.futures[1].result().deleted
             assert side.sent[0] != []
         finally:
             side.net.close()

@@ -12,6 +12,7 @@ import pytest
 
 import quorlock
 import quorlock.asyncio as aio
+from quorlock._core.rounds import SentRound
 from quorlock._drivers.threads import BackgroundThread
 from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until
@@ -126,3 +127,26 @@ def abandon(nodes: Servers, where: str) -> None:
 
 def ours() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("quorlock")]
+
+
+def test_what_a_call_has_made_is_freed_at_its_end(mortal_nodes: Servers) -> None:
+    """Also if a node replies late: with many tasks, what is kept until then is scanned again and
+    again for garbage.
+    """
+
+    async def main() -> None:
+        async with aio.Redlock(mortal_nodes.urls, node_timeout=0.5) as redlock:
+            assert await (await redlock.lock("first").acquire()).release()
+            mortal_nodes[4].stop()
+            gc.collect()
+            before = count_of(asyncio.Future, SentRound)
+            for _ in range(10):
+                assert await (await redlock.lock("r").acquire()).release()
+            assert count_of(asyncio.Future, SentRound) <= before
+            mortal_nodes[4].cont()
+
+    asyncio.run(main())
+
+
+def count_of(*kinds: type) -> int:
+    return sum(type(found) in kinds for found in gc.get_objects())

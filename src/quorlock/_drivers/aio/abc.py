@@ -61,7 +61,7 @@ class RunningFlow(SharedReceiver, Protocol):
     last_sent_at: Instant  # the last send that the flow knows of
     replies_until: Instant  # the end of its wait for replies, as the flow has it
     reply_deadline: Instant  # the deadline of its nodes' replies, or of its wait for a slot
-    inbox: list[NodeReply]
+    inbox: tuple[NodeReply, ...]
     future: asyncio.Future[Any]  # the outcome, for its caller
 
     def on_deadline(self, until: Instant) -> None:

@@ -57,7 +57,7 @@ class EndingFlow(Generic[T]):
         # The end of its wait for replies, as the flow has it; 0 in any other wait.
         self.replies_until: Instant = 0
         self.shared_number = -1  # of its last round in the shared pipeline
-        self.inbox: list[NodeReply] = []
+        self.inbox: tuple[NodeReply, ...] = ()
         self.future: asyncio.Future[T] = loop_driver.loop.create_future()
         self._loop_driver = loop_driver
         self._flow = flow

@@ -72,7 +72,7 @@ class FlowTask(EndingFlow[T]):
                 self.state = RUNNING
                 self._run(reply)
         elif self.state is not WAITING:
-            self.inbox.append(reply)
+            self.inbox += (reply,)
         elif (observer := self._effect.observer) is not None and observer.on_reply(reply):
             self._end_wait(reply)
 
@@ -88,7 +88,7 @@ class FlowTask(EndingFlow[T]):
             tally.count_grants(self.round, nodes)
             self._run(replied((self.round, last, GRANTED, at)))
         elif self.state is RUNNING:  # `fall_back` has delivered the replies
-            self._run(self.inbox.pop(0))
+            self._run(self._next_reply())
 
     def _run(self, value: Any) -> None:
         """Perform the flow's effects until it has to wait or ends."""
@@ -99,7 +99,7 @@ class FlowTask(EndingFlow[T]):
                     if not self.inbox:
                         self._wait_for_reply(effect)
                         return
-                    value = self.inbox.pop(0)
+                    value = self._next_reply()
                 elif isinstance(effect, Send):
                     value = self._ask(effect)
                     if value is None:
@@ -112,6 +112,11 @@ class FlowTask(EndingFlow[T]):
             self._succeed(stop.value)
         except QuorlockError as error:
             self._fail(error)
+
+    def _next_reply(self) -> NodeReply:
+        reply, *rest = self.inbox
+        self.inbox = tuple(rest)
+        return reply
 
     def _perform(self, effect: Effect) -> Any:
         """Perform a less frequent effect; return None if the flow waits for a callback, or ends."""
@@ -188,7 +193,7 @@ class FlowTask(EndingFlow[T]):
             return member.news.popleft()
         self._loop_driver.shared_pipeline.fall_back(self.shared_number)
         while self.inbox:  # replies that have come before
-            reply = self.inbox.pop(0)
+            reply = self._next_reply()
             if observer is not None and observer.on_reply(reply):
                 return reply
         self._leave_slot()

@@ -127,7 +127,7 @@ class LoopDriver:
                     if refusal is None:
                         asked |= connector.bit
                     else:
-                        task.inbox.append(replied((round_, index, refusal, started)))
+                        task.inbox += (replied((round_, index, refusal, started)),)
             if not is_shared:
                 shared_pipeline.refresh_scripts()
         task.last_sent_at = sent = self._sent(started)
@@ -260,7 +260,7 @@ class LoopDriver:
         task.round += 1
         at = now()
         for connector in self.connectors:
-            task.inbox.append(replied((task.round, connector.node_state.index, answer, at)))
+            task.inbox += (replied((task.round, connector.node_state.index, answer, at)),)
         return SentRound(task.round, at, at, 0)
 
     def enlist(self, task: RunningFlow, key: bytes) -> bytes:
