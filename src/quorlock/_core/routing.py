@@ -153,12 +153,15 @@ def reaches_all(behind: "Target | None", nodes: int, path: object) -> bool:
     return behind is None or (behind.path == path and not nodes & ~behind.nodes)
 
 
-def is_plain(send: "Send", nodes: int, path: object) -> bool:
-    """Return whether the same holds, and it does not rely on the key. Called in every round."""
+def plain_nodes(send: "Send", nodes: int, path: object) -> int:
+    """Return those of these nodes (as bits) for which the same holds, and no key is relied on.
+
+    Called in every round.
+    """
     command, behind, _, _, _, _ = send
-    if behind is None and type(command) is not Extend:
-        return True
-    return not relies_on_key(send) and reaches_all(behind, nodes, path)
+    if behind is None:
+        return 0 if type(command) is Extend else nodes
+    return 0 if behind.path != path or relies_on_key(send) else nodes & behind.nodes
 
 
 def _carrier(command: Command, behind: "Target", index: int, path: object, paths: Paths) -> object:

@@ -215,7 +215,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
                 entropy, lines = session.entropy, here.lines
                 flow = handing_on.release(claim, token, target, policy, entropy, lines, asked_at)
                 task = FlowTask(here, flow)
-            # As `Driver.run_task`, without a coroutine of its own.
+            # As `Driver.run_task`, whose call would take another coroutine.
             try:
                 task.begin()
                 released = await task.future

@@ -86,7 +86,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
             if usual
             else FlowTask(here, acquiring.acquire(request, policy, entropy, here.lines))
         )
-        # As `Driver.run_task`, without a coroutine of its own.
+        # As `Driver.run_task`, whose call would take another coroutine.
         try:
             task.begin()
             lease = self._lease(await task.future)

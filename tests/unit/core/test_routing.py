@@ -24,7 +24,7 @@ from quorlock._core.effects import Send
 from quorlock._core.pending_releases import PendingReleases
 from quorlock._core.restart_guard import Quarantine
 from quorlock._core.rounds import Target
-from quorlock._core.routing import HERE, Over, Unsent, is_plain, reaches_all, route, unsent
+from quorlock._core.routing import HERE, Over, Unsent, plain_nodes, reaches_all, route, unsent
 from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._core.votes import BACKLOG, NOT_SET, RELEASING, TIMED_OUT, Answer
 from quorlock.errors import VoteCode
@@ -136,7 +136,7 @@ def test_an_exchange_relies_on_no_key() -> None:
     facts.pending_releases.add(RELEASE, "run", NOW)
     assert decide(facts, EXCHANGE, behind(MINE)) == HERE
     assert decide(facts, SCRIPTED, behind(MINE)) is RELEASING
-    assert is_plain(Send(EXCHANGE, behind(MINE)), 0b010, MINE)
+    assert plain_nodes(Send(EXCHANGE, behind(MINE)), 0b010, MINE) == 0b010
 
 
 def test_what_only_concerns_a_place_is_never_sent_later() -> None:
@@ -277,8 +277,9 @@ def test_what_is_for_all_would_go_to_each(command: Command, after: Target | None
     if reaches_all(send.behind, 0b010, MINE):
         assert decide(facts, command, after) == HERE
         facts.pending_releases.add(RELEASE, "run", NOW)
-        assert is_plain(send, 0b010, MINE) is (decide(facts, command, after) == HERE)
+        is_here = decide(facts, command, after) == HERE
+        assert plain_nodes(send, 0b010, MINE) == (0b010 if is_here else 0)
     else:
         assert after is not None
         assert after.path != MINE or not after.nodes & 0b010
-        assert not is_plain(send, 0b010, MINE)
+        assert plain_nodes(send, 0b010, MINE) == 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from quorlock._core.commands import ACQUIRES, Acquire, Release
 from quorlock._core.effects import Timeout
 from quorlock._core.rounds import replied, round_sent
-from quorlock._core.routing import HERE, Over, is_plain, route, unsent
+from quorlock._core.routing import HERE, Over, plain_nodes, route, unsent
 from quorlock._core.tally import PENDING
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
 from quorlock._core.votes import BACKLOG, GRANTED, TIMED_OUT, Answer
@@ -169,16 +169,16 @@ class ConnectionSet:
         command = effect.command
         is_urgent = type(command) is Release and command.token
         asked = everywhere = self._connectors.node_mask
+        plain = 0 if self.membership.has_limits else plain_nodes(effect, everywhere, self)
         done = 0  # so many connections have got them
-        if self.membership.has_limits or not is_plain(effect, everywhere, self):
-            is_urgent, uncounted = False, 0  # each node is a special case
-        elif self._may_send_to_each(command):
+        if plain == everywhere and self._may_send_to_each(command):
             most = sys.maxsize if is_urgent else uncounted
             done = send_to_each(self.connections, data, request, most)
         for index in range(done, len(self.connections)):
             connection = self.connections[index]
             if not (
                 connection is not None
+                and plain >> index & 1
                 and (is_urgent or len(connection.pending) < uncounted)
                 and connection.send(data, request)
             ) and not self._ask(index, data, request, effect):
@@ -376,7 +376,7 @@ class ConnectionSet:
             submission.nodes == everywhere
             and type(effect.command) in PLAIN_GRANTS
             and not self.membership.has_limits
-            and is_plain(effect, everywhere, self)
+            and plain_nodes(effect, everywhere, self) == everywhere
         )
 
     def _send_batch(self, batch: list[tuple[object, _Submission]], uncounted: int) -> None:

@@ -156,7 +156,7 @@ class ConnectionPool:
         """Return whether this borrower could take the place of one that queues.
 
         Those that may all follow leave the queue one by one, each when it gets the interpreter
-        lock. If others queued behind them meanwhile, the queue would never be empty again.
+        lock. If new ones queued behind them, the queue would never be empty.
         """
         if not self._queue:
             return False
