@@ -104,16 +104,23 @@ DRIVERS = [
     Mutant(
         "newcomers-queue-where-all-may-follow",
         "_drivers/sync/pool.py",
-        "        return not self._shares(owner) or max(room, default=0) <= len(self._queue)\n",
-        "        return bool(room)\n",
+        "        return not may_follow or max(room, default=0) <= len(waiting)\n",
+        "        return True\n",
         ("tests/servers/drivers/test_pool.py", "-k", "comes_later"),
     ),
     Mutant(
         "newcomers-take-places-of-the-queue",
         "_drivers/sync/pool.py",
-        "        return not self._shares(owner) or max(room, default=0) <= len(self._queue)\n",
-        "        return not room\n",
+        "        return not may_follow or max(room, default=0) <= len(waiting)\n",
+        "        return not may_follow\n",
         ("tests/servers/drivers/test_pool.py", "-k", "comes_later"),
+    ),
+    Mutant(
+        "who-cannot-follow-is-overtaken",
+        "_drivers/sync/pool.py",
+        "        may_follow = all(map(self._shares, (owner, *waiting)))\n",
+        "        may_follow = self._shares(owner)\n",
+        ("tests/servers/drivers/test_pool.py", "-k", "overtaken"),
     ),
     Mutant(
         "counted-grants-not-delivered",

@@ -280,7 +280,7 @@ def test_with_and_without_a_flow(
 
 
 def test_the_first_release_of_a_connection_has_its_script() -> None:
-    """Without it the node would refuse its name, which costs a round trip."""
+    """A node refuses the name of a script that it does not have, which costs a round trip."""
     side = Side(5, 9_000, Clock(), set(), is_direct=True)
     try:
         for sent_as in (b"EVAL", b"EVALSHA"):

@@ -68,13 +68,13 @@ def take(pool: ConnectionPool, *, urgent: bool = False, path: object = None) -> 
 
 
 def in_thread(
-    pool: ConnectionPool, order: list[str], name: str, *, urgent: bool
+    pool: ConnectionPool, order: list[str], name: str, *, urgent: bool, shares: bool = True
 ) -> threading.Thread:
     """Return a thread that takes a set, notes its name and returns the set; it is in the queue."""
     before = len(pool._queue)
 
     def work() -> None:
-        connection_set = pool.borrow(Caller(urgent=urgent, shares=True))
+        connection_set = pool.borrow(Caller(urgent=urgent, shares=shares))
         assert connection_set is not None
         order.append(name)
         pool.give_back(connection_set)
@@ -241,6 +241,19 @@ def test_who_comes_later_does_not_queue_where_all_may_follow(monkeypatch: Any) -
     for thread in threads:
         thread.join(10)
     assert order == ["0", "1"]
+
+
+def test_who_waits_for_a_set_of_its_own_is_not_overtaken(monkeypatch: Any) -> None:
+    """A borrower that cannot follow needs a set that is free when all followers have gone."""
+    monkeypatch.setattr("quorlock._drivers.sync.pool.LOOK_AGAIN", 60_000 * MS)
+    pool = a_pool(1)
+    _, connection_set = lead(pool)
+    order: list[str] = []
+    waits = in_thread(pool, order, "its own", urgent=False, shares=False)
+    assert pool.borrow(Caller(shares=True), by=now()) is None
+    pool.give_back(connection_set)
+    waits.join(10)
+    assert order == ["its own"]
 
 
 def test_acquires_wait_for_a_leader_that_connects(monkeypatch: Any) -> None:

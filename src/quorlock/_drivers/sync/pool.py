@@ -158,10 +158,12 @@ class ConnectionPool:
         Those that may all follow leave the queue one by one, each when it gets the interpreter
         lock. If new ones queued behind them, the queue would never be empty.
         """
-        if not self._queue:
+        waiting = [waiter.owner for waiter in list(self._queue)]
+        if not waiting:
             return False
         room = [FOLLOWERS_MAX - len(one.followers) for one in self.all() if one.takes_rounds]
-        return not self._shares(owner) or max(room, default=0) <= len(self._queue)
+        may_follow = all(map(self._shares, (owner, *waiting)))
+        return not may_follow or max(room, default=0) <= len(waiting)
 
     def _take(self, owner: Borrower, path: object) -> ConnectionSet | None:
         """Return a set that is free, or whose borrower is followed, or a new one.
