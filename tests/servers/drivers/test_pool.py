@@ -250,10 +250,13 @@ def test_who_waits_for_a_set_of_its_own_is_not_overtaken(monkeypatch: Any) -> No
     _, connection_set = lead(pool)
     order: list[str] = []
     waits = in_thread(pool, order, "its own", urgent=False, shares=False)
-    assert pool.borrow(Caller(shares=True), by=now()) is None
+    later = Caller(shares=True)
+    has_overtaken = pool.borrow(later, by=now()) is not None
+    pool.leave(later, connection_set)
     pool.give_back(connection_set)
     waits.join(10)
     assert order == ["its own"]
+    assert not has_overtaken
 
 
 def test_acquires_wait_for_a_leader_that_connects(monkeypatch: Any) -> None:
