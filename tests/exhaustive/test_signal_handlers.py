@@ -224,6 +224,35 @@ def test_handlers_in_handlers_find_places(nodes: Servers) -> None:
     assert depth == 12 or not THOROUGH
 
 
+@pytest.mark.parametrize(
+    "within",
+    [
+        "send_to_each",
+        "Connection.receive_grant",
+        "Connection._deliver",
+        "ConnectionSet.await_grants",
+        "ConnectionSet.deliver_counted",
+    ],
+)
+def test_an_interrupt_while_grants_are_counted(nodes: Servers, within: str) -> None:
+    """One node refuses, so that the counted grants are delivered, and the flow is made."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    for k in itertools.count(1):
+        scene.begin(warm=True)
+        nodes[0].execute("SET", RESOURCE, "another")
+        at = Interrupter(k, "line", within)
+        with watchdog(), contextlib.suppress(KeyboardInterrupt), at:
+            scene.redlock.lock(RESOURCE, timeout=5.0).acquire().release()
+        gc.collect()
+        nodes[0].execute("DEL", RESOURCE)
+        assert scene.clean(), f"{k}: {at.where}: keys left: {scene.values()}"
+        assert scene.redlock.lock(RESOURCE, timeout=5.0).acquire().release(), at.where
+        scene.redlock.close()
+        if not at.where:
+            break
+    assert k > 3
+
+
 # --- an owner that is gone -------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Small: a reply has five bytes, and Python allocates the buffer for each call. It ends with a reply
 # if all of them are usual.
 _READ_BYTES = 95 * PLAIN_GRANT_SIZE
-NO_REQUEST = PendingRequest(Release(b"", b""), NO_RECEIVER, 0, 0)
+NO_REQUEST = PendingRequest(Release(b"", b""), NO_RECEIVER, 0, 0)  # no grant is counted
 # Linux reports the end of the stream while data before it is unread (POLLRDHUP).
 _HUNG_UP = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
