@@ -38,7 +38,7 @@ from quorlock._core.pending_releases import PendingReleases
 from quorlock._core.places import called
 from quorlock._core.releases_in_doubt import merged, remaining
 from quorlock._core.restart_guard import Guard
-from quorlock._core.rounds import NodeReply, SentRound
+from quorlock._core.rounds import NodeReply, SentRound, Target
 from quorlock._core.routing import Unsent, route
 from quorlock._core.time import NS_PER_MS
 from quorlock._core.votes import Answer, Vote
@@ -305,7 +305,7 @@ class Process:
         followed, self._followed = self._followed, []
         if followed and isinstance(command, ScriptedAcquire):
             path = (turn.connection_set, *dict.fromkeys(followed))  # as in the blocking driver
-        return SentRound(turn.round, started, self.now(), asked, path)
+        return SentRound(turn.round, started, self.now(), Target(asked, path))
 
     def send_all(self, effect: SendBatch, turn: SimFlow[Any]) -> tuple[SentRound, ...]:
         """Send several rounds in sequence."""

@@ -49,7 +49,7 @@ def _decided(
 
     Replies in the name of nodes that were not asked do not count.
     """
-    nodes, not_asked = 0, list[NodeReply]()
+    nodes, asked, not_asked = 0, sent_round.target.nodes, list[NodeReply]()
     while True:
         event: NodeReply | Timeout = yield Receive(sent_round.sent_at + policy.node_timeout)
         replies.append(event)
@@ -59,7 +59,7 @@ def _decided(
             nodes |= 1 << event.node
             if nodes.bit_count() == policy.quorum:
                 return usual.outcome(nodes, sent_round, event.at, not_asked)
-        elif sent_round.nodes >> event.node & 1 or len(not_asked) == policy.n - policy.quorum:
+        elif asked >> event.node & 1 or len(not_asked) == policy.n - policy.quorum:
             return None
         else:
             not_asked.append(event)

@@ -250,7 +250,7 @@ def test_an_interrupt_while_grants_are_counted(nodes: Servers, within: str) -> N
         scene.redlock.close()
         if not at.where:
             break
-    assert k > 3
+    assert k > 2  # a reply that comes alone runs two lines of `_deliver`
 
 
 # --- an owner that is gone -------------------------------------------------------------------

@@ -104,11 +104,9 @@ def give_back_to_granters(
         for node, answer in enumerate(tally.answers)
         if answer is not None and answer.vote is Vote.GRANTED
     )
-    return (
-        yield from _give_back(
-            request, back, tally, sent_round._replace(nodes=granted), policy, turn
-        )
-    )
+    target = sent_round.target._replace(nodes=granted)
+    sent_round = sent_round._replace(target=target)
+    return (yield from _give_back(request, back, tally, sent_round, policy, turn))
 
 
 _give_back = redlock.release_failed_attempt

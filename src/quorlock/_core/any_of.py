@@ -232,9 +232,9 @@ def _release_strays(keys: tuple[bytes, ...], won: Acquired, tally: PlaceTally) -
         if answer is not None and answer.is_held:
             settled |= 1 << node
     others = tuple([key for key in keys if key != won.claim.key])
-    doubtful = won.sent_round.nodes & ~settled
+    doubtful = won.sent_round.target.nodes & ~settled
     if others and doubtful:
-        yield Send(AnyOf(others).release(won.token), Target(doubtful, won.sent_round.path))
+        yield Send(AnyOf(others).release(won.token), Target(doubtful, won.sent_round.target.path))
 
 
 def time_until_first_free_ms(answers: tuple[Answer, ...], needed: int) -> int | None:

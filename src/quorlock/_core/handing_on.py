@@ -116,7 +116,7 @@ def _hand_on(
         until = sent_round.sent_at + policy.node_timeout
         at = yield from redlock.collect_until_decided(tally, until)
         lease = yield from redlock.lease_won(member.request, new, tally, sent_round, at, policy)
-        unsent = target.nodes & ~sent_round.nodes
+        unsent = target.nodes & ~sent_round.target.nodes
         if lease is None:
             yield Send(claim.release(new), sent_round.target)
         elif unsent:

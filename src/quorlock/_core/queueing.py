@@ -132,7 +132,7 @@ class _Queueing:
 
     def _correct(self) -> Flow[None]:
         """Send the number that a quorum has led to, to nodes with another one."""
-        waiter, path = self._waiter, self._sent.path if self._sent else None
+        waiter, path = self._waiter, self._sent.target.path if self._sent else None
         correction = Release(self._request.key, b"", waiter.place, -waiter.ticket)
         yield Send(correction, Target(waiter.take_corrections(), path))
 

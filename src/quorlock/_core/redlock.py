@@ -31,11 +31,7 @@ from quorlock._core.rounds import Target
 from quorlock._core.tally import LOST, PENDING, WON, Tally, all_granted, granted_by
 from quorlock._core.time import FOR_EVER, PAST, to_seconds
 from quorlock._core.votes import Answer, node_votes
-from quorlock.errors import (
-    NodeError,
-    QuorumUnreachable,
-    VoteCode,
-)
+from quorlock.errors import NodeError, QuorumUnreachable, VoteCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -198,18 +194,19 @@ def _end_turn(
     if surplus:
         yield Send(surplus.release, surplus.sent_round.target)
     # A node that refused another of several keys may still reserve the first one for the place.
-    left = tally.granted_mask if claim.keys[1:] else sent_round.nodes
-    yield from _leave_others(turn.place, claim.key, left, sent_round, tally.n)
+    target = sent_round.target
+    left = tally.granted_mask if claim.keys[1:] else target.nodes
+    yield from _leave_others(turn.place, claim.key, target, tally.n, left)
 
 
-def _leave_others(place: bytes, key: bytes, left: int, sent_round: SentRound, n: int) -> Flow[None]:
+def _leave_others(place: bytes, key: bytes, asked: Target, n: int, left: int) -> Flow[None]:
     """Leave the queues of the nodes where an attempt has not done so. left: where it has, as bits.
 
     They have the place, and may have reserved the lock for it.
     """
     others = (1 << n) - 1 & ~left
     if others:
-        yield Send(Release(key, b"", place, LEAVE), Target(others, sent_round.path))
+        yield Send(Release(key, b"", place, LEAVE), Target(others, asked.path))
 
 
 def release_without_waiting(claim: Claim, token: bytes, target: Target | None) -> Flow[None]:
@@ -226,9 +223,10 @@ def release_failed_attempt(
     turn: Turn | None,
 ) -> Flow[AttemptFailed]:
     """Release on all nodes; collect enough replies to classify the failure."""
+    target = sent_round.target
     if turn and turn.ticket == LEAVE:
-        yield from _leave_others(turn.place, request.key, sent_round.nodes, sent_round, policy.n)
-    back = yield Send(release, sent_round.target, stop=request.stop)
+        yield from _leave_others(turn.place, request.key, target, policy.n, target.nodes)
+    back = yield Send(release, target, stop=request.stop)
     if turn:
         turn.on_asked(back.round, back.sent_at)
     backs = Tally(policy.n, back.round)

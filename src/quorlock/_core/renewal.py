@@ -201,14 +201,14 @@ def _restore_keys(rounds: Sequence[_LeaseRound], at: Instant, policy: Policy) ->
         if facts is not None:
             left_ms = round_.ttl_ms - spent_ms
             acquire = facts.claim.acquire(facts.token, left_ms, policy)
-            lacking = Target(_nodes_missing_key(round_.tally), round_.sent_round.path)
+            lacking = Target(_nodes_missing_key(round_.tally), round_.sent_round.target.path)
             send = Send(acquire, lacking, FOR_EVER, facts.valid_until, facts.in_doubt)
             asked.append((round_.entry, send))
     if not asked:
         return at
     sent_rounds: tuple[SentRound, ...] = yield SendBatch(tuple([send for _, send in asked]))
     for (renewal, _), sent_round in zip(asked, sent_rounds, strict=True):
-        if sent_round.nodes:
+        if sent_round.target.nodes:
             renewal.lease.add_release_target(sent_round.target)
         renewal.clear_in_flight()
     return (yield from _drain_restore_replies(sent_rounds, policy))

@@ -53,20 +53,13 @@ class SentRound(NamedTuple):
 
     started_at: read before the first byte was sent: the validity counts from here.
     sent_at: read after the last byte was sent: the nodes' time to reply counts from here.
-    nodes, path: its target.
+    target: what a later command must follow.
     """
 
     round: int
     started_at: Instant
     sent_at: Instant
-    nodes: int
-    path: object = None
-
-    @property
-    def target(self) -> Target:
-        """Return what a later command must follow."""
-        _, _, _, nodes, path = self
-        return _target((nodes, path))
+    target: Target = Target(0, None)
 
 
 class NodeReply(NamedTuple):
@@ -78,8 +71,6 @@ class NodeReply(NamedTuple):
     at: Instant
 
 
-_target: Callable[[tuple[int, object]], Target] = partial(_new, Target)
+target_of: Callable[[tuple[int, object]], Target] = partial(_new, Target)
 replied: Callable[[tuple[int, int, Answer, Instant]], NodeReply] = partial(_new, NodeReply)
-round_sent: Callable[[tuple[int, Instant, Instant, int, object]], SentRound] = partial(
-    _new, SentRound
-)
+round_sent: Callable[[tuple[int, Instant, Instant, Target]], SentRound] = partial(_new, SentRound)

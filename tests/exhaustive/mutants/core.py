@@ -470,8 +470,8 @@ CORE = [
     Mutant(
         "several-keep-reservations-of-nodes-that-refused",
         "_core/redlock.py",
-        "    left = tally.granted_mask if claim.keys[1:] else sent_round.nodes\n",
-        "    left = sent_round.nodes\n",
+        "    left = tally.granted_mask if claim.keys[1:] else target.nodes\n",
+        "    left = target.nodes\n",
         ("tests/unit/core/test_several.py",),
     ),
     Mutant(

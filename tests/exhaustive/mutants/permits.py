@@ -71,7 +71,7 @@ PERMITS = [
     ),
     _flow(
         "strays-overtake",
-        "Target(doubtful, won.sent_round.path)",
+        "Target(doubtful, won.sent_round.target.path)",
         "Target(doubtful, ())",
     ),
     _flow(

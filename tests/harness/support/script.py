@@ -30,7 +30,7 @@ from quorlock._core.effects import (
     Wait,
 )
 from quorlock._core.request import AcquireRequest
-from quorlock._core.rounds import NodeReply, SentRound
+from quorlock._core.rounds import NodeReply, SentRound, Target
 from quorlock._core.time import FOR_EVER, NS_PER_MS, Duration, Instant, from_seconds
 from quorlock._core.votes import ABSENT, GRANTED, HELD, NOT_SET, Answer, Vote
 from quorlock.errors import VoteCode
@@ -220,7 +220,7 @@ class Script:
             if say.after != FOR_EVER:
                 reply = NodeReply(self._rounds, node, say.answer, self.now + say.after)
                 heappush(self._mail, (reply.at, self._rounds << 8 | node, reply))
-        return SentRound(self._rounds, started, self.now, asked)
+        return SentRound(self._rounds, started, self.now, Target(asked, None))
 
     def _says(self, send: Send) -> Round:
         back = isinstance(send.command, Release) and self._planned

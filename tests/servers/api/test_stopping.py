@@ -14,7 +14,7 @@ import pytest
 import quorlock
 from quorlock._api.lease_state import LeaseState
 from quorlock._core.claims import Keys
-from quorlock._core.rounds import SentRound
+from quorlock._core.rounds import SentRound, Target
 from quorlock._core.time import FOR_EVER, NS_PER_S
 from quorlock._core.votes import GRANTED
 from quorlock._drivers import clock
@@ -33,7 +33,7 @@ class Scene:
     def __init__(self, redlock: quorlock.Redlock, monkeypatch: pytest.MonkeyPatch) -> None:
         session = redlock._session
         self.loop_driver: RenewalThread = renewer(session)
-        sent_round = SentRound(1, now(), now(), 1, object())
+        sent_round = SentRound(1, now(), now(), Target(1, object()))
         self.lease_state = LeaseState(
             "a", Keys(b"a"), b"t", 9_000, now() + 9 * NS_PER_S, (GRANTED,), sent_round
         )

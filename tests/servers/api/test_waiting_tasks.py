@@ -74,7 +74,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def send(self: LoopDriver, effect: Send, task: RunningFlow) -> SentRound:
         sent = original(self, effect, task)
-        counts.append(sent.nodes.bit_count())
+        counts.append(sent.target.nodes.bit_count())
         return sent
 
     monkeypatch.setattr(LoopDriver, "send", send)

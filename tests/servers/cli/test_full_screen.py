@@ -143,5 +143,6 @@ def test_an_exception_leaves_the_terminal_as_it_was(shell: Shell) -> None:
     with Terminal(shell, keyboard=True, program=program) as terminal:
         before, _, after = terminal.ended(1).partition(LEAVE)
         assert ENTER in before
-        assert "RuntimeError: crash" in after
+        assert "RuntimeError" in after  # Python 3.13 colours it
+        assert "crash" in after
         assert termios.tcgetattr(terminal.end) == terminal.attributes

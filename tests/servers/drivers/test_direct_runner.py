@@ -202,8 +202,10 @@ class Side:
         except (QuorlockError, KeyboardInterrupt) as error:
             return type(error), getattr(error, "votes", None), self.clock.at
         if isinstance(outcome, Acquired):
-            path = outcome.sent_round.path is self.connection_set
-            facts = outcome._replace(sent_round=outcome.sent_round._replace(path=path))
+            sent_round = outcome.sent_round
+            path = sent_round.target.path is self.connection_set
+            target = sent_round.target._replace(path=path)
+            facts = outcome._replace(sent_round=sent_round._replace(target=target))
             return facts, self.clock.at
         return outcome, self.clock.at
 

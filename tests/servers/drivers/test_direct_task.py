@@ -164,7 +164,7 @@ class Side:
         if isinstance(outcome, Acquired):
             left = outcome.valid_until - outcome.sent_round.started_at
             token = self._named(outcome.token)
-            return token, outcome.ttl_ms, left, outcome.answers, outcome.sent_round.nodes
+            return token, outcome.ttl_ms, left, outcome.answers, outcome.sent_round.target.nodes
         return outcome.deleted, outcome.gone, outcome.answers
 
 

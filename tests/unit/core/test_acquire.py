@@ -734,4 +734,4 @@ def test_a_flow_is_sent_only_node_replies_and_timeouts() -> None:
     """The driver's vocabulary is what these tests speak: a change of it must be seen here."""
     assert NodeReply._fields == ("round", "node", "answer", "at")
     assert Timeout._fields == ("at",)
-    assert SentRound._fields == ("round", "started_at", "sent_at", "nodes", "path")
+    assert SentRound._fields == ("round", "started_at", "sent_at", "target")

@@ -125,7 +125,7 @@ def test_what_others_gave_or_may_give_is_released_before_the_commit() -> None:
     keys = asked_for(script)
     assert set(stray.command.keys) == {keys[0], keys[2]}
     assert stray.behind is not None
-    assert stray.behind == Target(0b10010, won.sent_round.path)
+    assert stray.behind == Target(0b10010, won.sent_round.target.path)
     kinds = [type(effect) for _, effect in script.effects]
     assert kinds.index(Commit) == len(kinds) - 1
     codes = [answer.code for answer in won.answers]

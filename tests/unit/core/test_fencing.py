@@ -13,7 +13,7 @@ from quorlock._core.config import Policy
 from quorlock._core.effects import Commit, FlowCancelled, Receive, Send
 from quorlock._core.redlock import attempt
 from quorlock._core.results import Acquired, AttemptFailed, FailureReason
-from quorlock._core.rounds import NodeReply, SentRound
+from quorlock._core.rounds import NodeReply, SentRound, Target
 from quorlock._core.time import NS_PER_S
 from quorlock._core.votes import Answer, Vote
 from quorlock.errors import AcquireTimeout, NodeError, VoteCode
@@ -164,11 +164,11 @@ def test_votes_of_the_acquire_round_do_not_count_as_raised() -> None:
     policy = policy_of(3)
     flow = attempt(request_of(policy)._replace(fencing=True), policy, Dice())
     flow.send(None)
-    flow.send(SentRound(1, START, START, 7))
+    flow.send(SentRound(1, START, START, Target(7, None)))
     flow.send(NodeReply(1, 0, issues(FENCE).answer, START + 1))
     raising = flow.send(NodeReply(1, 1, issues(FENCE + 5).answer, START + 2))
     assert isinstance(raising, Send)
-    assert isinstance(flow.send(SentRound(2, START, START + 2, 7)), Receive)
+    assert isinstance(flow.send(SentRound(2, START, START + 2, Target(7, None))), Receive)
     event = flow.send(NodeReply(9, 0, issues(FENCE + 5).answer, START + 3))
     assert isinstance(event, Receive), "of another round: it is no vote"
     assert isinstance(flow.send(NodeReply(2, 0, issues(FENCE + 5).answer, START + 4)), Commit)

@@ -8,7 +8,7 @@ from quorlock._core.claims import Keys
 from quorlock._core.line import EXCHANGES_MAX, STALLED_AFTER, TURN_MAX, Line, Lines
 from quorlock._core.member import PROMOTED, REMOVED, Member
 from quorlock._core.results import Acquired
-from quorlock._core.rounds import SentRound
+from quorlock._core.rounds import SentRound, Target
 from quorlock._core.time import NS_PER_MS
 from tests.harness.support.script import START, ms, policy_of, request_of
 
@@ -16,7 +16,7 @@ REQUEST = request_of(policy_of(3))
 
 
 def lease() -> Acquired:
-    sent = SentRound(1, START, START, 7)
+    sent = SentRound(1, START, START, Target(7, None))
     return Acquired(Keys(b"r"), b"token", 10_000, START + ms(10_000), (), sent)
 
 

@@ -357,7 +357,7 @@ def test_renewal_extends_and_restores_all_keys() -> None:
     batch = next(flow)
     assert isinstance(batch, SendBatch)
     assert [send.command for send in batch.sends] == [CLAIM.extend(b"t", 10_000)]
-    effect: Any = flow.send((SentRound(1, START, START, ALL, "path"),))
+    effect: Any = flow.send((SentRound(1, START, START, Target(ALL, "path")),))
     for node, answer in enumerate((GRANTED, GRANTED, ABSENT)):
         effect = flow.send(NodeReply(1, node, answer, START))
     assert isinstance(effect, SendBatch)
@@ -379,6 +379,6 @@ def test_a_change_of_any_key_has_the_lease_checked_once() -> None:
 
 
 def test_the_won_claim_is_released_whole() -> None:
-    sent = SentRound(1, START, START, ALL, "path")
+    sent = SentRound(1, START, START, Target(ALL, "path"))
     lease = Acquired(CLAIM.led_by(b"c"), b"t", 10_000, START + ms(9_000), (), sent)
     assert set(lease.release.keys) == set(CLAIM.keys)

@@ -50,7 +50,7 @@ def test_of_an_acquire(n: int) -> None:
     """Each set of nodes that decides with its last one, in time and too late."""
     policy = policy_of(n)
     request = request_of(policy)
-    sent_round = SentRound(1, START, START + ms(1), (1 << n) - 1, "path")
+    sent_round = SentRound(1, START, START + ms(1), Target((1 << n) - 1, "path"))
     end = policy.valid_until(START, request.ttl_ms)
     usual = usual_acquire(request, policy, Dice(), None)
     assert usual is not None
@@ -69,7 +69,7 @@ def test_of_an_acquire(n: int) -> None:
 @pytest.mark.parametrize("n", SIZES)
 def test_of_a_release(n: int) -> None:
     policy, target = policy_of(n), Target((1 << n) - 1, "path")
-    sent_round = SentRound(1, START, START + ms(1), *target)
+    sent_round = SentRound(1, START, START + ms(1), target)
     usual = usual_release(CLAIM, b"token", target, policy, None)
     assert usual is not None
     assert usual.send == next(release(CLAIM, b"token", target, policy))
@@ -85,7 +85,7 @@ def test_with_nodes_that_were_not_asked(n: int) -> None:
     """The outcome has their votes, as that of a flow, which gets them first."""
     policy = policy_of(n)
     request, asked, at = request_of(policy), (1 << policy.quorum) - 1, START + ms(2)
-    sent_round = SentRound(1, START, START + ms(1), asked, "path")
+    sent_round = SentRound(1, START, START + ms(1), Target(asked, "path"))
     not_asked = [NodeReply(1, node, BACKLOG, START) for node in range(policy.quorum, n)]
     granted = [NodeReply(1, node, GRANTED, at) for node in range(policy.quorum)]
     usual = usual_acquire(request, policy, Dice(), None)
@@ -117,7 +117,7 @@ def test_the_flow_goes_on_from_the_round(n: int) -> None:
     """The flow has the token of the round, and asks no node again."""
     policy = policy_of(n)
     request = request_of(policy)
-    sent_round = SentRound(1, START, START + ms(1), (1 << n) - 1, "path")
+    sent_round = SentRound(1, START, START + ms(1), Target((1 << n) - 1, "path"))
     usual = usual_acquire(request, policy, Dice(), None)
     assert usual is not None
     command = usual.send.command
@@ -169,7 +169,7 @@ def test_the_next_in_line_is_promoted_however_a_release_ends(end: str) -> None:
     late = Member(request_of(policy))
     line.join(late, START)
     assert not late.is_asking
-    sent_round = SentRound(1, START, START + ms(1), *target)
+    sent_round = SentRound(1, START, START + ms(1), target)
     if end == "granted":
         assert usual.outcome(0b001, sent_round, START + ms(2)) is None
         assert not late.news

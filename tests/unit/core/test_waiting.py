@@ -90,7 +90,7 @@ class Hand:
         send = self.effect
         assert isinstance(send, Send), send
         self.rounds += 1
-        self.step(SentRound(self.rounds, self.now, self.now, 0b111, "path"))
+        self.step(SentRound(self.rounds, self.now, self.now, Target(0b111, "path")))
         return send
 
     def replies(self, *answers: Answer) -> None:
@@ -127,7 +127,7 @@ class Hand:
             while True:
                 assert isinstance(effect, Send)
                 sent.append(effect.command)
-                effect = self.flow.send(SentRound(99, self.now, self.now, 0b111, "path"))
+                effect = self.flow.send(SentRound(99, self.now, self.now, Target(0b111, "path")))
         except FlowCancelled:
             self.over = True
         return sent
@@ -198,7 +198,7 @@ def attempts(hand: Hand, *, token: bytes = b"token-1", replies: tuple[Answer, ..
 
 
 def lease_of(token: bytes = b"given") -> Acquired:
-    sent = SentRound(1, START, START, 0b111, "path")
+    sent = SentRound(1, START, START, Target(0b111, "path"))
     return Acquired(Keys(b"r"), token, 10_000, START + ms(9_000), (), sent)
 
 
@@ -247,7 +247,7 @@ def test_a_winner_leaves_the_queues_of_nodes_that_were_not_asked() -> None:
     hand = queued()
     hand.call(0, 1)
     hand.rounds += 1
-    hand.step(SentRound(hand.rounds, START, START, 0b011, "path"))
+    hand.step(SentRound(hand.rounds, START, START, Target(0b011, "path")))
     hand.replies(TAKEN, TAKEN)
     leaves = hand.send()
     assert (leaves.command, leaves.behind) == (leave(), Target(0b100, "path"))
@@ -423,7 +423,7 @@ def test_a_last_attempt_that_was_not_sent() -> None:
     hand.times_out()
     hand.rounds += 1
     attempt = hand.rounds
-    hand.step(SentRound(attempt, START, START, 0))
+    hand.step(SentRound(attempt, START, START, Target(0, None)))
     crowded = Answer(Vote.UNKNOWN, VoteCode.LOCAL_QUEUE_TIMEOUT)
     hand.replies(crowded, crowded)
     leaves = hand.send()
@@ -440,7 +440,7 @@ def test_a_last_attempt_that_a_node_did_not_get() -> None:
     hand = queued(timeout=0.005)
     hand.times_out()
     hand.rounds += 1
-    hand.step(SentRound(hand.rounds, START, START, 0b011, "path"))
+    hand.step(SentRound(hand.rounds, START, START, Target(0b011, "path")))
     hand.replies(HELD, HELD)
     leaves = hand.send()
     assert (leaves.command, leaves.behind) == (leave(), Target(0b100, "path"))
@@ -758,7 +758,7 @@ def test_a_node_that_got_no_exchange_gets_a_release() -> None:
     queued(lines)
     releaser = releases(lines)
     releaser.rounds = 1
-    releaser.step(SentRound(1, START, START, 0b011, "path"))
+    releaser.step(SentRound(1, START, START, Target(0b011, "path")))
     releaser.replies(EXCHANGED, EXCHANGED, NOT_SET)
     release = releaser.send()
     assert release.command == Release(b"r", b"old")

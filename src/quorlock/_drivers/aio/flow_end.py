@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from quorlock._drivers.aio.abc import RunningFlow
 
 T = TypeVar("T")
-_NOT_SENT = SentRound(0, PAST, PAST, 0)
+_NOT_SENT = SentRound(0, PAST, PAST)
 
 
 class EndingFlow(Generic[T]):

@@ -73,6 +73,7 @@ class LoopDriver:
             )
             for node_state in node_states.all
         )
+        self._everywhere = Target((1 << len(self.connectors)) - 1, self)
         self.node_states = node_states
         self.admission = Admission(loop, self.guarded)
         self.readiness = Readiness(
@@ -94,7 +95,6 @@ class LoopDriver:
         shared_pipeline, command = self.shared_pipeline, usual.command
         if not (shared_pipeline.is_complete and self._may_share(command, usual.behind)):
             return None
-        asked = shared_pipeline.node_mask
         task.round = 1
         started = now()
         request = requested((command, task, 1, started, False))
@@ -102,7 +102,7 @@ class LoopDriver:
             shared_pipeline.append_release(command, request, task)
         else:
             shared_pipeline.append(request, task, encode(command))
-        return round_sent((1, started, self._sent(started), asked, self))
+        return round_sent((1, started, self._sent(started), self._everywhere))
 
     def send(self, effect: Send, task: RunningFlow) -> SentRound:
         """Send to all nodes without waiting for any of them."""
@@ -131,7 +131,9 @@ class LoopDriver:
             if not is_shared:
                 shared_pipeline.refresh_scripts()
         task.last_sent_at = sent = self._sent(started)
-        return round_sent((round_, started, sent, asked, self))
+        everywhere = self._everywhere
+        target = everywhere if asked == everywhere.nodes else Target(asked, self)
+        return round_sent((round_, started, sent, target))
 
     def _sent(self, started: Instant) -> Instant:
         """Send the collected rounds now, or soon; return the time after it, or that of the last.
@@ -155,8 +157,8 @@ class LoopDriver:
         if type(command) is Acquire:
             return behind is None  # else it repairs nodes that lack the key
         shared_pipeline = self.shared_pipeline
-        return Release in shared_pipeline.has_scripts_of and reaches_all(
-            behind, shared_pipeline.node_mask, self
+        return Release in shared_pipeline.has_scripts_of and (
+            behind is self._everywhere or reaches_all(behind, shared_pipeline.node_mask, self)
         )
 
     def _is_for_all(self, effect: Send, at: Instant) -> bool:
@@ -261,7 +263,7 @@ class LoopDriver:
         at = now()
         for connector in self.connectors:
             task.inbox += (replied((task.round, connector.node_state.index, answer, at)),)
-        return SentRound(task.round, at, at, 0)
+        return SentRound(task.round, at, at)
 
     def enlist(self, task: RunningFlow, key: bytes) -> bytes:
         """Return a place in the queues of the nodes; b"" if too few of them can call."""

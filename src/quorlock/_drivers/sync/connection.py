@@ -47,7 +47,7 @@ class Inbox:
     """The queue of replies for one flow. `over`: the flow has ended and reads no more.
 
     deliver: Adds one reply; safe from any thread. An attribute: it saves a call for every reply.
-    counts_grants: The plain grants of its next round are counted (`ConnectionSet.granted`).
+    counts_grants: The plain grants of its first round are counted (`ConnectionSet.granted`).
     """
 
     __slots__ = ("deliver", "inbox", "over", "round")

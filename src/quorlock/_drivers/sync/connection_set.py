@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quorlock._core.commands import ACQUIRES, Acquire, Release
 from quorlock._core.effects import Timeout
-from quorlock._core.rounds import replied, round_sent
+from quorlock._core.rounds import replied, round_sent, target_of
 from quorlock._core.routing import HERE, Over, plain_nodes, route, unsent
 from quorlock._core.tally import PENDING
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
@@ -151,12 +151,12 @@ class ConnectionSet:
         started = now()
         request = requested((command, receiver, round_, started, False))
         self._counted = NO_REQUEST
-        if receiver.counts_grants:
+        if round_ == 1 and receiver.counts_grants:
             self._counted, self._counted_grant = request, PLAIN_GRANTS[type(command)]
             self.granted = 0
         asked = self._send_to_all(effect, data, request, UNCOUNTED_MAX)
         self.is_busy = False
-        return round_sent((round_, started, now(), asked, self))
+        return round_sent((round_, started, now(), target_of((asked, self))))
 
     def _send_to_all(
         self, effect: Send, data: bytes, request: PendingRequest, uncounted: int
@@ -206,7 +206,7 @@ class ConnectionSet:
             nodes = self._open_nodes(at)
         request = requested((effect.command, receiver, round_, at, False))
         self._add(_Submission(None, nodes, data, request, effect, receiver))
-        return round_sent((round_, at, at, nodes, self))
+        return round_sent((round_, at, at, target_of((nodes, self))))
 
     def remove_follower(self, follower: object) -> None:
         """Remove a follower; without any, a node's backlog counts at once again."""

@@ -44,7 +44,7 @@ class Connectors:
             Connector(node_state, node_states, policy, self.changed)
             for node_state in node_states.all
         )
-        self.node_mask = (1 << len(self.all)) - 1  # `SentRound.nodes` of a round to all nodes
+        self.node_mask = (1 << len(self.all)) - 1
 
     def may_connect(self, connections: Sequence[Connection | None]) -> bool:
         """Return whether some node is not connected and no attempt has failed yet."""

@@ -30,7 +30,8 @@ class DirectRunner(FlowRunner[T]):
     made, goes to its wait for replies to that round, and reads them.
     """
 
-    __slots__ = ("_sent_round", "_usual", "counts_grants")
+    __slots__ = ("_sent_round", "_usual")
+    counts_grants = True
 
     def __init__(
         self,
@@ -43,13 +44,11 @@ class DirectRunner(FlowRunner[T]):
         # None once the flow has begun.  Until then the runner itself releases when it is cancelled.
         self._usual: UsualCase[T] | None = usual
         self._sent_round: SentRound | None = None
-        self.counts_grants = True
 
     def run(self) -> T:
         usual = self._usual
         assert usual is not None
         self._sent_round = sent_round = self._send(usual.send)
-        self.counts_grants = False
         connection_set = self._connection_set
         if connection_set is not None and connection_set.counts_for(self):
             outcome = self._counted_outcome(connection_set, usual, sent_round)

@@ -408,7 +408,7 @@ class FlowRunner(Inbox, Borrower, Generic[T]):
         at = now()
         for node_state in self._node_states.all:
             self.inbox.append(NodeReply(self.round, node_state.index, answer, at))
-        return SentRound(self.round, at, at, 0)
+        return SentRound(self.round, at, at)
 
     def return_connections(self) -> None:
         """Return the borrowed connection set, if there is one."""
