@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Collection
 
-    from quorlock._core.rounds import SentRound
     from quorlock._core.time import Duration, Instant
     from quorlock._drivers.aio.abc import RunningFlow
     from quorlock._drivers.aio.batching import SharedPipeline
@@ -23,6 +22,8 @@ class Deadlines:
     One timer serves all flows. Most rounds have the same time to reply, and when the timer fires,
     mostly none of the flows that it was set for is left. A timer for each costs a tenth of a cycle.
     A queue of them would keep ended flows alive for the garbage collector to scan.
+
+    unsent: Flows whose bytes are not sent yet: their nodes' time to reply begins with `on_sent`.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Deadlines:
         self._guarded = guarded
         self._tasks = tasks
         self._shared_pipeline = shared_pipeline
-        self._sending: list[RunningFlow] = []  # flows whose bytes are not sent yet
+        self.unsent: list[RunningFlow] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Instant = 0
 
@@ -50,27 +51,19 @@ class Deadlines:
         elif self._shared_pipeline.outgoing.rounds:
             # A node's time begins when its bytes are sent, even if that is late in this tick.
             task.reply_deadline = FOR_EVER
-            self._sending.append(task)
+            self.unsent.append(task)
         else:
             task.reply_deadline = until
             self.check_at(until)
 
-    def wait_for_nodes(self, sent_round: SentRound, task: RunningFlow) -> None:
-        """Have `task.on_deadline` called when the nodes have had their time for a first round."""
-        if self._shared_pipeline.outgoing.rounds:
-            self._sending.append(task)
-        else:
-            task.reply_deadline = until = sent_round.sent_at + self.node_timeout
-            self.check_at(until)
-
     def on_sent(self) -> None:
         """Begin the nodes' time to reply: the bytes of all flows are sent now."""
-        if self._sending:
+        if self.unsent:
             due = now() + self.node_timeout
-            for task in self._sending:
+            for task in self.unsent:
                 until = task.replies_until
                 task.reply_deadline = max(due, until)
-            self._sending.clear()
+            self.unsent.clear()
             self.check_at(due)
 
     def check_at(self, until: Instant) -> None:
@@ -116,7 +109,7 @@ class Deadlines:
 
     def reset(self) -> None:
         """Forget all flows, which are cancelled."""
-        self._sending.clear()
+        self.unsent.clear()
         self.stop()
 
 

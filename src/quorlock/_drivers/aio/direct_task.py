@@ -74,7 +74,12 @@ class DirectTask(FlowTask[T]):
                 self._run_flow()
                 return
         self.state = RECEIVING
-        loop_driver.deadlines.wait_for_nodes(sent_round, self)
+        deadlines = loop_driver.deadlines
+        if loop_driver.shared_pipeline.outgoing.rounds:
+            deadlines.unsent.append(self)
+        else:
+            self.reply_deadline = until = sent_round.sent_at + deadlines.node_timeout
+            deadlines.check_at(until)
 
     def _may_leave_out_some(self, usual: UsualCase[T]) -> bool:
         """Return whether a flow would send the round now, to a quorum in the usual way."""
@@ -112,7 +117,8 @@ class DirectTask(FlowTask[T]):
             if outcome is not None:
                 self.state = DONE
                 if self._has_slot:
-                    self._leave_slot()
+                    self._has_slot = False
+                    self._loop_driver.admission.leave()
                 else:
                     self._usual = None  # a release, of which nothing is left to release
                 if not self.future.done():

@@ -93,7 +93,10 @@ class LoopDriver:
     def send_first(self, usual: UsualCase[Any], task: RunningFlow) -> SentRound | None:
         """Send the first round of a call to all nodes, as `send` would; None: that takes more."""
         shared_pipeline, command = self.shared_pipeline, usual.command
-        if not (shared_pipeline.is_complete and self._may_share(command, usual.behind)):
+        is_release = type(command) is Release
+        if not shared_pipeline.is_complete or (
+            is_release and not self._may_share(command, usual.behind)
+        ):
             return None
         task.round = 1
         started = now()
