@@ -179,7 +179,7 @@ class LeaseBase(HintedNames, Generic[D]):
         lease_state, policy = self._state, self._session.policy
         ttl_ms = lease_state.ttl_ms if ttl is None else policy.checked_ttl_ms(ttl)
         if lease_state.held and now() + ttl_ms * NS_PER_MS > lease_state.hold_until:
-            raise HoldLimitReached(self.resource, to_seconds(lease_state.max_hold))
+            raise HoldLimitReached(self.resource, to_seconds(lease_state.options.max_hold))
         return ttl_ms
 
     def _reason(self, released: ReleaseResult, *, was_held: bool) -> LossReason:

@@ -14,12 +14,13 @@ from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
+    from quorlock._api.lease_options import LeaseOptions
     from quorlock._core.claims import Claim
     from quorlock._core.effects import Flow
     from quorlock._core.releases_in_doubt import InDoubt
     from quorlock._core.request import AcquireRequest
     from quorlock._core.results import Extended, ExtendFailed
-    from quorlock._core.time import Duration, Instant
+    from quorlock._core.time import Instant
     from quorlock._core.votes import Answer
     from quorlock.errors import LossWord
 
@@ -64,7 +65,7 @@ class LeaseState:
         "hold_until",
         "last_failure",
         "loss_listener",
-        "max_hold",
+        "options",
         "renewal",
         "resource",
         "target",
@@ -81,8 +82,8 @@ class LeaseState:
         valid_until: Instant,
         answers: tuple[Answer, ...],
         sent_round: SentRound | None,
-        fence: int = 0,
-        max_hold: Duration = FOR_EVER,
+        fence: int,
+        options: LeaseOptions,
     ) -> None:
         self.resource: str = resource
         self.claim: Claim = claim
@@ -91,10 +92,10 @@ class LeaseState:
         self.answers: tuple[Answer, ...] = answers
         self.fence: int = fence  # 0: none was requested
         self.loss_listener: LossListener | None = None  # reports the loss; made at first use
-        # How long it may be held in all, from before its first byte.
-        self.max_hold: Duration = max_hold
+        self.options: LeaseOptions = options
+        # Counted from before its first byte.
         self.hold_until: Instant = (
-            FOR_EVER if sent_round is None else sent_round.started_at + max_hold
+            FOR_EVER if sent_round is None else sent_round.started_at + options.max_hold
         )
         self.renewal: Stops | None = None  # extends it in the background
         self.last_failure: ExtendFailed | None = None  # of renewal, since its last success
@@ -219,14 +220,14 @@ class AdoptedLeaseState(LeaseState):
         token: bytes,
         extended: Extended,
         fence: int,
-        max_hold: Duration,
+        options: LeaseOptions,
         in_doubt: InDoubt,
     ) -> None:
         valid_until, answers = extended
         claim, ttl_ms = request.claim, request.ttl_ms
         super().__init__(
-            request.resource, claim, token, ttl_ms, valid_until, answers, None, fence, max_hold
+            request.resource, claim, token, ttl_ms, valid_until, answers, None, fence, options
         )
         # From zero: clocks of two machines do not compare.
-        self.hold_until = request.asked_at + max_hold
+        self.hold_until = request.asked_at + options.max_hold
         self.in_doubt = in_doubt or None

@@ -20,10 +20,10 @@ from typing import (
 )
 
 from quorlock._api.lease import LeaseBase
+from quorlock._api.lease_options import LeaseOptions
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.misuse import HintedNames
 from quorlock._api.open_blocks import OpenBlocks
-from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.session import Session
 from quorlock._core.claims import Shared
 from quorlock._core.config import Seconds, timeout_of
@@ -85,7 +85,7 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
         ttl: Seconds | None,
         timeout: Seconds | None,
         fencing: bool,  # noqa: FBT001 (not public: `Redlock.lock` takes it by name)
-        terms: RenewalOptions,
+        options: LeaseOptions,
         stop: StopEvent | None,
         shared: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
@@ -99,7 +99,7 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
             else claim_shared(resources, policy, shared=shared, fencing=fencing)
         )
         self._ttl_ms = policy.ttl_ms if ttl is None else policy.checked_ttl_ms(ttl)
-        self._options = terms.checked(self._ttl_ms)
+        self._options = options.checked(self._ttl_ms)
         self._timeout = timeout
         self._stop = stop if stop is None else checked_stop(stop)
         self._entered: OpenBlocks[L] = {}
@@ -141,14 +141,13 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
         )
 
     def _lease(self, granted: Acquired) -> L:
-        session = self._session
-        terms = self._options
-        lease_state = LeaseState(self._resource, *granted, terms.max_hold)
+        session, options = self._session, self._options
+        lease_state = LeaseState(self._resource, *granted, options)
         lease = self._new_lease(lease_state)
         try:
             session.live[lease_state.token] = lease_state
-            if terms.renew:
-                self._renewer().add(lease, terms.on_warning)
+            if options.renew:
+                self._renewer().add(lease, options.on_warning)
         except BaseException:
             session.take_back(lease_state)  # then the flow releases it
             raise

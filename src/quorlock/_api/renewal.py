@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from quorlock._api.lease import LeaseBase
+    from quorlock._api.lease_options import Warns
     from quorlock._api.lease_state import LeaseState
-    from quorlock._api.renewal_options import Warns
     from quorlock._api.session import Session
     from quorlock._core.config import Policy
     from quorlock._core.effects import Entropy, Flow

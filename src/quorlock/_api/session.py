@@ -23,13 +23,14 @@ from quorlock.errors import ConfigError, LeaseLost, NodeError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from quorlock._api.lease_options import LeaseOptions
     from quorlock._api.lease_state import LeaseState, Released
     from quorlock._core.config import Policy, Seconds
     from quorlock._core.effects import Flow
     from quorlock._core.releases_in_doubt import InDoubt
     from quorlock._core.results import Extended, ReleaseResult
     from quorlock._core.rounds import Target
-    from quorlock._core.time import Duration, Instant
+    from quorlock._core.time import Instant
     from quorlock._core.votes import Answer
     from quorlock._drivers.entropy import SystemEntropy
 
@@ -140,7 +141,7 @@ class Session(Generic[D]):
         request: AcquireRequest,
         ticket: Ticket,
         outcome: Extended | ExtendFailed,
-        max_hold: Duration,
+        options: LeaseOptions,
     ) -> LeaseState:
         """Return the state of a lease that another process handed over. Raises LeaseLost."""
         if isinstance(outcome, ExtendFailed):
@@ -152,7 +153,7 @@ class Session(Generic[D]):
             )
         in_doubt = in_doubt_of(ticket, request.asked_at, self.policy)
         token, fence = token_bytes(ticket.token), ticket.fence or 0
-        return AdoptedLeaseState(request, token, outcome, fence, max_hold, in_doubt)
+        return AdoptedLeaseState(request, token, outcome, fence, options, in_doubt)
 
     def check_release(
         self, lease_state: LeaseState, released: ReleaseResult, asked_at: Instant

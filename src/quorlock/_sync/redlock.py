@@ -16,10 +16,10 @@ from quorlock._api.decorators import ResourceFunction
 from quorlock._api.health import Health, check, health
 from quorlock._api.inspection import Inspection, token_of
 from quorlock._api.lease import state_of
+from quorlock._api.lease_options import MAX_HOLD, LeaseOptions, lease_options
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.misuse import BlockingObject
 from quorlock._api.redlock import RedlockBase
-from quorlock._api.renewal_options import MAX_HOLD, RenewalOptions, renewal_options
 from quorlock._api.session import Closable, Session, token_bytes
 from quorlock._api.ticket import Ticket
 from quorlock._core import redlock as flows
@@ -123,7 +123,7 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: an argument cannot work.
         """
-        terms = renewal_options(renew, max_hold, on_warning)
+        options = lease_options(renew, max_hold, on_warning)
         if len(resources) == 1 and callable(first := resources[0]):
             make = partial(
                 Lock,
@@ -131,12 +131,12 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
                 ttl=ttl,
                 timeout=timeout,
                 fencing=fencing,
-                terms=terms,
+                options=options,
                 stop=stop,
                 shared=shared,
             )
             return LockDecorator(make, first)
-        return Lock(self._session, resources, ttl, timeout, fencing, terms, stop, shared)
+        return Lock(self._session, resources, ttl, timeout, fencing, options, stop, shared)
 
     def rlock(
         self,
@@ -170,8 +170,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: an argument cannot work.
         """
-        session, terms = self._session, renewal_options(renew, max_hold, on_warning)
-        lock = Lock(session, (resource,), ttl, timeout, fencing, terms, stop, shared)
+        session, options = self._session, lease_options(renew, max_hold, on_warning)
+        lock = Lock(session, (resource,), ttl, timeout, fencing, options, stop, shared)
         return RLock(lock, session.policy.key(resource), renew, self._holds)
 
     def election(
@@ -196,10 +196,10 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: an argument cannot work.
         """
-        session, terms = self._session, renewal_options(True, math.inf, on_warning)
+        session, options = self._session, lease_options(True, math.inf, on_warning)
 
         def make(timeout: Seconds | None, stop: StopEvent | None) -> Lock:
-            return Lock(session, (resource,), ttl, timeout, True, terms, stop)
+            return Lock(session, (resource,), ttl, timeout, True, options, stop)
 
         return Election(session, make, stop)
 
@@ -230,8 +230,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: an argument cannot work.
         """
-        terms = renewal_options(renew, max_hold, on_warning)
-        return Once(Lock(self._session, (resource,), ttl, 0, fencing, terms, None), every)
+        options = lease_options(renew, max_hold, on_warning)
+        return Once(Lock(self._session, (resource,), ttl, 0, fencing, options, None), every)
 
     def semaphore(
         self,
@@ -265,8 +265,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: an argument cannot work.
         """
-        terms = renewal_options(renew, max_hold, on_warning)
-        return Semaphore(self._session, resource, permits, ttl, timeout, fencing, terms, stop)
+        options = lease_options(renew, max_hold, on_warning)
+        return Semaphore(self._session, resource, permits, ttl, timeout, fencing, options, stop)
 
     def any_of(
         self,
@@ -296,8 +296,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: an argument cannot work.
         """
-        terms = renewal_options(renew, max_hold, on_warning)
-        return AnyLock(self._session, resources, ttl, timeout, fencing, terms, stop)
+        options = lease_options(renew, max_hold, on_warning)
+        return AnyLock(self._session, resources, ttl, timeout, fencing, options, stop)
 
     def adopt(
         self,
@@ -320,12 +320,12 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
             ConfigError: an argument cannot work, or this process holds the lease already.
         """
         session = self._session
-        terms = renewal_options(renew, max_hold, on_warning)
+        options = lease_options(renew, max_hold, on_warning)
         with session.adopting(ticket) as (request, token, in_doubt):
             flow = flows.adopt(request, token, session.policy, session.entropy, in_doubt)
-            terms.checked(request.ttl_ms)
+            options.checked(request.ttl_ms)
             return session.driver.run_and_claim(
-                flow, partial(_adopted, session, request, ticket, terms)
+                flow, partial(_adopted, session, request, ticket, options)
             )
 
     def extend(self, resource: Resource, token: str, *, ttl: Seconds | None = None) -> bool:
@@ -469,15 +469,15 @@ def _adopted(
     session: Session[Driver],
     request: AcquireRequest,
     ticket: Ticket,
-    terms: RenewalOptions,
+    options: LeaseOptions,
     outcome: Extended | ExtendFailed,
 ) -> Lease:
     if not is_unreachable(outcome):  # else the ticket stays good, for another process as well
         session.driver.node_states.allow_releases(token_bytes(ticket.token))
-    lease = Lease(session, session.adopted(request, ticket, outcome, terms.max_hold))
+    lease = Lease(session, session.adopted(request, ticket, outcome, options))
     session.add(state_of(lease))
-    if terms.renew:
+    if options.renew:
         from quorlock._sync.renewal import renewer  # here: most locks are not renewed
 
-        renewer(session).add(lease, terms.on_warning)
+        renewer(session).add(lease, options.on_warning)
     return lease

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from quorlock._api.lease_options import LeaseOptions
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.lock import OWN_TIMEOUT, Timeout, checked_stop
-from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.session import Session
 from quorlock._core import any_of
 from quorlock._core import redlock as flows
@@ -34,11 +34,11 @@ class AnyLock(Lock):
         ttl: Seconds | None,
         timeout: Seconds | None,
         fencing: bool,  # noqa: FBT001 (see LockBase)
-        terms: RenewalOptions,
+        options: LeaseOptions,
         stop: StopEvent | None,
     ) -> None:
         check_no_fences(fencing)
-        super().__init__(session, resources[:1], ttl, timeout, fencing, terms, stop)
+        super().__init__(session, resources[:1], ttl, timeout, fencing, options, stop)
         self._resource, self._choice = claim_on_any(resources, session.policy)
 
     def acquire(self, timeout: Timeout = OWN_TIMEOUT, stop: StopEvent | None = None) -> Lease:
@@ -119,10 +119,10 @@ class Semaphore(AnyLock):
         ttl: Seconds | None,
         timeout: Seconds | None,
         fencing: bool,  # noqa: FBT001 (see LockBase)
-        terms: RenewalOptions,
+        options: LeaseOptions,
         stop: StopEvent | None,
     ) -> None:
-        super().__init__(session, (resource,), ttl, timeout, fencing, terms, stop)
+        super().__init__(session, (resource,), ttl, timeout, fencing, options, stop)
         self._choice = claim_on_permits(resource, permits, session.policy)
 
     @property

@@ -8,9 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from quorlock._api.lease import LeaseBase
-from quorlock._api.lease_state import LeaseState, Released
+from quorlock._api.lease_state import Released
 from quorlock._api.misuse import AsyncioObject
-from quorlock._api.session import Session
 from quorlock._api.ticket import Ticket
 from quorlock._core import handing_on
 from quorlock._core import redlock as flows
@@ -21,7 +20,7 @@ from quorlock._drivers.aio.direct_task import DirectTask
 from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.clock import now
-from quorlock.asyncio.loss_watcher import LossWatcher, OnLost, watcher_of
+from quorlock.asyncio.loss_watcher import LossWatcher, watcher_of
 from quorlock.errors import LeaseLost
 
 
@@ -32,14 +31,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
     raises no exception in your code: check `held`, call `ensure`, or wait for `lost`.
     """
 
-    __slots__ = ("_on_lost", "_watcher")
-
-    def __init__(
-        self, session: Session[Driver], lease_state: LeaseState, on_lost: OnLost = "cancel"
-    ) -> None:
-        super().__init__(session, lease_state)
-        self._watcher: LossWatcher | None = None  # in its block
-        self._on_lost: OnLost = on_lost
+    __slots__ = ()
 
     @property
     def lost(self) -> asyncio.Event:
@@ -153,10 +145,10 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
 
     def _enter(self, task: asyncio.Task[Any] | None) -> None:
         self._in_block = True
-        if self._on_lost == "flag":
+        if self._state.options.on_lost == "flag":
             return
         assert task is not None, "async with runs in a task"
-        self._watcher = watcher = watcher_of(self._state, task.get_loop())
+        watcher = watcher_of(self._state, task.get_loop())
         try:
             watcher.enter(task)
         except BaseException:
@@ -165,15 +157,18 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
 
     def _leave_inner(self, error: BaseException | None) -> None:
         """Leave an `async with` block without releasing: stop cancelling, report a loss."""
-        watcher, self._watcher = self._watcher, None
-        if watcher is not None and watcher.explains(error):
+        if self._loss_explains(error):
             raise self._loss() from error
+
+    def _loss_explains(self, error: BaseException | None) -> bool:
+        """Stop cancelling; return whether the loss alone caused the block to be left."""
+        watcher = self._state.loss_listener
+        return isinstance(watcher, LossWatcher) and watcher.explains(error)
 
     async def _exit(self, error: BaseException | None) -> None:
         """Leave an `async with` block: release, report a loss, mask no error of the body."""
-        watcher, self._watcher = self._watcher, None
         # The body was cancelled because the lease was lost: LeaseLost replaces the cancellation.
-        slipped = watcher is not None and watcher.explains(error)
+        slipped = self._loss_explains(error)
         was_held = self._state.held
         given_up = not was_held and self._state.was_released
         if self._keep_for is not None and was_held and error is None:

@@ -14,18 +14,14 @@ from quorlock._api.lease_state import LeaseState
 from quorlock._api.lock import OWN_TIMEOUT, LockBase, Timeout, checked_stop
 from quorlock._api.misuse import AsyncioObject
 from quorlock._api.open_blocks import block_of_caller, take_lease
-from quorlock._api.renewal_options import RenewalOptions
-from quorlock._api.session import Session
 from quorlock._core import acquiring
 from quorlock._core import redlock as flows
-from quorlock._core.config import Seconds
 from quorlock._core.request import StopEvent
 from quorlock._core.usual import usual_acquire
 from quorlock._drivers.aio.direct_task import DirectTask
 from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock.asyncio.lease import Lease, drop, enter_block, exit_block
-from quorlock.asyncio.loss_watcher import OnLost, checked_on_lost
 
 if TYPE_CHECKING:
     from quorlock.asyncio.renewal import RenewalTasks
@@ -42,22 +38,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
     coroutine function.
     """
 
-    __slots__ = ("_on_lost",)
-
-    def __init__(
-        self,
-        session: Session[Driver],
-        resources: tuple[object, ...],
-        ttl: Seconds | None,
-        timeout: Seconds | None,
-        fencing: bool,  # noqa: FBT001 (see LockBase)
-        terms: RenewalOptions,
-        stop: StopEvent | None,
-        on_lost: OnLost,
-        shared: bool = False,  # noqa: FBT001, FBT002
-    ) -> None:
-        super().__init__(session, resources, ttl, timeout, fencing, terms, stop, shared)
-        self._on_lost: OnLost = on_lost if on_lost == "cancel" else checked_on_lost(on_lost)
+    __slots__ = ()
 
     async def acquire(
         self,
@@ -124,7 +105,7 @@ class Lock(AsyncioObject, LockBase[Driver, Lease]):
         return False
 
     def _new_lease(self, lease_state: LeaseState) -> Lease:
-        return Lease(self._session, lease_state, self._on_lost)
+        return Lease(self._session, lease_state)
 
     def _renewer(self) -> RenewalTasks:
         from quorlock.asyncio.renewal import renewer  # here: most locks are not renewed

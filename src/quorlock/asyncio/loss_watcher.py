@@ -6,27 +6,16 @@ Both depend only on a timer of the loop and the local clock, whatever the networ
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from quorlock._core.time import FOR_EVER, PAST
 from quorlock._drivers.aio.loops import call_in
 from quorlock._drivers.clock import now, sleep_seconds
-from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorlock._api.lease_state import LeaseState
     from quorlock._core.time import Instant
-
-OnLost: TypeAlias = Literal["cancel", "flag"]
-
-
-def checked_on_lost(on_lost: OnLost) -> OnLost:
-    """Return a user's argument, validated. Raises ConfigError."""
-    if on_lost not in ("cancel", "flag"):
-        fix = "give 'cancel' (end the block) or 'flag' (only set lease.lost)"
-        raise ConfigError("on_lost", on_lost, fix)
-    return on_lost
 
 
 class LossTimer:

@@ -13,9 +13,9 @@ from quorlock._api.decorators import ResourceFunction
 from quorlock._api.health import Health, check, health
 from quorlock._api.inspection import Inspection, token_of
 from quorlock._api.lease import state_of
+from quorlock._api.lease_options import MAX_HOLD, LeaseOptions, OnLost, lease_options
 from quorlock._api.misuse import AsyncioObject
 from quorlock._api.redlock import RedlockBase
-from quorlock._api.renewal_options import MAX_HOLD, RenewalOptions, renewal_options
 from quorlock._api.session import Session, token_bytes
 from quorlock._api.ticket import Ticket
 from quorlock._core import redlock as flows
@@ -29,7 +29,6 @@ from quorlock._nodes.node import Node
 from quorlock.asyncio.election import Election
 from quorlock.asyncio.lease import Lease
 from quorlock.asyncio.lock import Lock, LockDecorator
-from quorlock.asyncio.loss_watcher import OnLost, checked_on_lost
 from quorlock.asyncio.once import Once
 from quorlock.asyncio.rlock import RLock, TaskHolds
 from quorlock.asyncio.semaphore import AnyLock, Semaphore
@@ -130,7 +129,7 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         Raises:
             ConfigError: an argument cannot work.
         """
-        terms = renewal_options(renew, max_hold, on_warning)
+        options = lease_options(renew, max_hold, on_warning, on_lost)
         if len(resources) == 1 and callable(first := resources[0]):
             make = partial(
                 Lock,
@@ -138,13 +137,12 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
                 ttl=ttl,
                 timeout=timeout,
                 fencing=fencing,
-                terms=terms,
+                options=options,
                 stop=stop,
-                on_lost=on_lost,
                 shared=shared,
             )
             return LockDecorator(make, first)
-        return Lock(self._session, resources, ttl, timeout, fencing, terms, stop, on_lost, shared)
+        return Lock(self._session, resources, ttl, timeout, fencing, options, stop, shared)
 
     def rlock(
         self,
@@ -180,8 +178,8 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         Raises:
             ConfigError: an argument cannot work.
         """
-        session, terms = self._session, renewal_options(renew, max_hold, on_warning)
-        lock = Lock(session, (resource,), ttl, timeout, fencing, terms, stop, on_lost, shared)
+        session, options = self._session, lease_options(renew, max_hold, on_warning, on_lost)
+        lock = Lock(session, (resource,), ttl, timeout, fencing, options, stop, shared)
         return RLock(lock, session.policy.key(resource), renew, self._holds)
 
     def election(
@@ -208,10 +206,10 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         Raises:
             ConfigError: an argument cannot work.
         """
-        session, terms = self._session, renewal_options(True, math.inf, on_warning)
+        session, options = self._session, lease_options(True, math.inf, on_warning, on_lost)
 
         def make(timeout: Seconds | None, stop: StopEvent | None) -> Lock:
-            return Lock(session, (resource,), ttl, timeout, True, terms, stop, on_lost)
+            return Lock(session, (resource,), ttl, timeout, True, options, stop)
 
         return Election(session, make, stop)
 
@@ -244,8 +242,8 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         Raises:
             ConfigError: an argument cannot work.
         """
-        terms = renewal_options(renew, max_hold, on_warning)
-        return Once(Lock(self._session, (resource,), ttl, 0, fencing, terms, None, on_lost), every)
+        options = lease_options(renew, max_hold, on_warning, on_lost)
+        return Once(Lock(self._session, (resource,), ttl, 0, fencing, options, None), every)
 
     def semaphore(
         self,
@@ -281,10 +279,8 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         Raises:
             ConfigError: an argument cannot work.
         """
-        terms = renewal_options(renew, max_hold, on_warning)
-        return Semaphore(
-            self._session, resource, permits, ttl, timeout, fencing, terms, stop, on_lost
-        )
+        options = lease_options(renew, max_hold, on_warning, on_lost)
+        return Semaphore(self._session, resource, permits, ttl, timeout, fencing, options, stop)
 
     def any_of(
         self,
@@ -316,8 +312,8 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         Raises:
             ConfigError: an argument cannot work.
         """
-        terms = renewal_options(renew, max_hold, on_warning)
-        return AnyLock(self._session, resources, ttl, timeout, fencing, terms, stop, on_lost)
+        options = lease_options(renew, max_hold, on_warning, on_lost)
+        return AnyLock(self._session, resources, ttl, timeout, fencing, options, stop)
 
     async def adopt(
         self,
@@ -342,13 +338,12 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
             ConfigError: an argument cannot work, or this process holds the lease already.
         """
         session = self._session
-        terms = renewal_options(renew, max_hold, on_warning)
-        checked_on_lost(on_lost)
+        options = lease_options(renew, max_hold, on_warning, on_lost)
         with session.adopting(ticket) as (request, token, in_doubt):
             flow = flows.adopt(request, token, session.policy, session.entropy, in_doubt)
-            terms.checked(request.ttl_ms)
+            options.checked(request.ttl_ms)
             return await session.driver.run_and_claim(
-                flow, partial(_adopted, session, request, ticket, terms, on_lost)
+                flow, partial(_adopted, session, request, ticket, options)
             )
 
     async def extend(self, resource: Resource, token: str, *, ttl: Seconds | None = None) -> bool:
@@ -467,16 +462,15 @@ def _adopted(
     session: Session[Driver],
     request: AcquireRequest,
     ticket: Ticket,
-    terms: RenewalOptions,
-    on_lost: OnLost,
+    options: LeaseOptions,
     outcome: Extended | ExtendFailed,
 ) -> Lease:
     if not is_unreachable(outcome):  # else the ticket stays good, for another process as well
         session.driver.node_states.allow_releases(token_bytes(ticket.token))
-    lease = Lease(session, session.adopted(request, ticket, outcome, terms.max_hold), on_lost)
+    lease = Lease(session, session.adopted(request, ticket, outcome, options))
     session.add(state_of(lease))
-    if terms.renew:
+    if options.renew:
         from quorlock.asyncio.renewal import renewer  # here: most locks are not renewed
 
-        renewer(session).add(lease, terms.on_warning)
+        renewer(session).add(lease, options.on_warning)
     return lease

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from quorlock._api.lease_options import LeaseOptions
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.lock import OWN_TIMEOUT, Timeout, checked_stop
-from quorlock._api.renewal_options import RenewalOptions
 from quorlock._api.session import Session
 from quorlock._core import any_of
 from quorlock._core import redlock as flows
@@ -20,7 +20,6 @@ from quorlock._core.resources import (
 )
 from quorlock.asyncio.lease import Lease
 from quorlock.asyncio.lock import Lock
-from quorlock.asyncio.loss_watcher import OnLost
 
 
 class AnyLock(Lock):
@@ -35,12 +34,11 @@ class AnyLock(Lock):
         ttl: Seconds | None,
         timeout: Seconds | None,
         fencing: bool,  # noqa: FBT001 (see LockBase)
-        terms: RenewalOptions,
+        options: LeaseOptions,
         stop: StopEvent | None,
-        on_lost: OnLost,
     ) -> None:
         check_no_fences(fencing)
-        super().__init__(session, resources[:1], ttl, timeout, fencing, terms, stop, on_lost)
+        super().__init__(session, resources[:1], ttl, timeout, fencing, options, stop)
         self._resource, self._choice = claim_on_any(resources, session.policy)
 
     async def acquire(
@@ -125,11 +123,10 @@ class Semaphore(AnyLock):
         ttl: Seconds | None,
         timeout: Seconds | None,
         fencing: bool,  # noqa: FBT001 (see LockBase)
-        terms: RenewalOptions,
+        options: LeaseOptions,
         stop: StopEvent | None,
-        on_lost: OnLost,
     ) -> None:
-        super().__init__(session, (resource,), ttl, timeout, fencing, terms, stop, on_lost)
+        super().__init__(session, (resource,), ttl, timeout, fencing, options, stop)
         self._choice = claim_on_permits(resource, permits, session.policy)
 
     @property

@@ -98,8 +98,8 @@ FAMILY = [
     Mutant(
         "terms-have-a-hold-limit",
         "_sync/redlock.py",
-        "renewal_options(True, math.inf, on_warning)",
-        "renewal_options(True, 60.0, on_warning)",
+        "lease_options(True, math.inf, on_warning)",
+        "lease_options(True, 60.0, on_warning)",
         (_ELECTION, "-k", "outlives_its_ttl"),
     ),
     # --- once ------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ async def test_a_term_outlives_its_ttl(face: Face, nodes: Servers) -> None:
         first = lease.valid_until
         assert await until_async(lambda: quorlock.now() > first)
         assert lease.held
-        assert state_of(real(lease)).max_hold == FOR_EVER
+        assert state_of(real(lease)).options.max_hold == FOR_EVER
 
 
 async def test_after_a_loss_it_campaigns_again(face: Face, nodes: Servers) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import quorlock
+from quorlock._api.lease_options import lease_options
 from quorlock._api.lease_state import LeaseState
 from quorlock._core.claims import Keys
 from quorlock._core.rounds import SentRound, Target
@@ -34,8 +35,9 @@ class Scene:
         session = redlock._session
         self.loop_driver: RenewalThread = renewer(session)
         sent_round = SentRound(1, now(), now(), Target(1, object()))
+        valid_until, options = now() + 9 * NS_PER_S, lease_options(True, 60.0, None)
         self.lease_state = LeaseState(
-            "a", Keys(b"a"), b"t", 9_000, now() + 9 * NS_PER_S, (GRANTED,), sent_round
+            "a", Keys(b"a"), b"t", 9_000, valid_until, (GRANTED,), sent_round, 0, options
         )
         self.lease = Lease(session, self.lease_state)
         self.renewal = _ThreadRenewedLease(

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorlock._api.lease_state import LeaseState as FaceHolding
+from quorlock._api.lease_options import lease_options
+from quorlock._api.lease_state import LeaseState
 from quorlock._core.claims import Keys
 from quorlock._core.commands import Extend, Release
 from quorlock._core.effects import FlowCancelled, Sleep
@@ -45,6 +46,7 @@ from tests.harness.support.script import (
 )
 
 DRIFT = ms(102)  # of 10 s
+OPTIONS = lease_options(False, 60.0, None)
 
 
 def cause(say: Say) -> str:
@@ -280,7 +282,7 @@ def test_cancelled_anywhere_it_sends_nothing_more(plan: Round) -> None:
 def test_a_shorter_extension_never_shortens_a_lease() -> None:
     """`extend` means at least this long: a validity that reaches further stays (rule 4)."""
     soon = now() + 60 * 1_000_000_000
-    lease = FaceHolding("r", Keys(b"r"), b"t", 10_000, soon + 500, (), None)
+    lease = LeaseState("r", Keys(b"r"), b"t", 10_000, soon + 500, (), None, 0, OPTIONS)
     assert lease.extend_validity(soon + 400, 4_000)
     assert lease.valid_until == soon + 500
     assert lease.extend_validity(soon + 600, 6_000)
@@ -292,7 +294,7 @@ def test_a_shorter_extension_never_shortens_a_lease() -> None:
 
 def test_an_extension_that_is_noticed_too_late_does_not_bring_a_lease_back() -> None:
     """Other clients have seen it expire by then, and `lost` has been set (rule 4)."""
-    lease = FaceHolding("r", Keys(b"r"), b"t", 10_000, now() - 1, (), None)
+    lease = LeaseState("r", Keys(b"r"), b"t", 10_000, now() - 1, (), None, 0, OPTIONS)
     assert not lease.extend_validity(now() + 10**12, 9_000)
     assert not lease.held
 

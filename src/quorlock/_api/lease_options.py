@@ -1,16 +1,17 @@
-"""Options for extending a lease in the background: whether, for how long, with which warning."""
+"""The options of a lease while it is held: its renewal, and what a loss does to its block."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from quorlock._core.config import RENEWED_TTL_MS_MIN, Seconds, positive
 from quorlock._core.time import FOR_EVER, NS_PER_MS, Duration, from_seconds
 from quorlock.errors import ConfigError, ConfigLimit
 
 Warns: TypeAlias = Callable[[Any], object]
+OnLost: TypeAlias = Literal["cancel", "flag"]
 
 # An hour: unlimited re-acquisition would let one client starve all others (Redlock page, "Extending
 # the lock"), so a hold without limit must be requested.
@@ -19,14 +20,21 @@ MAX_HOLD: Final = 3600.0
 _IS_COROUTINE = 0x80  # inspect.CO_COROUTINE; that module is slow to load
 
 
-class RenewalOptions(NamedTuple):
-    """The options of renewal. max_hold: how long a lease may be held in all, with extensions."""
+class LeaseOptions(NamedTuple):
+    """The options of a lease while it is held.
+
+    renew: whether it is extended in the background.
+    max_hold: how long it may be held in all, with extensions.
+    on_warning: called when renewal fails.
+    on_lost: whether a loss cancels the body of its block; of asyncio alone.
+    """
 
     renew: bool
     max_hold: Duration
     on_warning: Warns | None
+    on_lost: OnLost
 
-    def checked(self, ttl_ms: int) -> RenewalOptions:
+    def checked(self, ttl_ms: int) -> LeaseOptions:
         """Return the options if they fit the ttl. Raises ConfigError."""
         if not self.renew:
             return self
@@ -41,19 +49,26 @@ class RenewalOptions(NamedTuple):
         return self
 
 
-def renewal_options(renew: object, max_hold: Seconds, on_warning: Warns | None) -> RenewalOptions:
+def lease_options(
+    renew: object, max_hold: Seconds, on_warning: Warns | None, on_lost: OnLost = "cancel"
+) -> LeaseOptions:
     """Return a user's arguments, validated. Raises ConfigError."""
-    if renew is False and max_hold == MAX_HOLD and on_warning is None:
+    if renew is False and max_hold == MAX_HOLD and on_warning is None and on_lost == "cancel":
         return _USUAL
     if not isinstance(renew, bool):
         raise ConfigError("renew", renew, "give True or False")
     if on_warning is not None:
         _check_warning(on_warning, renew=renew)
+    if on_lost not in ("cancel", "flag"):
+        fix = "give 'cancel' (end the block) or 'flag' (only set lease.lost)"
+        raise ConfigError("on_lost", on_lost, fix)
     longest = FOR_EVER if max_hold == math.inf else positive("max_hold", max_hold)
-    return RenewalOptions(renew, longest, on_warning)
+    return LeaseOptions(renew, longest, on_warning, on_lost)
 
 
-_USUAL = RenewalOptions(renew=False, max_hold=from_seconds(MAX_HOLD), on_warning=None)
+_USUAL = LeaseOptions(
+    renew=False, max_hold=from_seconds(MAX_HOLD), on_warning=None, on_lost="cancel"
+)
 
 
 def _check_warning(on_warning: object, *, renew: bool) -> None:
