@@ -74,6 +74,11 @@ class Asyncio(Protocol):
         """Close all connections."""
 
 
+def block_of(lock: Blocking | Asyncio) -> Any:
+    """Return what makes the block that is a cycle; None for a contestant without blocks."""
+    return getattr(lock, "block", None)
+
+
 T = TypeVar("T")
 Api = Literal["blocking", "asyncio", "program"]
 

@@ -34,14 +34,10 @@ class Ours:
 
 
 class OursInBlocks(Ours):
-    """The blocking API as most users write it: `acquire` enters and leaves a `with` block."""
+    """The blocking API as most users write it, in a `with` block."""
 
-    def acquire(self, resource: str) -> None:  # type: ignore[override]
-        with self._redlock.lock(resource, timeout=0):
-            pass
-
-    def release(self, handle: None) -> None:  # type: ignore[override]
-        """Do nothing: the block has released it."""
+    def block(self, resource: str) -> quorlock.Lock:
+        return self._redlock.lock(resource, timeout=0)
 
 
 class OursAsyncio:
@@ -70,11 +66,7 @@ class OursAsyncio:
 
 
 class OursAsyncioInBlocks(OursAsyncio):
-    """The asyncio API as most users write it: `acquire` enters and leaves an `async with` block."""
+    """The asyncio API as most users write it, in an `async with` block."""
 
-    async def acquire(self, resource: str) -> None:  # type: ignore[override]
-        async with self._redlock.lock(resource, timeout=0):
-            pass
-
-    async def release(self, handle: None) -> None:  # type: ignore[override]
-        """Do nothing: the block has released it."""
+    def block(self, resource: str) -> aio.Lock:
+        return self._redlock.lock(resource, timeout=0)

@@ -47,6 +47,15 @@ def run(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, A
     return CONTESTANTS[contestant].run(_in_a_loop(contestant, params, urls))
 
 
+async def _acquire_and_release(lock: contestants.Asyncio, resource: str) -> None:
+    block = contestants.block_of(lock)
+    if block is None:
+        await lock.release(await lock.acquire(resource))
+    else:
+        async with block(resource):
+            pass
+
+
 async def _in_a_loop(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
     lock = contestants.asyncio(contestant, urls)
     await lock.open()
@@ -56,7 +65,7 @@ async def _in_a_loop(contestant: str, params: dict[str, Any], urls: list[str]) -
 
     async def cycle(resource: str, due: int) -> None:
         try:
-            await lock.release(await lock.acquire(resource))
+            await _acquire_and_release(lock, resource)
         except Exception as error:  # noqa: BLE001 (counted and shown in the row)
             meter.error(error)
         else:

@@ -199,7 +199,7 @@ def until(seconds: float) -> int:
 def in_threads(contestant: str, params: dict[str, Any], urls: list[str]) -> dict[str, Any]:
     """Measure threads that share one instance, as in a program."""
     lock = contestants.blocking(contestant, urls)
-    acquire, release = lock.acquire, lock.release
+    acquire, release, block = lock.acquire, lock.release, contestants.block_of(lock)
     workers: int = params["workers"]
     meter = Meter()
     warm = threading.Barrier(workers, meter.start)
@@ -212,7 +212,11 @@ def in_threads(contestant: str, params: dict[str, Any], urls: list[str]) -> dict
             if began > end:
                 break
             try:
-                release(acquire(resource))
+                if block is None:
+                    release(acquire(resource))
+                else:
+                    with block(resource):
+                        pass
             except Exception as error:  # noqa: BLE001 (counted and shown in the row)
                 meter.error(error)
             else:
@@ -241,7 +245,7 @@ async def in_tasks(contestant: str, params: dict[str, Any], urls: list[str]) -> 
     """Measure tasks that share one instance."""
     lock = contestants.asyncio(contestant, urls)
     await lock.open()
-    acquire, release = lock.acquire, lock.release
+    acquire, release, block = lock.acquire, lock.release, contestants.block_of(lock)
     workers: int = params["workers"]
     meter = Meter()
 
@@ -252,7 +256,11 @@ async def in_tasks(contestant: str, params: dict[str, Any], urls: list[str]) -> 
             if began > end:
                 break
             try:
-                await release(await acquire(resource))
+                if block is None:
+                    await release(await acquire(resource))
+                else:
+                    async with block(resource):
+                        pass
             except Exception as error:  # noqa: BLE001 (counted and shown in the row)
                 meter.error(error)
             else:
