@@ -12,6 +12,7 @@ from quorlock._core.claims import Keys
 from quorlock._core.commands import Acquire, Extend, Release
 from quorlock._core.effects import Commit, Receive, Send, Sleep, Timeout
 from quorlock._core.results import Acquired
+from quorlock._core.rounds import Target
 from quorlock._core.votes import NOT_SET, Vote
 from quorlock.testing.fake_node import OK, Error
 from quorlock_sim.client import DOWN, LOST, SeededEntropy, SimFlow, encoded
@@ -59,7 +60,7 @@ def test_a_round_asks_all_nodes_at_once_and_receives_each_reply() -> None:
 
     def flow() -> Any:
         sent_round = yield Send(ACQUIRE)
-        assert sent_round == (1, MS, MS, 0b111, 0)
+        assert sent_round == (1, MS, MS, Target(0b111, 0))
         for _ in range(3):
             seen.append((yield Receive(50 * MS)))  # noqa: PERF401
         return "done"
@@ -128,7 +129,7 @@ def test_a_node_that_cannot_be_asked_answers_at_once() -> None:
 
     def flow() -> Any:
         sent_round = yield Send(ACQUIRE)
-        answers.append(sent_round.nodes)
+        answers.append(sent_round.target.nodes)
         for _ in range(3):
             answers.append((yield Receive(50 * MS)).answer)  # noqa: PERF401
 
@@ -212,7 +213,7 @@ def test_who_was_not_asked_for_the_key_is_not_asked_to_release_it() -> None:
     def flow() -> Any:
         sent_round = yield Send(ACQUIRE)
         back = yield Send(RELEASE, sent_round.target._replace(nodes=0b101))
-        answers.append(back.nodes)
+        answers.append(back.target.nodes)
         while len(answers) < 4:
             reply = yield Receive(50 * MS)
             if reply.round == back.round:
@@ -241,7 +242,7 @@ def test_no_extension_counts_a_node_with_a_pending_release() -> None:
 
     def flow() -> Any:
         sent_round = yield Send(Extend(b"r0", b"c0.1", 900))
-        answers.append(sent_round.nodes)
+        answers.append(sent_round.target.nodes)
 
     scene = Scene()
     scene.act(MS // 2, lambda: scene.process.nodes[1].release_later(RELEASE, "n1.0", 0))
