@@ -235,21 +235,26 @@ def test_handlers_in_handlers_find_places(nodes: Servers) -> None:
     ],
 )
 def test_an_interrupt_while_grants_are_counted(nodes: Servers, within: str) -> None:
-    """One node refuses, so that the counted grants are delivered, and the flow is made."""
+    """Two nodes refuse, so that the counted grants are delivered, and the flow is made.
+
+    Now and then three grants come first, and some of these functions are not needed.
+    """
     scene = Scene(nodes, list(nodes), maker(nodes))
-    for k in itertools.count(1):
+    k, missed = 1, 0
+    while missed < 5:
         scene.begin(warm=True)
-        nodes[0].execute("SET", RESOURCE, "another")
+        for node in nodes[:2]:
+            node.execute("SET", RESOURCE, "another")
         at = Interrupter(k, "line", within)
         with watchdog(), contextlib.suppress(KeyboardInterrupt), at:
             scene.redlock.lock(RESOURCE, timeout=5.0).acquire().release()
         gc.collect()
-        nodes[0].execute("DEL", RESOURCE)
+        for node in nodes[:2]:
+            node.execute("DEL", RESOURCE)
         assert scene.clean(), f"{k}: {at.where}: keys left: {scene.values()}"
         assert scene.redlock.lock(RESOURCE, timeout=5.0).acquire().release(), at.where
         scene.redlock.close()
-        if not at.where:
-            break
+        k, missed = (k + 1, 0) if at.where else (k, missed + 1)
     assert k > 2  # a reply that comes alone runs two lines of `_deliver`
 
 
