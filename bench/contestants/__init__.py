@@ -75,7 +75,10 @@ class Asyncio(Protocol):
 
 
 def block_of(lock: Blocking | Asyncio) -> Any:
-    """Return what makes the block that is a cycle; None for a contestant without blocks."""
+    """Return what makes the block that is a cycle; None for a contestant without blocks.
+
+    The works enter it where they measure: a function of ours around it would be measured too.
+    """
     return getattr(lock, "block", None)
 
 

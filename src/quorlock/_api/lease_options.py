@@ -26,7 +26,7 @@ class LeaseOptions(NamedTuple):
     renew: whether it is extended in the background.
     max_hold: how long it may be held in all, with extensions.
     on_warning: called when renewal fails.
-    on_lost: whether a loss cancels the body of its block; of asyncio alone.
+    on_lost: whether a loss cancels the body of its block; in asyncio alone.
     """
 
     renew: bool

@@ -93,7 +93,7 @@ class LeaseState:
         self.fence: int = fence  # 0: none was requested
         self.loss_listener: LossListener | None = None  # reports the loss; made at first use
         self.options: LeaseOptions = options
-        # Counted from before its first byte.
+        # The end of `max_hold`, which counts from before its first byte.
         self.hold_until: Instant = (
             FOR_EVER if sent_round is None else sent_round.started_at + options.max_hold
         )
