@@ -77,7 +77,7 @@ class Asyncio(Protocol):
 def block_of(lock: Blocking | Asyncio) -> Any:
     """Return what makes the block that is a cycle; None for a contestant without blocks.
 
-    The works enter it where they measure: a function of ours around it would be measured too.
+    The works enter it where they measure, since a function around it would be measured too.
     """
     return getattr(lock, "block", None)
 
