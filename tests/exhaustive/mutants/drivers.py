@@ -125,8 +125,15 @@ DRIVERS = [
     Mutant(
         "counted-grants-not-delivered",
         "_drivers/sync/direct_runner.py",
-        "            connection_set.deliver_counted(self)\n",
+        "            connection_set.deliver_counted(self, refused)\n",
         "            pass\n",
+        ("tests/servers/drivers/test_direct_runner.py",),
+    ),
+    Mutant(
+        "counted-grants-behind-later-replies",
+        "_drivers/sync/direct_runner.py",
+        "            connection_set.deliver_counted(self, refused)\n",
+        "            connection_set.deliver_counted(self, len(not_asked))\n",
         ("tests/servers/drivers/test_direct_runner.py",),
     ),
     Mutant(

@@ -244,6 +244,8 @@ CALLS = [("acquire", "release"), ("acquire", "acquire"), ("release", "acquire")]
 @example(5, 9_000, CALLS[2], [OK, OK], False, {3})
 @example(5, 9_000, CALLS[1], [OK[:3], [*OK[3:], *OK]], False, set())
 @example(5, 9_000, CALLS[0], [OK[:3], [("grant_all", 4), ("grant_all", 3), OK[0]]], False, set())
+# A node is missing, one grants, and the loss of the third ends the round: the grant is reported.
+@example(3, 9_000, CALLS[0], [[], [("grant_all", 1), ("lose", 2)]], False, {0})
 @given(
     st.integers(1, 5),
     st.sampled_from([9_000, 9_000, 9_000, 1]),

@@ -444,13 +444,16 @@ class ConnectionSet:
         self.is_busy = False
         return self.granted
 
-    def deliver_counted(self, receiver: Inbox) -> None:
-        """Put the counted grants into the inbox, and count no more."""
+    def deliver_counted(self, receiver: Inbox, position: int) -> None:
+        """Put the counted grants into the inbox, before what has come since; count no more.
+
+        position: So many replies were there when the wait for grants began.
+        """
         round_, at = self._counted.round, now()
         self._counted = NO_REQUEST
-        for index in range(len(self.connections)):
+        for index in reversed(range(len(self.connections))):
             if self.granted >> index & 1:
-                receiver.deliver(replied((round_, index, GRANTED, at)))
+                receiver.inbox.insert(position, replied((round_, index, GRANTED, at)))
 
     def _await_some(self, left: Duration, receiver: Inbox) -> None:
         """Wait for replies, for so long at most, and read them."""

@@ -70,13 +70,13 @@ class DirectRunner(FlowRunner[T]):
     ) -> T | None:
         """Return the outcome if a quorum of plain grants comes first, and in time."""
         policy, not_asked = self._node_states.policy, self.inbox
-        nodes, outcome = 0, None
-        if len(not_asked) <= policy.n - policy.quorum:
+        refused, nodes, outcome = len(not_asked), 0, None
+        if refused <= policy.n - policy.quorum:
             nodes = connection_set.await_grants(self, sent_round.sent_at + policy.node_timeout)
         if nodes.bit_count() >= policy.quorum:
             outcome = usual.outcome(nodes, sent_round, now(), not_asked)
         if outcome is None:
-            connection_set.deliver_counted(self)
+            connection_set.deliver_counted(self, refused)
         return outcome
 
     def _outcome(self, usual: UsualCase[T], sent_round: SentRound) -> T | None:
