@@ -95,15 +95,7 @@ class Policy(NamedTuple):
 
     def key(self, resource: object) -> bytes:
         """Return the Redis key of a resource; raise ConfigError if the name cannot be used."""
-        if not (isinstance(resource, (str, bytes)) and 0 < len(resource) <= KEY_BYTES_MAX):
-            raise _unusable(resource)
-        key = self.prefix + _name_bytes("resource", resource)
-        if len(key) > KEY_BYTES_MAX:
-            fix = f"prefix + resource may have {KEY_BYTES_MAX} bytes, this has {len(key)}"
-            raise ConfigError("resource", resource, fix)
-        if key.startswith(SIDE_KEYS):
-            raise ConfigError("resource", resource, "keys that begin with 'quorlock:' are reserved")
-        return key
+        return key_of(resource, self.prefix)
 
     def resource_of(self, key: bytes) -> str:
         """Return the name of the resource with this key."""
@@ -282,6 +274,19 @@ def _prefix(value: object) -> bytes:
 def name_of(resource: str | bytes) -> str:
     """Return a resource's name as text; bytes that are not UTF-8 survive (as in os.fsdecode)."""
     return resource.decode(errors="surrogateescape") if isinstance(resource, bytes) else resource
+
+
+def key_of(resource: object, prefix: bytes) -> bytes:
+    """Return the Redis key of a resource; raise ConfigError if the name cannot be used."""
+    if not (isinstance(resource, (str, bytes)) and 0 < len(resource) <= KEY_BYTES_MAX):
+        raise _unusable(resource)
+    key = prefix + _name_bytes("resource", resource)
+    if len(key) > KEY_BYTES_MAX:
+        fix = f"prefix + resource may have {KEY_BYTES_MAX} bytes, this has {len(key)}"
+        raise ConfigError("resource", resource, fix)
+    if key.startswith(SIDE_KEYS):
+        raise ConfigError("resource", resource, "keys that begin with 'quorlock:' are reserved")
+    return key
 
 
 def _unusable(resource: object) -> ConfigError:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from quorlock._core.claims import AnyOf, Shared, keys_of
-from quorlock._core.config import name_of
+from quorlock._core.claims import AnyOf, Keys, Shared, keys_of
+from quorlock._core.config import key_of
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -83,9 +84,10 @@ def claim_on(resources: tuple[object, ...], policy: Policy) -> tuple[str, Claim]
     """
     if len(resources) == 1:
         resource = resources[0]
+        if type(resource) is str:
+            return _claim_on_name(resource, policy.prefix)
         key = policy.key(resource)
-        name = resource if type(resource) is str else name_of(key.removeprefix(policy.prefix))
-        return name, keys_of((key, ()))
+        return policy.resource_of(key), keys_of((key, ()))
     keys = sorted({policy.key(resource) for resource in resources})
     if not keys:
         raise ConfigError("resources", (), "give at least one")
@@ -98,6 +100,11 @@ def claim_on(resources: tuple[object, ...], policy: Policy) -> tuple[str, Claim]
     names = tuple([policy.resource_of(key) for key in keys])
     text = names[0] if len(names) == 1 else ResourceNames(names)
     return text, keys_of((keys[0], tuple(keys[1:])))
+
+
+@functools.lru_cache(maxsize=1024)  # most programs lock the same names again and again
+def _claim_on_name(name: str, prefix: bytes) -> tuple[str, Keys]:
+    return name, keys_of((key_of(name, prefix), ()))
 
 
 def claim_on_permits(resource: str | bytes, permits: object, policy: Policy) -> AnyOf:
