@@ -10,6 +10,7 @@ world.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
 
 from quorlock._core import fence as fencing
@@ -25,7 +26,6 @@ from quorlock._core.results import (
     LossReason,
     ReleaseResult,
     acquired,
-    release_result,
 )
 from quorlock._core.rounds import Target
 from quorlock._core.tally import LOST, PENDING, WON, Tally, all_granted, granted_by
@@ -505,7 +505,7 @@ def release(
         raise
     answers = tally.final_answers()
     if tally.verdict is WON:
-        return ReleaseResult(deleted=True, gone=None, answers=answers, ended=ended)
+        return ReleaseResult(deleted=True, gone=None, answers=answers, ended=PAST)
     gone = _loss(answers, policy.quorum)
     return ReleaseResult(deleted=False, gone=gone, answers=answers, ended=ended)
 
@@ -515,15 +515,12 @@ def send_release(command: Release, target: Target | None) -> Send:
     return to_send((command, target, FOR_EVER, FOR_EVER, None, None))
 
 
-def release_by_grants(
-    nodes: int, at: Instant, policy: Policy, not_asked: Sequence[NodeReply]
-) -> ReleaseResult | None:
+@functools.lru_cache
+def release_by_grants(nodes: int, n: int, quorum: int) -> ReleaseResult | None:
     """Return the result if these nodes (bit i: node i) have deleted the key; None: too few."""
-    if nodes.bit_count() < policy.quorum:
+    if nodes.bit_count() < quorum:
         return None
-    n = policy.n
-    answers = granted_by(n, nodes, not_asked) if not_asked else all_granted(n, nodes)
-    return release_result((True, None, answers, at))
+    return ReleaseResult(deleted=True, gone=None, answers=all_granted(n, nodes), ended=PAST)
 
 
 def release_by_token(

@@ -116,15 +116,11 @@ class ReleaseResult(NamedTuple):
     deleted: bool
     gone: LossReason | None  # why our key was no longer on a quorum; None: it may have been
     answers: tuple[Answer, ...]
-    ended: Instant
+    ended: Instant  # if it was not deleted; else PAST, so that one result serves many releases
 
 
 _new = getattr(tuple, "__new__")  # noqa: B009
-# As `Acquired(...)` and `ReleaseResult(...)`, without the Python call of a named tuple; see
-# `replied` in rounds.py.
+# As `Acquired(...)`, without the Python call of a named tuple; see `replied` in rounds.py.
 acquired: Callable[
     [tuple[Claim, bytes, int, Instant, tuple[Answer, ...], SentRound, int]], Acquired
 ] = partial(_new, Acquired)
-release_result: Callable[
-    [tuple[bool, LossReason | None, tuple[Answer, ...], Instant]], ReleaseResult
-] = partial(_new, ReleaseResult)

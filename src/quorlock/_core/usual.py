@@ -19,6 +19,7 @@ from quorlock._core.claims import Keys
 from quorlock._core.commands import Acquire, Release
 from quorlock._core.effects import Send
 from quorlock._core.handing_on import free_line_after, line_of
+from quorlock._core.tally import granted_by
 from quorlock._core.time import PAST
 
 if TYPE_CHECKING:
@@ -189,9 +190,14 @@ class UsualRelease:
     ) -> ReleaseResult | None:
         """Return the result, if a quorum deleted the key."""
         del sent_round
-        released = redlock.release_by_grants(nodes, at, self._policy, not_asked)
-        if released is not None and self._line is not None:
+        n = self._policy.n
+        released = redlock.release_by_grants(nodes, n, self._policy.quorum)
+        if released is None:
+            return None
+        if self._line is not None:
             self._line.on_released(at)
+        if not_asked:
+            return released._replace(answers=granted_by(n, nodes, not_asked))
         return released
 
     def flow(self, sent_round: SentRound | None) -> Flow[ReleaseResult]:

@@ -689,7 +689,7 @@ CORE = [
     Mutant(
         "released-without-a-flow-and-nobody-promoted",
         "_core/usual.py",
-        "        if released is not None and self._line is not None:\n",
+        "        if self._line is not None:\n            self._line.on_released(at)\n",
         "        if False:\n",
         ("tests/unit/core/test_usual.py",),
     ),

@@ -58,7 +58,7 @@ def test_a_quorum_decides(n: int) -> None:
     """Deleted as soon as a quorum had it; the rest is asked, but not waited for."""
     script = Script([[yes(1)] * quorum(n) + [NEVER] * (n - quorum(n))])
     outcome = released(script)
-    assert (outcome.deleted, outcome.gone, outcome.ended) == (True, None, START + ms(1))
+    assert (outcome.deleted, outcome.gone, script.now) == (True, None, START + ms(1))
     assert script.commands == [Release(b"r", b"t")]
     assert script.sends[0].behind is ALL, "behind its acquire, on every node that got it"
     assert not any(answer.code is VoteCode.TIMED_OUT for answer in outcome.answers)
