@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -18,6 +19,8 @@ from tests.harness.support.wait import until
 from tests.servers.api.faces import real
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from quorlock.testing.servers import Servers
     from tests.servers.api.faces import Face
 
@@ -152,6 +155,57 @@ async def test_a_queue_needs_few_timers(nodes: Servers, monkeypatch: pytest.Monk
         monkeypatch.setattr(loop, "call_at", counting)
         await asyncio.gather(*map(cycle, range(1_000)))
     assert timers < 50
+
+
+def test_slots_that_become_free_in_one_tick_are_given_out_together() -> None:
+    """One callback for all of them, and another for later ones."""
+    calls: list[Callable[[], None]] = []
+
+    def call_soon(_: object, admit: Callable[[], None]) -> None:
+        calls.append(admit)
+
+    loop: Any = SimpleNamespace(call_soon=call_soon)
+    slots = admission.Admission(loop, lambda *_: None)
+    admitted: list[int] = []
+
+    def flow(number: int) -> Any:
+        def take_slot() -> bool:
+            admitted.append(number)
+            return number != 1
+
+        return SimpleNamespace(admitted=take_slot)
+
+    slots.acquiring = admission.ACQUIRING_MAX
+    slots.queue.extend(map(flow, range(5)))
+    for _ in range(3):
+        slots.leave()
+    assert len(calls) == 1
+    calls.pop()()
+    assert admitted == [0, 1, 2, 3], "the second one wants it no longer"
+    slots.leave()
+    calls.pop()()
+    assert admitted == [0, 1, 2, 3, 4]
+    slots.leave()
+    assert not calls, "nobody queues"
+
+
+def test_an_interrupt_does_not_close_the_queue() -> None:
+    """A signal handler may raise while the callback is registered: the next slot does it again."""
+
+    def call_soon(*_: object) -> None:
+        registered.append(True)
+        if len(registered) == 1:
+            raise KeyboardInterrupt
+
+    registered: list[bool] = []
+    loop: Any = SimpleNamespace(call_soon=call_soon)
+    slots = admission.Admission(loop, lambda *_: None)
+    waiting: Any = SimpleNamespace(admitted=lambda: True)
+    slots.queue.append(waiting)
+    with pytest.raises(KeyboardInterrupt):
+        slots.leave()
+    slots.leave()
+    assert len(registered) == 2
 
 
 async def test_the_time_in_the_queue_is_up_while_others_wait_in_line(

@@ -119,6 +119,32 @@ def test_releases_of_one_tick_are_few_commands() -> None:
     asyncio.run(scene())
 
 
+def test_a_round_with_all_replies_is_not_kept() -> None:
+    """A request holds its task, and with many tasks a later round is always open."""
+
+    async def scene() -> None:
+        crowd = Crowd(3)
+        try:
+            rounds = crowd.net.loop_driver.shared_pipeline._rounds
+            for number in range(3):
+                crowd.release(b"early %d" % number)
+            crowd.flush()
+            early = [crowd.read(index) for index in range(3)]
+            crowd.release(b"late")
+            crowd.flush()
+            for index, sent in enumerate(early):
+                assert len(rounds) == 3, "the first release alone, a group, and the late one"
+                connection = crowd.net.loop_driver.connectors[index].connection
+                assert connection is not None
+                receive(connection, FREED * len(sent))
+            assert crowd.outcomes() == [True, True, True, None]
+            assert len(rounds) == 1
+        finally:
+            crowd.net.close()
+
+    asyncio.run(scene())
+
+
 @settings(deadline=None, max_examples=200)
 @given(
     st.sampled_from([1, 3, 5]),

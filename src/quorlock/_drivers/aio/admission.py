@@ -30,6 +30,7 @@ class Admission:
         self.acquiring = 0
         self._loop = loop
         self._guarded = guarded
+        self._admits_soon = False
 
     def try_enter(self) -> bool:
         """Take a slot for an acquire; return false if all are taken."""
@@ -41,10 +42,12 @@ class Admission:
     def leave(self) -> None:
         """Return a slot; the next queued acquire, if there is one, gets it soon."""
         self.acquiring -= 1
-        if self.queue:
-            self._loop.call_soon(self._guarded, self._admit_next)
+        if self.queue and not self._admits_soon:
+            self._loop.call_soon(self._guarded, self._admit)
+            self._admits_soon = True  # last: an interrupt before it changes nothing
 
-    def _admit_next(self) -> None:
+    def _admit(self) -> None:
+        self._admits_soon = False
         while self.queue and self.try_enter():
             if not self.queue.popleft().admitted():
                 self.acquiring -= 1
@@ -53,6 +56,7 @@ class Admission:
         """Forget all flows, which are cancelled."""
         self.queue.clear()
         self.acquiring = 0
+        self._admits_soon = False
 
 
 class Readiness:

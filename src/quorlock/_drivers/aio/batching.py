@@ -35,7 +35,6 @@ _NO_GRANT = b"*>"  # how the replies to other rounds, and the calls of waiters, 
 # A node that is so many times as far behind as a quorum is late: its unread bytes count.  The nodes
 # of one machine take turns, so one often has two rounds of each task open, where a quorum has one.
 _TIMES_BEHIND = 3
-_TRIM = 256  # completed rounds that are kept at most while a later one is pending
 
 
 class SharedPipeline:
@@ -179,7 +178,7 @@ class SharedPipeline:
 
     def _drop_answered(self) -> None:
         answered = min(self._marks)
-        if answered == len(self._rounds) or answered >= _TRIM:
+        if answered:
             self._drop(answered)
 
     def _drop(self, count: int) -> None:
