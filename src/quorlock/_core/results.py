@@ -116,7 +116,7 @@ class ReleaseResult(NamedTuple):
     deleted: bool
     gone: LossReason | None  # why our key was no longer on a quorum; None: it may have been
     answers: tuple[Answer, ...]
-    ended: Instant  # if it was not deleted; else PAST, so that one result serves many releases
+    ended: Instant  # for the error of a failed release; PAST in a result that is shared
 
 
 _new = getattr(tuple, "__new__")  # noqa: B009

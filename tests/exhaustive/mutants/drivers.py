@@ -123,20 +123,11 @@ DRIVERS = [
         ("tests/servers/drivers/test_pool.py", "-k", "overtaken"),
     ),
     Mutant(
-        "slots-are-given-out-once",
+        "a-lost-callback-closes-the-queue",
         "_drivers/aio/admission.py",
-        "    def _admit(self) -> None:\n        self._admits_soon = False\n",
-        "    def _admit(self) -> None:\n",
-        ("tests/servers/api/test_queue.py", "-k", "given_out"),
-    ),
-    Mutant(
-        "an-interrupt-closes-the-queue",
-        "_drivers/aio/admission.py",
-        "            self._loop.call_soon(self._guarded, self._admit)\n"
-        "            self._admits_soon = True  # last: an interrupt before it changes nothing\n",
-        "            self._admits_soon = True\n"
-        "            self._loop.call_soon(self._guarded, self._admit)\n",
-        ("tests/servers/api/test_queue.py", "-k", "interrupt"),
+        "            if not free & (free - 1):\n",
+        "            if free == 1:\n",
+        ("tests/servers/api/test_queue.py", "-k", "lost"),
     ),
     Mutant(
         "counted-grants-not-delivered",

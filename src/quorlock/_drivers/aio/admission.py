@@ -30,7 +30,6 @@ class Admission:
         self.acquiring = 0
         self._loop = loop
         self._guarded = guarded
-        self._admits_soon = False
 
     def try_enter(self) -> bool:
         """Take a slot for an acquire; return false if all are taken."""
@@ -42,12 +41,14 @@ class Admission:
     def leave(self) -> None:
         """Return a slot; the next queued acquire, if there is one, gets it soon."""
         self.acquiring -= 1
-        if self.queue and not self._admits_soon:
-            self._loop.call_soon(self._guarded, self._admit)
-            self._admits_soon = True  # last: an interrupt before it changes nothing
+        if self.queue:
+            free = ACQUIRING_MAX - self.acquiring
+            # One callback would do for all that leave in a tick.  A signal handler may raise in its
+            # place, so the 2nd, 4th, 8th ... free slot has one as well.
+            if not free & (free - 1):
+                self._loop.call_soon(self._guarded, self._admit)
 
     def _admit(self) -> None:
-        self._admits_soon = False
         while self.queue and self.try_enter():
             if not self.queue.popleft().admitted():
                 self.acquiring -= 1
@@ -56,7 +57,6 @@ class Admission:
         """Forget all flows, which are cancelled."""
         self.queue.clear()
         self.acquiring = 0
-        self._admits_soon = False
 
 
 class Readiness:
