@@ -496,6 +496,56 @@ def test_asyncio_interrupted_by_the_release_of_another_loop(
         runner.run(redlock.close())
 
 
+def test_asyncio_interrupted_in_renewal(nodes: Servers, caplog: Any) -> None:
+    """The task that renews all leases of a loop ends then, and another one continues."""
+    caplog.set_level(logging.CRITICAL)
+    stride = 1 if THOROUGH else 151
+    interrupted = 0
+    for k in range(random.randint(1, stride), POINTS_MAX, stride):
+        at = RaiserBelow(k, SoftLimit, "_LoopRenewal._work_on")
+        asyncio.run(renewed(nodes, at))
+        if not at.where:
+            break
+        interrupted += 1
+    else:
+        pytest.fail("it never completes")
+    assert interrupted > 3
+
+
+class RaiserIn(Raiser):
+    """Raise at the k-th line of this function."""
+
+    def __init__(self, k: int, error: type[BaseException], name: str) -> None:
+        super().__init__(k, error)
+        self._name = name
+
+    def _point(self, frame: FrameType) -> None:
+        if frame.f_code.co_qualname == self._name:
+            super()._point(frame)
+
+
+def test_asyncio_interrupted_with_leases_that_are_due(nodes: Servers, caplog: Any) -> None:
+    """Due leases have left the schedule, and must get back into it."""
+    caplog.set_level(logging.CRITICAL)
+    for k in range(1, 8):
+        at = RaiserIn(k, SoftLimit, "_LoopRenewal._renew")
+        asyncio.run(renewed(nodes, at))
+        assert at.where
+
+
+async def renewed(nodes: Servers, at: Raiser) -> None:
+    """Keep two leases for longer than their ttl."""
+    async with aio.Redlock(nodes.urls, node_timeout=0.05) as redlock:
+        locks = [redlock.lock(f"{RESOURCE}-{n}", ttl=0.6, renew=True) for n in range(2)]
+        leases = [await lock.acquire() for lock in locks]
+        with at:
+            await asyncio.sleep(0.4)
+        await asyncio.sleep(0.4)
+        assert all(lease.held for lease in leases), at.where
+        for lease in leases:
+            await lease.release()
+
+
 async def released(lease: aio.Lease) -> bool:
     return await lease.release()
 

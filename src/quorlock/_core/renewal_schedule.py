@@ -231,6 +231,13 @@ class RenewalSchedule:
             self._heap = [e for e in self._heap if e[1] == e[2].place and e[2] in self._live]
             heapq.heapify(self._heap)
 
+    def rebuilt(self) -> RenewalSchedule:
+        """Return a schedule of the same entries, after an interrupt somewhere in this one."""
+        schedule = RenewalSchedule()
+        for renewal in self._live:
+            schedule.add(renewal)
+        return schedule
+
     def next_due(self) -> Instant | None:
         """Return when the next lease is due; None: there is none."""
         head = self._head()

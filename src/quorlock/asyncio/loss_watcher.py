@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from quorlock._core.time import FOR_EVER, PAST
-from quorlock._drivers.aio.loops import call_in
+from quorlock._drivers.aio.loops import call_in, guarded
 from quorlock._drivers.clock import now, sleep_seconds
 
 if TYPE_CHECKING:
@@ -43,20 +43,24 @@ class LossTimer:
         self._watchers.pop(watcher, None)
 
     def _set(self, due: Instant) -> None:
-        asyncio.get_running_loop().call_later(sleep_seconds(due), self._check_all, due)
+        check = guarded(self._check_again, self._check_all, due)
+        asyncio.get_running_loop().call_later(sleep_seconds(due), check)
         self._due = due  # last: an interrupt before it leaves a timer that does nothing
 
     def _check_all(self, due: Instant) -> None:
         if due != self._due:
             return  # an earlier one was set since
         self._due = FOR_EVER
-        earliest = PAST  # an interrupt below: again at once
-        try:
-            deadlines = [watcher.check() for watcher in list(self._watchers.copy())]
-            earliest = min(deadlines, default=FOR_EVER)
-        finally:
-            if earliest < self._due:
-                self._set(earliest)
+        deadlines = [watcher.check() for watcher in list(self._watchers.copy())]
+        earliest = min(deadlines, default=FOR_EVER)
+        if earliest < self._due:
+            self._set(earliest)
+
+    def _check_again(self, error: BaseException) -> bool:
+        """Check all watchers soon, after an interrupt, and let the event loop have the error."""
+        del error
+        self._set(PAST)
+        return False
 
 
 _TIMERS: WeakKeyDictionary[asyncio.AbstractEventLoop, LossTimer] = WeakKeyDictionary()

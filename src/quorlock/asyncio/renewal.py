@@ -19,7 +19,7 @@ from quorlock._core.time import FOR_EVER
 from quorlock._drivers import fork
 from quorlock._drivers.aio.connector import timeout_answer
 from quorlock._drivers.aio.driver import Driver
-from quorlock._drivers.aio.loops import call_in
+from quorlock._drivers.aio.loops import call_in, guarded
 from quorlock._drivers.clock import now, sleep_seconds
 from quorlock._drivers.log import log_trouble
 from quorlock.errors import QuorlockError
@@ -106,13 +106,25 @@ class _LoopRenewal:
     def add(self, renewal: _TaskRenewedLease) -> None:
         renewal.entry.renewal = renewal
         self._schedule.add(renewal)
-        if self._task is None or self._task.done():
+        self._start()
+        if renewal.due < self._until:
+            self._wake()
+
+    def _start(self) -> None:
+        if self._schedule and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(
                 self._work(), name="quorlock renewal"
             )
             timeout_answer(self._task)
-        elif renewal.due < self._until:
-            self._wakeup.set()
+
+    def _wake(self) -> None:
+        self._wakeup.clear()  # an interrupted `set` may have woken no task
+        self._wakeup.set()
+
+    def _wake_again(self, error: BaseException) -> bool:
+        del error
+        self._wake()
+        return False
 
     def drop(self, renewal: RenewalEntry) -> None:
         """Remove a lease that is over. Safe from any thread."""
@@ -121,12 +133,12 @@ class _LoopRenewal:
     def _drop(self, renewal: RenewalEntry) -> None:
         self._schedule.drop(renewal)
         if not self._schedule:
-            self._wakeup.set()
+            self._wake()
 
     async def close(self) -> None:
         """End the task, without cancelling it: `on_warning` may call this inside the task."""
         task, self._schedule = self._task, RenewalSchedule()
-        self._wakeup.set()
+        self._wake()
         if task is not None and task is not asyncio.current_task():
             await asyncio.wait([task])
 
@@ -134,9 +146,20 @@ class _LoopRenewal:
         # All commands of the loop use these connections: most keys are not of renewed leases.
         if self._schedule.contains_any(keys):
             self._invalidations.append(keys)
-            self._wakeup.set()
+            self._wake()
 
     async def _work(self) -> None:
+        try:
+            await self._work_on()
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException:
+            # A signal handler has raised. A new task continues with all leases that are not over.
+            self._schedule = self._schedule.rebuilt()
+            self._loop.call_soon(self._start)
+            raise
+
+    async def _work_on(self) -> None:
         with contextlib.suppress(QuorlockError):  # closed in between
             self._tasks.driver.watch(self._on_invalidation)
         while self._schedule:
@@ -156,8 +179,8 @@ class _LoopRenewal:
             return
         self._wakeup.clear()
         self._until = next_due
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(sleep_seconds(next_due), self._wakeup.set)
+        wake = guarded(self._wake_again, self._wake)
+        timer = self._loop.call_later(sleep_seconds(next_due), wake)
         try:
             await self._wakeup.wait()
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -163,8 +164,8 @@ class Slots:
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
         self.admitted: list[int] = []
-        loop: Any = SimpleNamespace(call_soon=lambda _, admit: self.calls.append(admit))
-        self.admission = admission.Admission(loop, lambda *_: None)
+        loop: Any = SimpleNamespace(call_soon=self.calls.append)
+        self.admission = admission.Admission(loop, partial)
         self.admission.acquiring = admission.ACQUIRING_MAX
 
     def queue(self, *numbers: int, gone: int | None = None) -> None:
@@ -178,30 +179,20 @@ class Slots:
         self.admission.queue.extend(map(flow, numbers))
 
 
-def test_slots_that_become_free_in_one_tick_have_few_callbacks() -> None:
+def test_slots_that_become_free_in_one_tick_are_given_out_together() -> None:
+    """One callback for all of them, and another for later ones."""
     slots = Slots()
-    slots.queue(*range(admission.ACQUIRING_MAX + 1), gone=1)
-    for _ in range(admission.ACQUIRING_MAX):
+    slots.queue(*range(5), gone=1)
+    for _ in range(3):
         slots.admission.leave()
-    assert len(slots.calls) == 8, "not one for each of the 128"
-    slots.calls[0]()
-    assert slots.admitted == list(range(admission.ACQUIRING_MAX + 1)), "one wants it no longer"
-    for admit in slots.calls[1:]:
-        admit()
-    assert slots.admission.acquiring == admission.ACQUIRING_MAX
-    slots.admission.leave()
-    assert len(slots.calls) == 8, "nobody queues"
-
-
-def test_a_lost_callback_does_not_close_the_queue() -> None:
-    """A signal handler raises as it begins, before the `try` in `guarded`; the loop continues."""
-    slots = Slots()
-    slots.queue(0, 1, 2)
-    slots.admission.leave()
-    slots.calls.clear()
+    assert len(slots.calls) == 1
+    slots.calls.pop()()
+    assert slots.admitted == [0, 1, 2, 3], "the second one wants it no longer"
     slots.admission.leave()
     slots.calls.pop()()
-    assert slots.admitted == [0, 1]
+    assert slots.admitted == [0, 1, 2, 3, 4]
+    slots.admission.leave()
+    assert not slots.calls, "nobody queues"
 
 
 async def test_the_time_in_the_queue_is_up_while_others_wait_in_line(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quorlock._drivers.clock import now, sleep_seconds
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from quorlock._drivers.aio.abc import RunningFlow
     from quorlock._drivers.aio.batching import SharedPipeline
     from quorlock._drivers.aio.connector import AsyncConnector
+    from quorlock._drivers.aio.loops import Guard
 
 # This many acquires run together; the others queue before their time begins to run. Beyond it every
 # round takes longer, until no reply comes within node_timeout. At 128 the nodes are always busy.
@@ -25,7 +26,7 @@ ACQUIRING_MAX = 128
 class Admission:
     """The slots of the acquires that run, and the queue of the others."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, guarded: Callable[..., Any]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, guarded: Guard) -> None:
         self.queue: deque[RunningFlow] = deque()
         self.acquiring = 0
         self._loop = loop
@@ -41,12 +42,8 @@ class Admission:
     def leave(self) -> None:
         """Return a slot; the next queued acquire, if there is one, gets it soon."""
         self.acquiring -= 1
-        if self.queue:
-            free = ACQUIRING_MAX - self.acquiring
-            # One callback would do for all that leave in a tick.  A signal handler may raise in its
-            # place, so the 2nd, 4th, 8th ... free slot has one as well.
-            if not free & (free - 1):
-                self._loop.call_soon(self._guarded, self._admit)
+        if self.queue and self.acquiring == ACQUIRING_MAX - 1:  # the first in this tick
+            self._loop.call_soon(self._guarded(self._admit))
 
     def _admit(self) -> None:
         while self.queue and self.try_enter():
@@ -65,7 +62,7 @@ class Readiness:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        guarded: Callable[..., Any],
+        guarded: Guard,
         connectors: Sequence[AsyncConnector],
         shared_pipeline: SharedPipeline,
         policy: Policy,
@@ -122,7 +119,7 @@ class Readiness:
         self.stop()
         if not self._done_connecting():
             left = sleep_seconds(self._grace or self._give_up or 0)
-            self._recheck = self._loop.call_later(left, self._guarded, self._look_again)
+            self._recheck = self._loop.call_later(left, self._guarded(self._look_again))
             return
         self._fresh, self._grace, self._give_up = False, None, None
         waiting, self._waiting = self._waiting, []

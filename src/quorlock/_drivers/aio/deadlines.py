@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._drivers.clock import now, sleep_seconds
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from quorlock._core.time import Duration, Instant
     from quorlock._drivers.aio.abc import RunningFlow
     from quorlock._drivers.aio.batching import SharedPipeline
+    from quorlock._drivers.aio.loops import Guard
 
 
 class Deadlines:
@@ -29,7 +30,7 @@ class Deadlines:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        guarded: Callable[..., Any],
+        guarded: Guard,
         tasks: Collection[RunningFlow],
         shared_pipeline: SharedPipeline,
         node_timeout: Duration,
@@ -73,7 +74,7 @@ class Deadlines:
                 return
             self._timer.cancel()
         self._timer_at = until
-        self._timer = self._loop.call_later(sleep_seconds(until), self._guarded, self._on_timer)
+        self._timer = self._loop.call_later(sleep_seconds(until), self._guarded(self._on_timer))
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -99,7 +100,7 @@ class Deadlines:
         """
         lateness = at - min([task.reply_deadline for task in tasks])
         extra = min(lateness, self.node_timeout) // NS_PER_MS * NS_PER_MS
-        self._loop.call_later(extra / 1e9, self._guarded, _elapsed, tasks, at)
+        self._loop.call_later(extra / 1e9, self._guarded(_elapsed, tasks, at))
 
     def stop(self) -> None:
         """Cancel the timer."""

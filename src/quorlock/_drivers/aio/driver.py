@@ -114,7 +114,7 @@ class Driver:
             if lines is not None and any(map(lines.get, claim.keys)):
                 with contextlib.suppress(RuntimeError):  # its loop is closed
                     loop_driver.loop.call_soon_threadsafe(
-                        loop_driver.guarded, lines.on_released, claim, now()
+                        loop_driver.guarded(lines.on_released, claim, now())
                     )
 
     def send_only(self, flow: Flow[None], loop_driver: LoopDriver) -> None:
@@ -138,7 +138,7 @@ class Driver:
         for loop_driver in loop_drivers:
             with contextlib.suppress(RuntimeError):  # its loop is closed, perhaps just now
                 loop_driver.loop.call_soon_threadsafe(
-                    loop_driver.guarded, self.send_only, flow, loop_driver
+                    loop_driver.guarded(self.send_only, flow, loop_driver)
                 )
                 return
 

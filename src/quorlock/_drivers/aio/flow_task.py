@@ -203,7 +203,7 @@ class FlowTask(EndingFlow[T]):
     def _on_wake(self) -> None:
         """Read the news soon: another flow has just added them, and is in the middle of a step."""
         loop_driver = self._loop_driver
-        loop_driver.loop.call_soon(loop_driver.guarded, self._read)
+        loop_driver.loop.call_soon(loop_driver.guarded(self._read))
 
     def _read(self) -> None:
         if self.state is WAITING and (news := self._effect.member.news):
@@ -304,7 +304,7 @@ class FlowTask(EndingFlow[T]):
         self._stop_timer()
         loop_driver = self._loop_driver
         self._timer = loop_driver.loop.call_later(
-            sleep_seconds(next_look(until, stop)), loop_driver.guarded, self._on_timer, until, stop
+            sleep_seconds(next_look(until, stop)), loop_driver.guarded(self._on_timer, until, stop)
         )
 
     def _on_timer(self, until: Instant, stop: StopEvent | None) -> None:

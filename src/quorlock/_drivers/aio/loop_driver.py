@@ -19,7 +19,7 @@ from quorlock._drivers.aio.batching import SharedPipeline
 from quorlock._drivers.aio.connector import AsyncConnector
 from quorlock._drivers.aio.deadlines import Deadlines
 from quorlock._drivers.aio.flow_state import DONE
-from quorlock._drivers.aio.loops import call_in
+from quorlock._drivers.aio.loops import call_in, guarded
 from quorlock._drivers.aio.shutdown import Shutdown
 from quorlock._drivers.clock import now
 from quorlock._drivers.places import Places
@@ -58,6 +58,7 @@ class LoopDriver:
         on_end: Callable[[LoopDriver], None],
     ) -> None:
         self.loop = loop
+        self.guarded = partial(guarded, self.interrupted)
         self.tasks: set[RunningFlow] = set()  # flows whose callers have no outcome yet
         self.shared_pipeline = SharedPipeline(policy.quorum, self._flush)
         self.places = Places(policy)
@@ -150,7 +151,7 @@ class LoopDriver:
                 return started
         elif not self._private or len(self.tasks) > 1:
             self._holds_back = True
-            self.loop.call_soon(self.guarded, self._flush)
+            self.loop.call_soon(self.guarded(self._flush))
             return started
         self._flush()
         return now()
@@ -195,7 +196,7 @@ class LoopDriver:
             and at >= connection.quarantine.until
         ):
             connection.quarantine = None
-            self.loop.call_soon(self.guarded, self._regroup)
+            self.loop.call_soon(self.guarded(self._regroup))
         found = route(effect, index, self, at, self)
         if isinstance(found, Answer):
             return found
@@ -220,7 +221,7 @@ class LoopDriver:
         for other in behind.paths:
             if isinstance(other, LoopDriver) and other is not self:
                 follow = other.connectors[index].follow
-                call_in(other.loop, partial(other.guarded, follow, release))
+                call_in(other.loop, other.guarded(follow, release))
 
     def node(self, index: int) -> NodeState:
         """Return the state of a node, for `route`."""
@@ -239,7 +240,7 @@ class LoopDriver:
         self._private = unsent == 1
         at = now()
         if self.shared_pipeline.send(at):
-            self.loop.call_soon(self.guarded, self._regroup)
+            self.loop.call_soon(self.guarded(self._regroup))
         self.deadlines.on_sent()
 
     def _changed(self) -> None:
@@ -274,14 +275,6 @@ class LoopDriver:
         return self.places.enlist(task, key, connections)
 
     # --- interrupts --------------------------------------------------------------------------
-
-    def guarded(self, callback: Callable[..., None], *args: Any) -> None:
-        """Run a callback of the event loop, and handle an interrupt in it."""
-        try:
-            callback(*args)
-        except BaseException as error:
-            if not self.interrupted(error):
-                raise
 
     def interrupted(self, error: BaseException) -> bool:
         """Discard all connections of this loop and end all calls, after an interrupt in our code.

@@ -1,13 +1,46 @@
-"""Calls into event loops that may run in other threads. The owners of tasks handle the rest."""
+"""Callbacks of event loops, which may run in other threads. The owners of tasks handle the rest."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+# `guarded` with its first argument.
+Guard: TypeAlias = "Callable[..., Callable[[], object]]"
+
+
+def guarded(
+    on_interrupt: Callable[[BaseException], bool], call: Callable[..., object], *args: Any
+) -> Callable[[], object]:
+    """Return a callback that passes every exception to `on_interrupt`, also one before the call.
+
+    A signal handler can raise as a function begins, before its first `try`. asyncio logs that and
+    continues, and what the function should do is never done. A generator is in its `try` already
+    when the event loop resumes it, by a function that is written in C.
+
+    on_interrupt: Returns false if the event loop should get the exception as well.
+    """
+    generator = _guarded(on_interrupt, call, args)
+    next(generator)
+    return partial(next, generator, None)
+
+
+def _guarded(
+    on_interrupt: Callable[[BaseException], bool], call: Callable[..., object], args: Any
+) -> Iterator[None]:
+    try:
+        yield
+        call(*args)
+    except GeneratorExit:
+        raise  # the callback was cancelled
+    except BaseException as error:
+        if not on_interrupt(error):
+            raise
 
 
 def call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
