@@ -522,6 +522,31 @@ def hand_over_and_adopt(scene: Scene, interrupter: Interrupter) -> None:
         raise KeyboardInterrupt
 
 
+def hand_over(scene: Scene, interrupter: Interrupter) -> None:
+    """Without a ticket the lease is released."""
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    with interrupter:
+        ticket = lease.hand_over()
+    assert scene.redlock.adopt(ticket).release()
+
+
+def leave_block_after_hand_over(scene: Scene, interrupter: Interrupter) -> None:
+    """The lease that another owner has adopted stays, whatever the end of the block sends."""
+    lock = scene.redlock.lock(RESOURCE, timeout=2.0)
+    giver = lock.__enter__()
+    adopted = scene.redlock.adopt(giver.hand_over())
+    interrupted = False
+    try:
+        with interrupter:
+            lock.__exit__(None, None, None)
+    except KeyboardInterrupt:
+        interrupted = True
+    assert not list(giver._state.release_flow()), "nothing is sent for the giver"
+    assert adopted.release(), interrupter.where
+    if interrupted:
+        raise KeyboardInterrupt
+
+
 def acquire_renewed(scene: Scene, interrupter: Interrupter) -> None:
     """Whatever becomes of this one, the next lease is renewed."""
     lock = scene.redlock.lock(RESOURCE, ttl=1.0, timeout=2.0, renew=True)
@@ -564,6 +589,8 @@ ACTS: list[Callable[[Scene, Interrupter], None]] = [
     release,
     lost_extend,
     hand_over_and_adopt,
+    hand_over,
+    leave_block_after_hand_over,
 ]
 # Every line of `acquire` is one of `block`; `extend_and_drop` differs from `extend` in what becomes
 # of the lease. So the states of the nodes below do without them: test_warm has all of them.

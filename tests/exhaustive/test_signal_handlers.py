@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import quorlock.asyncio as aio
-from quorlock import QuorlockError
+from quorlock import QuorlockError, Redlock
 from tests.exhaustive.test_interrupts import (
     RESOURCE,
     THOROUGH,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from types import FrameType
 
-    from quorlock import Lease, Redlock
+    from quorlock import Lease
     from quorlock.testing.servers import Servers
 
 POINTS_MAX = 20_000
@@ -98,7 +98,16 @@ def releases(redlock: Redlock, handler: Handler) -> None:
         lease.release()
 
 
-ACTS = [acquires, enters, extends, releases]
+def hands_over(redlock: Redlock, handler: Handler) -> None:
+    lease = redlock.lock(RESOURCE, timeout=2.0).acquire()
+    with handler:
+        ticket = lease.hand_over()
+    nodes = [state.node for state in redlock._session.driver.node_states.all]
+    with Redlock(nodes) as other:  # the handler may have closed the giver
+        other.adopt(ticket).release()
+
+
+ACTS = [acquires, enters, extends, releases, hands_over]
 
 
 def by_a_handler(name: str, redlock: Redlock, other: Lease) -> object:
@@ -108,6 +117,8 @@ def by_a_handler(name: str, redlock: Redlock, other: Lease) -> object:
     if name == "extend":
         other.extend()
         return None
+    if name == "hand_over":
+        return redlock.adopt(other.hand_over()).release()
     if name == "acquire":
         return redlock.lock("by-a-handler", timeout=2.0).acquire().release()
     if name == "try":
@@ -117,7 +128,9 @@ def by_a_handler(name: str, redlock: Redlock, other: Lease) -> object:
     return [node.up for node in redlock.nodes]
 
 
-@pytest.mark.parametrize("does", ["release", "extend", "acquire", "try", "close", "nodes"])
+@pytest.mark.parametrize(
+    "does", ["release", "extend", "hand_over", "acquire", "try", "close", "nodes"]
+)
 @pytest.mark.parametrize("act", ACTS)
 def test_a_handler_calls_the_library(
     nodes: Servers, act: Callable[[Redlock, Handler], None], does: str
@@ -139,7 +152,7 @@ def test_a_handler_calls_the_library(
             other.release()
         where = f"{k}: {handler.where}: {handler.outcome}"
         assert scene.clean(), f"{where}: keys left: {scene.values()}"
-        if does in ("release", "acquire") and handler.where:
+        if does in ("release", "hand_over", "acquire") and handler.where:
             assert handler.outcome == "True", where
         pool = scene.redlock._session.driver._pool
         assert until(lambda: not in_use(pool), CLEAN_WITHIN), where  # noqa: B023
@@ -149,6 +162,28 @@ def test_a_handler_calls_the_library(
         pytest.fail("it never completes")
     scene.redlock.close()
     assert called or stride > 1
+
+
+def test_a_handler_ends_all_in_a_release(nodes: Servers) -> None:
+    """It releases the same lease, closes, and exits: the interrupted release must be sent."""
+    scene = Scene(nodes, list(nodes), maker(nodes))
+    for k in itertools.count(1):
+        scene.begin(warm=True)
+        lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+
+        def ends() -> None:
+            lease.release()  # noqa: B023
+            scene.redlock.close()
+            raise SystemExit
+
+        handler = HandlerIn(k, ends, "Lease._release")
+        with watchdog(), contextlib.suppress(SystemExit), handler:
+            lease.release()
+        assert scene.clean(), f"{k}: {handler.where}: keys left: {scene.values()}"
+        if not handler.where:
+            break
+    scene.redlock.close()
+    assert k > 5
 
 
 class HandlerIn(Handler):
@@ -321,10 +356,10 @@ def all_gone(nodes: Servers) -> bool:
 
 
 class Raiser(Interrupter):
-    """Raise at the k-th line of the library that the event loop's thread reaches."""
+    """Raise at the k-th line of the library in this thread, or where it looks for signals there."""
 
-    def __init__(self, k: int, error: type[BaseException]) -> None:
-        super().__init__(k, "line")
+    def __init__(self, k: int, error: type[BaseException], granularity: str = "line") -> None:
+        super().__init__(k, granularity)
         self._error = error
 
     def _point(self, frame: FrameType) -> None:
@@ -372,12 +407,16 @@ async def one_cycle(redlock: aio.Redlock) -> None:
     await cycle(redlock, RESOURCE)
 
 
+# A coroutine that is interrupted as it begins was never awaited.
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("granularity", ["line", "signal"])
 @pytest.mark.parametrize("error", [SoftLimit, KeyboardInterrupt])
 @pytest.mark.parametrize("act", [one_cycle, three_cycles, cycles_in_line])
 def test_asyncio_continues(
     nodes: Servers,
     act: Callable[[aio.Redlock], Coroutine[Any, Any, None]],
     error: type[BaseException],
+    granularity: str,
     caplog: Any,
 ) -> None:
     """Acquire at once afterwards in the same loop with the same Redlock: no key stays, no task
@@ -388,7 +427,7 @@ def test_asyncio_continues(
     with asyncio.Runner() as runner:
         redlock = runner.run(opened(nodes))
         for k in range(random.randint(1, stride), POINTS_MAX, stride):
-            at = Raiser(k, error)
+            at = Raiser(k, error, granularity)
             loop = runner.get_loop()
             task = loop.create_task(act(redlock))
             with contextlib.suppress(error), at:

@@ -128,17 +128,24 @@ class LeaseBase(HintedNames, Generic[D]):
     def _hand_over(self) -> Ticket:
         """End the lease here without releasing it. Raises LeaseLost."""
         self.ensure()
-        lease_state = self._state
-        if not self._session.end(lease_state, Released.HANDED_OVER):
-            self._raise_lost()
-        lease_state.stop_renewal()
-        at = now()
-        self._session.driver.on_lease_over(lease_state.claim)
-        return ticket_of(
-            lease_state,
-            self._session.driver.node_states.suppress_releases(lease_state.token, at),
-            at,
-        )
+        session, lease_state = self._session, self._state
+        token, node_states = lease_state.token, session.driver.node_states
+        try:
+            if not session.end(lease_state, Released.HANDED_OVER) or (
+                not lease_state.was_handed_over  # `close` in another thread ended it first
+            ):
+                self._raise_lost()
+            lease_state.stop_renewal()
+            at = now()
+            session.driver.on_lease_over(lease_state.claim)
+            return ticket_of(lease_state, node_states.suppress_releases(token, at), at)
+        except LeaseLost:
+            raise
+        except BaseException:  # interrupted: no caller gets the ticket
+            lease_state.take_back()
+            node_states.allow_releases(token)
+            self._release_in_background()
+            raise
 
     def _keepable(self, seconds: Seconds) -> tuple[LeaseFacts, int]:
         """Return what is kept, and the time in ms. Raises LeaseLost, ConfigError."""

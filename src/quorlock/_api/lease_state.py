@@ -54,6 +54,7 @@ class LeaseState:
 
     # Where a release of an earlier process may still arrive: see `AdoptedLeaseState`.
     in_doubt: InDoubt | None = None
+    adopted_over: object = None  # the event loop's connections
 
     __slots__ = (
         "_ending",
@@ -166,6 +167,15 @@ class LeaseState:
         """True if it was released or handed over: over, but not lost."""
         return isinstance(self._ending, Released)
 
+    @property
+    def was_handed_over(self) -> bool:
+        """True if another process may hold it now."""
+        return self._ending is Released.HANDED_OVER
+
+    def take_back(self) -> None:
+        """Let a lease that was to be handed over be released: its ticket is lost."""
+        self._ending = Released.RELEASED
+
     def end(self, loss: LossReason | Released | None = None) -> None:
         """End the lease, before any byte about it is sent. loss: why, unless it was released.
 
@@ -205,14 +215,18 @@ class LeaseState:
         return Facts(self.resource, self.claim, self.token, valid_until, target, self.in_doubt)
 
     def release_flow(self) -> Flow[None]:
-        """Return the flow that releases the lease, which is over, and waits for no reply."""
-        return release_without_waiting(self.claim, self.token, self.target)
+        """Release the lease, which is over, without waiting for replies, unless it was handed over.
+
+        That counts when it is sent: another process may hold the lease since.
+        """
+        if not self.was_handed_over:
+            yield from release_without_waiting(self.claim, self.token, self.target)
 
 
 class AdoptedLeaseState(LeaseState):
     """The state of a lease that another process handed over."""
 
-    __slots__ = ("in_doubt",)
+    __slots__ = ("adopted_over", "in_doubt")
 
     def __init__(
         self,
@@ -231,3 +245,4 @@ class AdoptedLeaseState(LeaseState):
         # From zero: clocks of two machines do not compare.
         self.hold_until = request.asked_at + options.max_hold
         self.in_doubt = in_doubt or None
+        self.adopted_over = None

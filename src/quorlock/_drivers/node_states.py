@@ -122,7 +122,7 @@ class NodeStates:
     def suppress_releases(self, token: bytes, now: Instant) -> dict[str, Instant]:
         """Stop releasing this token in this process; return doubtful releases, by run_id."""
         in_doubt: dict[str, Instant] = {}
-        with self._lock:  # connections are added under it
+        with self.locked():  # connections are added under it
             for node_state in self.all:
                 in_doubt = merged(
                     in_doubt,
@@ -132,7 +132,7 @@ class NodeStates:
 
     def allow_releases(self, token: bytes) -> None:
         """Allow releases of a lease that has come back to this process."""
-        with self._lock:
+        with self.locked():
             for node_state in self.all:
                 node_state.pending_releases.unsuppress(token, node_state.has_in_flight)
 

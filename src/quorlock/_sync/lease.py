@@ -105,8 +105,9 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         """
         session, lease_state = self._session, self._state
         facts, kept_ms = self._keepable(seconds)
-        session.releasing[lease_state.token] = lease_state
+        call = object()
         try:
+            session.releasing[call] = lease_state
             if not session.end(lease_state, Released.KEPT):
                 self._raise_lost()
             lease_state.stop_renewal()
@@ -115,7 +116,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
             self._release_in_background()  # interrupted, perhaps before anything was sent
             raise
         finally:
-            session.releasing.pop(lease_state.token, None)
+            session.releasing.pop(call, None)
             session.driver.on_lease_over(lease_state.claim)
         self._check_kept(result)
 
@@ -174,8 +175,9 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
 
     def _release(self) -> ReleaseResult:
         session, lease_state = self._session, self._state
-        session.releasing[lease_state.token] = lease_state
+        call = object()
         try:
+            session.releasing[call] = lease_state
             if not session.end(lease_state):
                 return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
             if lease_state.renewal is not None:
@@ -196,7 +198,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
             self._release_in_background()  # interrupted, perhaps before anything was sent
             raise
         finally:
-            session.releasing.pop(lease_state.token, None)
+            session.releasing.pop(call, None)
         return session.check_release(lease_state, released, asked_at)
 
     def _handle_loss(self, loss: LossReason) -> None:
@@ -207,8 +209,9 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
             if lease_state.renewal is None:
                 self._release_later()
             return
-        session.releasing[lease_state.token] = lease_state
+        call = object()
         try:
+            session.releasing[call] = lease_state
             if session.end(lease_state, loss):
                 lease_state.stop_renewal()
                 session.driver.run(lease_state.release_flow())
@@ -216,7 +219,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
             self._release_in_background()
             raise
         finally:
-            session.releasing.pop(lease_state.token, None)
+            session.releasing.pop(call, None)
 
     def _release_later(self) -> None:
         """Let the renewal thread release it; it sends nothing else for a lost lease."""

@@ -449,7 +449,7 @@ def _watch_exit() -> None:
 def _close(
     driver: Driver,
     lease_states: dict[bytes, LeaseState],
-    ending: dict[bytes, LeaseState],
+    ending: dict[object, LeaseState],
     renewers: list[Closable],
 ) -> None:
     driver.stop()  # first: no lock may be won after this

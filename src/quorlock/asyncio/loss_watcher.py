@@ -69,24 +69,32 @@ _TIMERS: WeakKeyDictionary[asyncio.AbstractEventLoop, LossTimer] = WeakKeyDictio
 class LossWatcher:
     """An event that is set once, when the lease is lost, and never by a release.
 
-    The task of the lease's block is cancelled then, as `asyncio.timeout` does it.
+    The task of the lease's block is cancelled then, as `asyncio.timeout` does it. Each event loop
+    in which the lease is used has a watcher of its own; `next` is that of another loop.
     """
 
     __slots__ = (
         "_event",
         "_has_cancelled",
         "_lease_state",
-        "_loop",
         "_requests_before",
         "_soon",
         "_task",
         "_timer",
         "_was_lost",
+        "loop",
+        "next",
     )
 
-    def __init__(self, lease_state: LeaseState, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        lease_state: LeaseState,
+        loop: asyncio.AbstractEventLoop,
+        next_: LossWatcher | None,
+    ) -> None:
         self._lease_state: LeaseState | None = lease_state  # None: it was released
-        self._loop = loop
+        self.loop = loop
+        self.next = next_
         self._was_lost = False
         self._event: asyncio.Event | None = None  # made when it is asked for
         self._task: asyncio.Task[Any] | None = None  # in the block
@@ -114,13 +122,15 @@ class LossWatcher:
 
     def ended(self) -> None:
         """Check the state after the lease has ended, lost or released; safe from any thread."""
+        if self.next is not None:
+            self.next.ended()
         lease_state = self._lease_state
         if lease_state is None or lease_state.was_released:
             self._timer.remove(self)
             # Each refers to the other: both would stay until garbage is collected.
             self._lease_state = None
         else:
-            call_in(self._loop, self.check)
+            call_in(self.loop, self.check)
 
     def check(self) -> Instant:
         """Report a loss; return when to check again, FOR_EVER once the lease is over."""
@@ -168,12 +178,13 @@ class LossWatcher:
         return ours_alone and isinstance(error, asyncio.CancelledError)
 
     def _cancel_or_soon(self, task: asyncio.Task[Any]) -> None:
-        if asyncio.current_task() is not task:
+        if asyncio.current_task() is None:
             self._cancel(task)
             return
-        # The body itself detected the loss.  A task that cancels itself is cancelled at its next
-        # await, which may come after the block: so cancel only when the body waits for something.
-        self._soon = self._loop.call_soon(self._cancel, task)
+        # The body itself may have detected the loss, or a task that it runs eagerly.  A task that
+        # cancels itself is cancelled at its next await, which may come after the block: so cancel
+        # only when the body waits for something.
+        self._soon = self.loop.call_soon(self._cancel, task)
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
         self._has_cancelled = True
@@ -183,12 +194,23 @@ class LossWatcher:
 def watcher_of(
     lease_state: LeaseState, loop: asyncio.AbstractEventLoop | None = None
 ) -> LossWatcher:
-    """Return the watcher of a lease, the same at every call; make it in the running event loop.
+    """Return the running event loop's watcher of a lease, the same at every call.
 
-    loop: that one, if the caller knows it.
+    Where no loop runs: that of the loop that asked last.
+
+    loop: the running one, if the caller knows it.
     """
-    watcher = lease_state.loss_listener
-    if not isinstance(watcher, LossWatcher):
-        watcher = LossWatcher(lease_state, loop or asyncio.get_running_loop())
-        lease_state.loss_listener = watcher
+    listener = lease_state.loss_listener
+    watcher = latest = listener if isinstance(listener, LossWatcher) else None
+    if loop is None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            if latest is None:
+                raise
+            return latest
+    while watcher is not None and watcher.loop is not loop:
+        watcher = watcher.next
+    if watcher is None:
+        watcher = lease_state.loss_listener = LossWatcher(lease_state, loop, latest)
     return watcher

@@ -12,7 +12,6 @@ from typing import overload
 from quorlock._api.decorators import ResourceFunction
 from quorlock._api.health import Health, check, health
 from quorlock._api.inspection import Inspection, token_of
-from quorlock._api.lease import state_of
 from quorlock._api.lease_options import MAX_HOLD, LeaseOptions, OnLost, lease_options
 from quorlock._api.misuse import AsyncioObject
 from quorlock._api.redlock import RedlockBase
@@ -47,11 +46,11 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         def give_back(loop_driver: LoopDriver) -> None:
             """Release what was acquired over this loop's connections, before they close."""
             for lease_state in list(lease_states.values()):
-                paths = (
-                    lease_state.target.paths if lease_state.target is not None else (loop_driver,)
-                )
+                target = lease_state.target
+                paths = (lease_state.adopted_over,) if target is None else target.paths
                 if loop_driver in paths and lease_states.pop(lease_state.token, None) is not None:
                     lease_state.end()
+                    lease_state.stop_renewal()
                     driver.send_only(lease_state.release_flow(), loop_driver)
 
         driver.on_loop_end = give_back
@@ -442,9 +441,9 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         Waits a bounded time for nodes that do not reply.  Closing twice does no harm.
         """
         session = self._session
+        await session.driver.close()  # first: it is done even if this call is cancelled
         for renewer in session.renewers:
             await renewer.close()
-        await session.driver.close()
 
     async def __aenter__(self) -> Redlock:
         return self
@@ -467,8 +466,10 @@ def _adopted(
 ) -> Lease:
     if not is_unreachable(outcome):  # else the ticket stays good, for another process as well
         session.driver.node_states.allow_releases(token_bytes(ticket.token))
-    lease = Lease(session, session.adopted(request, ticket, outcome, options))
-    session.add(state_of(lease))
+    lease_state = session.adopted(request, ticket, outcome, options)
+    lease_state.adopted_over = session.driver.loop_driver()
+    lease = Lease(session, lease_state)
+    session.add(lease_state)
     if options.renew:
         from quorlock.asyncio.renewal import renewer  # here: most locks are not renewed
 

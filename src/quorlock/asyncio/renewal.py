@@ -19,7 +19,7 @@ from quorlock._core.time import FOR_EVER
 from quorlock._drivers import fork
 from quorlock._drivers.aio.connector import timeout_answer
 from quorlock._drivers.aio.driver import Driver
-from quorlock._drivers.aio.loops import call_in, guarded
+from quorlock._drivers.aio.loops import call_in, guarded, is_ending
 from quorlock._drivers.clock import now, sleep_seconds
 from quorlock._drivers.log import log_trouble
 from quorlock.errors import QuorlockError
@@ -151,12 +151,14 @@ class _LoopRenewal:
     async def _work(self) -> None:
         try:
             await self._work_on()
-        except (asyncio.CancelledError, GeneratorExit):
+        except GeneratorExit:
             raise
         except BaseException:
-            # A signal handler has raised. A new task continues with all leases that are not over.
+            # A signal handler has raised, or all tasks but one are cancelled. Another task
+            # continues with all leases that are not over.
             self._schedule = self._schedule.rebuilt()
-            self._loop.call_soon(self._start)
+            if not is_ending(self._loop):
+                self._loop.call_soon(self._start)
             raise
 
     async def _work_on(self) -> None:
@@ -174,9 +176,10 @@ class _LoopRenewal:
 
     async def _sleep(self) -> None:
         """Wait until a lease is due, or until there is news."""
-        next_due = self._schedule.next_due()
-        if next_due is None or self._invalidations:
+        if self._invalidations:
             return
+        next_due = self._schedule.next_due()
+        assert next_due is not None, "every lease of the schedule is due at some time"
         self._wakeup.clear()
         self._until = next_due
         wake = guarded(self._wake_again, self._wake)
@@ -192,7 +195,9 @@ class _LoopRenewal:
         try:
             await tasks.driver.run(renew(due, now(), tasks.policy, tasks.entropy, others_due))
         except Exception as error:  # noqa: BLE001 (other leases stay renewed)
-            if tasks.driver.closed or schedule is not self._schedule:
+            if tasks.driver.closed:
+                self._schedule = RenewalSchedule()
+            if schedule is not self._schedule:
                 return
             log_trouble("renewal failed, and will be tried again", error)
         over, warned = schedule.reschedule(due, now())

@@ -165,6 +165,74 @@ DRIVERS = [
         ("tests/exhaustive/test_signal_handlers.py", "-k", "are_due"),
     ),
     Mutant(
+        "a-handed-over-lease-is-released",
+        "_api/lease_state.py",
+        "        if not self.was_handed_over:\n",
+        "        if True:\n",
+        ("tests/exhaustive/test_interrupts.py", "-k", "leave_block_after"),
+    ),
+    Mutant(
+        "an-interrupted-hand-over-keeps-the-key",
+        "_api/lease.py",
+        "            lease_state.take_back()\n",
+        "",
+        ("tests/exhaustive/test_interrupts.py", "-k", "hand_over"),
+    ),
+    Mutant(
+        "a-release-in-a-handler-forgets-the-first",
+        "_sync/lease.py",
+        "        call = object()\n        try:\n            session.releasing[call] = lease_state\n"
+        "            if not session.end(lease_state):\n                return",
+        "        call = lease_state.token\n        try:\n"
+        "            session.releasing[call] = lease_state\n"
+        "            if not session.end(lease_state):\n                return",
+        ("tests/exhaustive/test_signal_handlers.py", "-k", "ends_all"),
+    ),
+    Mutant(
+        "an-adopted-lease-ends-with-any-loop",
+        "asyncio/redlock.py",
+        "(lease_state.adopted_over,)",
+        "(loop_driver,)",
+        ("tests/servers/api/test_loop_ends.py", "-k", "outlives"),
+    ),
+    Mutant(
+        "any-cancelled-task-ends-the-loop",
+        "_drivers/aio/shutdown.py",
+        "            if is_ending(asyncio.get_running_loop()):\n",
+        "            if True:\n",
+        ("tests/servers/api/test_loop_ends.py", "-k", "leaves_the_lease"),
+    ),
+    Mutant(
+        "a-task-that-cleans-up-keeps-the-loop",
+        "_drivers/aio/loops.py",
+        ' and getattr(task.get_coro(), "cr_suspended", True)',
+        "",
+        ("tests/servers/api/test_loop_ends.py", "-k", "cleans_up"),
+    ),
+    Mutant(
+        "a-cancelled-close-waits-for-renewal-first",
+        "asyncio/redlock.py",
+        "        await session.driver.close()  # first: it is done even if this call is cancelled\n"
+        "        for renewer in session.renewers:\n            await renewer.close()\n",
+        "        for renewer in session.renewers:\n            await renewer.close()\n"
+        "        await session.driver.close()\n",
+        ("tests/servers/api/test_loop_ends.py", "-k", "cancelled_is_done"),
+    ),
+    Mutant(
+        "a-second-cancellation-keeps-the-keys",
+        "_drivers/aio/shutdown.py",
+        "            self._send_releases()\n            for connector",
+        "            for connector",
+        ("tests/servers/api/test_loop_ends.py", "-k", "second_cancellation"),
+    ),
+    Mutant(
+        "a-loss-is-reported-in-one-loop",
+        "asyncio/loss_watcher.py",
+        "watcher.loop is not loop",
+        "False",
+        ("tests/servers/api/test_loop_ends.py", "-k", "in_the_loop_of"),
+    ),
+    Mutant(
         "counted-grants-not-delivered",
         "_drivers/sync/direct_runner.py",
         "            connection_set.deliver_counted(self, refused)\n",

@@ -15,15 +15,15 @@ FACES = [
     Mutant(
         "54-renewal-goes-on-after-hand-over",
         "_api/lease.py",
-        "        lease_state.stop_renewal()\n        at = now()\n",
-        "        at = now()\n",
+        "            lease_state.stop_renewal()\n            at = now()\n",
+        "            at = now()\n",
         ("tests/servers/api/test_hand_over_in_doubt.py", "-k", "follows_the_ticket"),
     ),
     Mutant(
         "55-hand-over-suppresses-nothing",
         "_api/lease.py",
-        "self._session.driver.node_states.suppress_releases(lease_state.token, at),",
-        "{},",
+        "node_states.suppress_releases(token, at)",
+        "{}",
         (
             "tests/servers/api/test_hand_over_in_doubt.py",
             "tests/servers/drivers/test_extend_and_pending_releases.py",

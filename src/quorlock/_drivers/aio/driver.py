@@ -93,11 +93,10 @@ class Driver:
     async def close(self) -> None:
         """Send pending releases for a bounded time, and close everything."""
         self.closed = True
-        loop = asyncio.get_running_loop()
-        loop_driver = self._loop_drivers.get(loop)
+        self.end_soon()  # first: it is done even if this call is cancelled
+        loop_driver = self._loop_drivers.get(asyncio.get_running_loop())
         if loop_driver is not None:
             await loop_driver.shutdown.complete()
-        self.end_soon()
 
     def end_soon(self) -> None:
         """End the loop drivers of all loops, each in its loop; safe from any thread."""
@@ -164,11 +163,11 @@ class Driver:
                 if other.is_closed():  # its loop driver had no time to end
                     self._loop_drivers.pop(other, None)
             loop_driver = LoopDriver(loop, self.node_states, self._policy, self.on_loop_end)
-            loop_driver.shutdown.guardian.add_done_callback(partial(self._ended, loop_driver))
+            loop_driver.shutdown.on_closed = partial(self._ended, loop_driver)
             self._loop_drivers[loop] = loop_driver
         return loop_driver
 
-    def _ended(self, loop_driver: LoopDriver, _: asyncio.Task[None]) -> None:
+    def _ended(self, loop_driver: LoopDriver) -> None:
         if self._loop_drivers.get(loop_driver.loop) is loop_driver:
             self._loop_drivers.pop(loop_driver.loop, None)
 

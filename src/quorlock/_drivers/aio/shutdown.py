@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from quorlock._drivers.aio.connector import timeout_answer
+from quorlock._drivers.aio.loops import is_ending
 from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class Shutdown:
 
     A task, the guardian, does the work. So it completes even if the caller of `close` is cancelled.
     asyncio.run cancels the guardian with all other tasks when it ends. That is the signal to
-    release what is still held, as the interpreter's exit is for threads.
+    release what is still held, as the interpreter's exit is for threads. If other tasks are not
+    cancelled, the loop goes on, and so does another guardian.
     """
 
     def __init__(
@@ -42,10 +44,19 @@ class Shutdown:
         self._readiness = readiness
         self._deadlines = deadlines
         self._on_end = on_end
+        self.on_closed: Callable[[], None] = _nothing
+        self._start()
+
+    def _start(self) -> None:
         loop = asyncio.get_running_loop()
         self._requested: asyncio.Future[None] = loop.create_future()
         self.guardian = loop.create_task(self._run(), name="quorlock guardian")
+        self.guardian.add_done_callback(self._on_done)
         timeout_answer(self.guardian)
+
+    def _on_done(self, guardian: asyncio.Task[None]) -> None:
+        if guardian is self.guardian:
+            self.on_closed()
 
     async def complete(self) -> None:
         """Release, receive pending replies for a bounded time, and close everything."""
@@ -68,7 +79,10 @@ class Shutdown:
         except GeneratorExit:
             raise  # the loop is gone
         except BaseException:
-            await self._finish()
+            if is_ending(asyncio.get_running_loop()):
+                await self._finish()
+            else:
+                self._start()
             raise
         await self._finish()
 
@@ -81,14 +95,23 @@ class Shutdown:
         for connector in connectors:
             if connector.node_state.pending_releases.has_unconfirmed():
                 connector.wake()  # its task is cancelled with all others when a loop ends
-        await self._drained(until)  # other flows may be releasing at this moment
-        self.closing = True
-        self._on_end()
+        try:
+            await self._drained(until)  # other flows may be releasing at this moment
+        except BaseException:  # cancelled once more
+            self._send_releases()
+            for connector in connectors:
+                connector.close_soon()
+            raise
+        self._send_releases()
         await self._drained(until)
         give_up = (until + node_timeout) / 1e9
         await asyncio.gather(*(connector.close(give_up) for connector in connectors))
         self._readiness.stop()
         self._deadlines.stop()
+
+    def _send_releases(self) -> None:
+        self.closing = True
+        self._on_end()
 
     async def _drained(self, until: Instant) -> None:
         while now() < until and (self._tasks or self._awaits_replies()):  # noqa: ASYNC110 (rare, bounded)
@@ -100,3 +123,7 @@ class Shutdown:
             or connector.node_state.pending_releases.has_unconfirmed()
             for connector in self._connectors
         )
+
+
+def _nothing() -> None:
+    pass
