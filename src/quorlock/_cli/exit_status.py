@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # The numbers and names of sysexits.h, which `os` defines on some systems only. 79 is the first that
 # sysexits.h leaves free.
 EX_USAGE = 64
-EX_UNAVAILABLE = 69  # no quorum of nodes replies, or something is not installed
+EX_UNAVAILABLE = 69  # no quorum of nodes works, perhaps for a while; or something is not installed
 EX_OSERR = 71  # too few descriptors, threads, processes, too little memory
 EX_TEMPFAIL = 75  # held by another: try again later
 EX_IOERR = 74  # the output cannot be written
@@ -125,8 +125,11 @@ def status_of(error: BaseException) -> int:
 def _status_of_nodes(error: BaseException) -> int | None:
     """Return the exit status of an error that concerns the nodes, else None."""
     if isinstance(error, errors.NodeError):
-        is_denied = any(vote.code is errors.VoteCode.ACCESS_DENIED for vote in error.votes)
-        return EX_NOPERM if is_denied else EX_CONFIG
+        if any(vote.code is errors.VoteCode.ACCESS_DENIED for vote in error.votes):
+            return EX_NOPERM
+        # Loading, busy, out of memory: the nodes may work at the next try.
+        stays = any(vote.code.is_permanent for vote in error.votes)
+        return EX_CONFIG if stays else EX_UNAVAILABLE
     # Detected when connecting: the same server twice, other settings on a node.
     is_about = isinstance(error, errors.ConfigError) and error.argument.startswith("nodes")
     return EX_CONFIG if is_about else None

@@ -39,12 +39,13 @@ Exit statuses of quorlock
 
     0  done
    64  wrong usage: an option, a name, an impossible time
-   69  no quorum of nodes answered, or something is not installed
+   69  no quorum of nodes answered, too many returned errors that may pass (loading, busy,
+       memory full), or something is not installed
    71  too few descriptors, threads, processes, or too little memory
    74  stdout cannot be written
    75  the lock is held by another client
    77  authentication or permission failed
-   78  configuration: no nodes, an error in the file, unsuitable nodes
+   78  configuration: no nodes, an error in the file, nodes to be fixed (a replica)
    79  the lease is lost
   126  run: the command cannot be run
   127  run: the command is not found

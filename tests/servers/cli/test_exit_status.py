@@ -7,19 +7,24 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from quorlock import Redlock, errors
 from quorlock._cli import exit_status
-from quorlock.testing.servers import Servers
+from quorlock.testing.servers import Server, Servers
 from tests.harness.support.wait import until
 from tests.servers.cli.command import COMMAND, Shell, at_a_quorum, at_last
 
 SECRET = "canary-s3cret"
+
+
+def node_error(*codes: errors.VoteCode) -> errors.NodeError:
+    """Return the error of a round in which nodes have voted so."""
+    return errors.NodeError("a", [("n", "unknown", "", True, code) for code in codes], 1, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +32,11 @@ SECRET = "canary-s3cret"
     [
         (errors.AcquireTimeout("a", (), 1, 0.1), 75),
         (errors.QuorumUnreachable("a", (), 1, 0.1), 69),
+        (node_error(errors.VoteCode.TRANSIENT_ERROR, errors.VoteCode.NOT_CONNECTED), 69),
+        (node_error(errors.VoteCode.CLOCK_SKEW), 69),
+        (node_error(errors.VoteCode.TRANSIENT_ERROR, errors.VoteCode.PERMANENT_ERROR), 78),
+        (node_error(errors.VoteCode.PROTOCOL_ERROR), 78),
+        (node_error(errors.VoteCode.PERMANENT_ERROR, errors.VoteCode.ACCESS_DENIED), 77),
         (errors.LeaseLost("a", "expired"), 79),
         (errors.HoldLimitReached("a", 3.0), 79),
         (errors.ConfigError("ttl", 1, "more"), 64),
@@ -98,6 +108,36 @@ def test_what_is_to_be_fixed_on_the_nodes(bare_shell: Shell, nodes: Servers) -> 
         node.execute("RPUSH", "a", "x")
     at = ("--nodes", ",".join(nodes.urls))
     assert "type" in bare_shell.complaint(exit_status.EX_CONFIG, "acquire", "a", "-w", "0", *at)
+
+
+def test_an_error_that_may_pass_is_no_matter_of_configuration(shell: Shell, nodes: Servers) -> None:
+    """The memory of all nodes is full: 69, and the lock is granted when there is room again."""
+    with full_memory(nodes):
+        said = shell.complaint(exit_status.EX_UNAVAILABLE, "acquire", "a", "-w", "0")
+    assert "OOM" in said
+    assert shell.answer("acquire", "a")
+
+
+def test_an_error_that_stays_decides(shell: Shell, nodes: Servers) -> None:
+    """One node that needs a fix is enough, while the memory of the others is full."""
+    nodes[0].execute("RPUSH", "a", "x")
+    with full_memory(nodes[1:]):
+        said = shell.complaint(exit_status.EX_CONFIG, "acquire", "a", "-w", "0")
+    assert "OOM" in said
+    assert "type" in said
+
+
+@contextmanager
+def full_memory(nodes: Sequence[Server]) -> Iterator[None]:
+    """Let nodes refuse writes, which may pass."""
+    for node in nodes:
+        node.execute("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        node.execute("CONFIG", "SET", "maxmemory", "1")
+    try:
+        yield
+    finally:
+        for node in nodes:
+            node.execute("CONFIG", "SET", "maxmemory", "0")
 
 
 def test_no_quorum(bare_shell: Shell, tmp_path: Path) -> None:
