@@ -22,8 +22,8 @@ def command(source: Source, *, resource: str, yes: bool) -> int:
     Shows the holder first and releases only that one: a later holder keeps its lock. The process
     that held the lock continues until it checks the nodes again. Stop it first.
 
-    Exit status: 0 if no key is left, 75 if --yes is missing and there is one, 69 if too few nodes
-    answered.
+    Exit status: 0 if a quorum of nodes answered (stdout shows what they have then), 75 if --yes is
+    missing and there is a key, 69 if too few nodes answered.
     """
     from quorlock._cli.inspection_view import UNREACHABLE, as_text, digests
 

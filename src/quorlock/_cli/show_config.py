@@ -30,8 +30,9 @@ class Setting(NamedTuple):
 def command(source: Source, *, as_json: bool) -> int:
     """Show the settings in force, and where each comes from. Connects to no node.
 
-    A password is never shown, only where it comes from. `quorlock nodes config` shows what the
-    nodes themselves store. Exit status: 78 if a setting is invalid or no nodes are named.
+    The nodes 'local' are started if they do not run. A password is never shown, only where it comes
+    from. `quorlock nodes config` shows what the nodes themselves store. Exit status: 78 if a
+    setting is invalid or no nodes are named.
     """
     from quorlock._cli.config import DEFAULTS
 
