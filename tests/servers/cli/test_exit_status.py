@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -128,7 +128,7 @@ def test_an_error_that_stays_decides(shell: Shell, nodes: Servers) -> None:
 
 
 @contextmanager
-def full_memory(nodes: Sequence[Server]) -> Iterator[None]:
+def full_memory(nodes: Sequence[Server]) -> Generator[None]:
     """Let nodes refuse writes, which may pass."""
     for node in nodes:
         node.execute("CONFIG", "SET", "maxmemory-policy", "noeviction")
