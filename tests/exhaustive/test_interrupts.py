@@ -523,7 +523,7 @@ def hand_over_and_adopt(scene: Scene, interrupter: Interrupter) -> None:
 
 
 def hand_over(scene: Scene, interrupter: Interrupter) -> None:
-    """Without a ticket the lease is released."""
+    """A lease whose ticket is lost is released."""
     lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
     with interrupter:
         ticket = lease.hand_over()

@@ -165,7 +165,7 @@ def test_a_handler_calls_the_library(
 
 
 def test_a_handler_ends_all_in_a_release(nodes: Servers) -> None:
-    """It releases the same lease, closes, and exits: the interrupted release must be sent."""
+    """A handler releases the same lease, closes, and exits: the first release must be sent."""
     scene = Scene(nodes, list(nodes), maker(nodes))
     for k in itertools.count(1):
         scene.begin(warm=True)

@@ -55,8 +55,8 @@ class Session(Generic[D]):
         # Every lease that is not over, by token: the code that removes one may end it.
         self.live: dict[bytes, LeaseState] = {}
         # Leases that a thread has removed from there and is about to release.  A concurrent `close`
-        # releases them as well; releasing twice does no harm.  Each call has a key of its own: a
-        # signal handler may release the same lease.
+        # releases them as well; releasing twice does no harm.  The keys are objects, one for each
+        # call: a signal handler may release the same lease.
         self.releasing: dict[object, LeaseState] = {}
         self._adopting: dict[bytes, object] = {}
         # The renewal managers, once one is needed; in a list, for the finalizer that outlives the

@@ -20,7 +20,7 @@ from quorlock._drivers.aio.direct_task import DirectTask
 from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.clock import now
-from quorlock.asyncio.loss_watcher import watcher_of
+from quorlock.asyncio.loss_watcher import LossWatcher, watcher_of
 from quorlock.errors import LeaseLost
 
 
@@ -162,7 +162,12 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
 
     def _loss_explains(self, error: BaseException | None) -> bool:
         """Stop cancelling; return whether the loss alone caused the block to be left."""
-        return self._state.loss_listener is not None and watcher_of(self._state).explains(error)
+        watcher = self._state.loss_listener
+        while isinstance(watcher, LossWatcher):
+            if watcher.explains(error):
+                return True
+            watcher = watcher.next
+        return False
 
     async def _exit(self, error: BaseException | None) -> None:
         """Leave an `async with` block: release, report a loss, mask no error of the body."""

@@ -70,7 +70,7 @@ class LossWatcher:
     """An event that is set once, when the lease is lost, and never by a release.
 
     The task of the lease's block is cancelled then, as `asyncio.timeout` does it. Each event loop
-    in which the lease is used has a watcher of its own; `next` is that of another loop.
+    in which the lease is used has its watcher; `next` is that of another loop.
     """
 
     __slots__ = (

@@ -39,6 +39,12 @@ def names_of_tasks() -> list[str]:
     return sorted(task.get_name() for task in asyncio.all_tasks() if "quorlock" in task.get_name())
 
 
+def in_flight(lease: Lease) -> bool:
+    """Return whether a round of renewal is under way for the lease."""
+    renewal: Any = lease._state.renewal
+    return bool(renewal.in_flight)
+
+
 async def cancel_all_others() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
@@ -98,7 +104,7 @@ async def test_renewal_survives_the_cancelling_of_all_other_tasks(memory: Memory
     """Also in the middle of a round, for leases that are due."""
     async with Redlock(memory.urls, **SETTINGS | {"ttl": 0.6, "node_timeout": 0.1}) as redlock:
         lease = await redlock.lock("a", renew=True).acquire()
-        while not lease._state.renewal.in_flight:  # noqa: ASYNC110
+        while not in_flight(lease):  # noqa: ASYNC110
             await asyncio.sleep(0)
         await cancel_all_others()
         async with redlock.lock("b", renew=True):
@@ -150,13 +156,13 @@ def test_a_second_cancellation_releases_all_the_same(memory: MemoryNodes) -> Non
 
 
 async def test_a_close_that_is_cancelled_is_done(memory: MemoryNodes) -> None:
-    """It waits for renewal's round to hung nodes when it is cancelled."""
+    """A call of close waits for a round of renewal to hung nodes when it is cancelled."""
     redlock = Redlock(memory.urls, **SETTINGS | {"ttl": 1.5})
     lease = await redlock.lock("a", renew=True).acquire()
     await asyncio.sleep(0)
     for node in memory[:2]:
         node.hang()
-    while not lease._state.renewal.in_flight:  # noqa: ASYNC110
+    while not in_flight(lease):  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     closing = asyncio.create_task(redlock.close())
     await asyncio.sleep(0)
@@ -195,7 +201,7 @@ def test_a_close_that_is_cancelled_closes_other_loops(
 
 
 def test_close_in_one_loop_ends_renewal_in_another(memory: MemoryNodes, two_loops: Loops) -> None:
-    """It has to end, not to try again for ever: the other loop must answer."""
+    """Renewal has to end, not to try again for ever: the other loop must answer."""
     redlock = Redlock(memory.urls, **SETTINGS | {"ttl": 0.6, "node_timeout": 0.1})
     lease = two_loops.run(1, acquired(redlock, "a", renew=True))
     two_loops.run(0, redlock.close())
@@ -210,7 +216,7 @@ def test_close_in_one_loop_ends_renewal_in_another(memory: MemoryNodes, two_loop
 
 
 async def test_close_while_a_renewed_acquire_wins(memory: MemoryNodes) -> None:
-    """Its lease gets into a schedule that the closed Redlock does not renew."""
+    """The lease gets into a schedule that the closed Redlock does not renew."""
     redlock = Redlock(memory.urls, **SETTINGS | {"ttl": 0.6, "node_timeout": 0.1})
     await (await redlock.lock("a").acquire()).release()
     waiting = asyncio.create_task(acquired(redlock, "b", renew=True))
@@ -229,7 +235,7 @@ async def test_close_while_a_renewed_acquire_wins(memory: MemoryNodes) -> None:
 
 
 async def test_an_adopted_lease_outlives_another_loop(memory: MemoryNodes) -> None:
-    """A loop that ends gives back its own leases, not those that were adopted elsewhere."""
+    """A loop that ends releases its own leases, not those that were adopted elsewhere."""
 
     async def use(redlock: Redlock) -> None:
         async with redlock.lock("b"):
@@ -275,7 +281,7 @@ def test_a_loss_is_reported_in_the_loop_of_the_block(
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks")
 async def test_an_eager_child_that_sees_the_loss(memory: MemoryNodes) -> None:
-    """It runs inside of its parent's step, which must not be cancelled after the block."""
+    """A child runs inside of its parent's step: the parent must not be cancelled later."""
     factory: Callable[..., Any] = getattr(asyncio, "eager_task_factory")  # noqa: B009
     loop = asyncio.get_running_loop()
     loop.set_task_factory(factory)

@@ -26,7 +26,7 @@ class Shutdown:
     A task, the guardian, does the work. So it completes even if the caller of `close` is cancelled.
     asyncio.run cancels the guardian with all other tasks when it ends. That is the signal to
     release what is still held, as the interpreter's exit is for threads. If other tasks are not
-    cancelled, the loop goes on, and so does another guardian.
+    cancelled, the loop continues, with another guardian.
     """
 
     def __init__(
