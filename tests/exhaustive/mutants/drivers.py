@@ -686,4 +686,11 @@ DRIVERS = [
         "_MAY_CHANGE = (VoteCode.BACKLOG, VoteCode.PERMANENT_ERROR)",
         ("tests/servers/api/test_first_start.py", "-k", "die"),
     ),
+    Mutant(
+        "asyncio-part-of-the-latest-loop",
+        "_drivers/aio/driver.py",
+        "self._latest = loop_driver = self._loop_driver_of(loop)\n        return loop_driver\n",
+        "self._latest = self._loop_driver_of(loop)\n        return self._latest\n",
+        ("tests/servers/drivers/test_two_loops.py", "-k", "own_part"),
+    ),
 ]

@@ -151,8 +151,9 @@ class Driver:
             and not loop_driver.shutdown.closing
         ):
             return loop_driver
-        self._latest = self._loop_driver_of(loop)
-        return self._latest
+        # Not read back: another loop's thread may have written it since.
+        self._latest = loop_driver = self._loop_driver_of(loop)
+        return loop_driver
 
     def _loop_driver_of(self, loop: asyncio.AbstractEventLoop) -> LoopDriver:
         loop_driver = self._loop_drivers.get(loop)
