@@ -222,6 +222,10 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
             except BaseException:
                 task.cancel()
                 raise
+            finally:
+                if target is not None and target.path is not here:
+                    # The line of the loop that acquired it does not know of its end.
+                    session.driver.on_lease_over(claim)
         except asyncio.CancelledError:
             raise  # the cancelled flow has sent its release
         except BaseException:

@@ -693,4 +693,11 @@ DRIVERS = [
         "self._latest = self._loop_driver_of(loop)\n        return self._latest\n",
         ("tests/servers/drivers/test_two_loops.py", "-k", "own_part"),
     ),
+    Mutant(
+        "asyncio-release-in-another-loop-not-told",
+        "asyncio/lease.py",
+        "                if target is not None and target.path is not here:\n",
+        "                if target is None:\n",
+        ("tests/servers/drivers/test_two_loops.py", "-k", "another_loop_releases"),
+    ),
 ]
