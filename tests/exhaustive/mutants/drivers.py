@@ -700,4 +700,11 @@ DRIVERS = [
         "                if target is None:\n",
         ("tests/servers/drivers/test_two_loops.py", "-k", "another_loop_releases"),
     ),
+    Mutant(
+        "asyncio-lost-while-connecting-not-replaced",
+        "_drivers/aio/admission.py",
+        "        if not self.is_ready():",
+        "        if not self._done_connecting():",
+        ("tests/servers/drivers/test_readiness.py", "-k", "is_replaced"),
+    ),
 ]

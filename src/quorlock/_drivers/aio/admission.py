@@ -117,7 +117,7 @@ class Readiness:
 
     def _look_again(self) -> None:
         self.stop()
-        if not self._done_connecting():
+        if not self.is_ready():  # also replaces a connection that was lost
             left = sleep_seconds(self._grace or self._give_up or 0)
             self._recheck = self._loop.call_later(left, self._guarded(self._look_again))
             return
