@@ -707,4 +707,11 @@ DRIVERS = [
         "        if not self._done_connecting():",
         ("tests/servers/drivers/test_readiness.py", "-k", "is_replaced"),
     ),
+    Mutant(
+        "asyncio-grace-without-a-quorum",
+        "_drivers/aio/admission.py",
+        "            self._grace = None  # it begins again with the next quorum\n",
+        "",
+        ("tests/servers/drivers/test_readiness.py", "-k", "present_wait"),
+    ),
 ]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
+from quorlock._core.time import NS_PER_S
+from quorlock._drivers.aio.admission import Readiness
+from quorlock._drivers.clock import SLEEP_MAX
 from quorlock.asyncio import Redlock
 from quorlock.testing.memory import MemoryNodes
+from tests.harness.support.script import policy_of
 from tests.harness.support.wait import until_async
 
 if TYPE_CHECKING:
@@ -50,3 +55,49 @@ def test_a_connection_that_is_lost_during_the_wait_is_replaced() -> None:
 
     with MemoryNodes(3) as nodes:
         asyncio.run(main(nodes))
+
+
+class Connector:
+    """A connector that is about to connect."""
+
+    connection: object = None
+    may_still_connect = True
+
+    def wake(self) -> None:
+        """Connect."""
+
+
+class Timers:
+    """The timers of an event loop; none of them goes off."""
+
+    def __init__(self) -> None:
+        self.delays: list[float] = []
+
+    def call_later(self, delay: float, _: object) -> Any:
+        self.delays.append(delay)
+        return SimpleNamespace(cancel=lambda: None)
+
+
+def test_the_timer_is_set_for_the_end_of_the_present_wait() -> None:
+    """A quorum is connected, waits a moment for the other nodes, and is lost again.
+
+    From then on the timer is set for the end of the long wait. The moment would be over at once,
+    and the call would look again and again.
+    """
+    policy = policy_of(5, node_timeout=0.001, connect_timeout=1000.0)
+    connectors, timers = [Connector() for _ in range(5)], Timers()
+    readiness = Readiness(
+        cast("Any", timers),
+        lambda call: call,
+        cast("Any", connectors),
+        cast("Any", SimpleNamespace(is_complete=False)),
+        policy,
+    )
+    for connector in connectors[:3]:
+        connector.connection = object()
+    readiness.when_ready(lambda: None)
+    connectors[0].connection = None
+    readiness.on_change()
+    moment, rest = timers.delays
+    assert moment <= 0.001
+    assert rest == SLEEP_MAX / NS_PER_S

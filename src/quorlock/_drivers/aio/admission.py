@@ -105,6 +105,7 @@ class Readiness:
         at = now()
         connected = sum(connector.connection is not None for connector in self._connectors)
         if connected < self._policy.quorum:
+            self._grace = None  # it begins again with the next quorum
             # A little longer than the connect timeout, so that the reason of a failure is known.
             patience = self._policy.connect_timeout + self._policy.node_timeout
             self._give_up = self._give_up or at + patience
