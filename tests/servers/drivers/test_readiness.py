@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+
+import pytest
 
 from quorlock._core.time import NS_PER_S
 from quorlock._drivers.aio.admission import Readiness
 from quorlock._drivers.clock import SLEEP_MAX
+from quorlock._drivers.node_state import Reachability
 from quorlock.asyncio import Redlock
 from quorlock.testing.memory import MemoryNodes
 from tests.harness.support.script import policy_of
@@ -49,6 +53,30 @@ def test_a_connection_that_is_lost_during_the_wait_is_replaced() -> None:
             nodes[0].start()
             assert await until_async(lambda: connection.lost)
             assert await until_async(lambda: connector.connection)
+            for node in nodes[1:]:
+                node.go_on()
+            assert await (await call).release()
+
+    with MemoryNodes(3) as nodes:
+        asyncio.run(main(nodes))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks begin later than they are made")
+def test_an_eager_task_is_the_only_connector_of_its_node() -> None:
+    """The attempt fails at once, and the call looks again before the task is known."""
+
+    async def main(nodes: MemoryNodes) -> None:
+        asyncio.get_running_loop().set_task_factory(vars(asyncio)["eager_task_factory"])
+        async with Redlock(nodes.urls, connect_timeout=60.0, restart_guard=None) as redlock:
+            connector = await cut(nodes, redlock)
+            call = asyncio.create_task(redlock.lock("a").acquire())
+            assert await until_async(lambda: connector.connection)
+            nodes[0].stop()
+            state = connector.node_state
+            assert await until_async(lambda: state.reachability is Reachability.DOWN)
+            names = [task.get_name() for task in asyncio.all_tasks()]
+            assert names.count(f"quorlock connector of {nodes[0].url}") == 1
+            nodes[0].start()
             for node in nodes[1:]:
                 node.go_on()
             assert await (await call).release()

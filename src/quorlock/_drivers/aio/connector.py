@@ -77,7 +77,8 @@ class AsyncConnector:
         self._news.set()
         if not self._closed and (self._task is None or self._task.done()):
             name = f"quorlock connector of {self.node_state.node.address}"
-            self._task = asyncio.get_running_loop().create_task(self._work(), name=name)
+            # Not by `create_task`: an eager task would run, and wake again, before it is set here.
+            self._task = asyncio.Task(self._work(), name=name)
             timeout_answer(self._task)
 
     def release_later(self, request: PendingRequest, run_id: str = "") -> bool:
