@@ -69,4 +69,11 @@ FACES = [
             "tests/servers/api/test_renewal.py",
         ),
     ),
+    Mutant(
+        "run-starts-after-the-lease",
+        "_cli/run/guard.py",
+        'if now() >= (self._valid_until if orders.on_lost == "warn" else self._end_at):',
+        "if False:",
+        ("tests/servers/cli/run/test_run_paused.py",),
+    ),
 ]

@@ -14,7 +14,14 @@ from contextlib import suppress
 from errno import ENOENT
 from typing import NamedTuple, Self
 
-from quorlock._cli.exit_status import EX_CANNOT_RUN, EX_NOT_FOUND, EX_OSERR, EX_SIGNAL, Failed
+from quorlock._cli.exit_status import (
+    EX_CANNOT_RUN,
+    EX_LOST,
+    EX_NOT_FOUND,
+    EX_OSERR,
+    EX_SIGNAL,
+    Failed,
+)
 from quorlock._cli.run.channel import Channel
 from quorlock._cli.run.guard import LeaseGuard, Orders
 from quorlock._cli.run.signals import Signals, held_back
@@ -31,12 +38,13 @@ class Child:
     """The guard and, once it is started, the command. Both are gone after the `with` block.
 
     valid_until: the deadline that the guard was last sent; the command must be dead by then.
+    pid: the command's; 0 before it is started.
     """
 
     def __init__(self, orders: Orders) -> None:
         self._command = orders.command[0]
         self.valid_until: float = 0.0
-        self._pid = 0
+        self.pid: int = 0
         self._orders = orders
         self._channel, other = Channel.pair()
         sys.stdout.flush()  # or both would write its content
@@ -92,10 +100,12 @@ class Child:
         for word, *facts in self._channel.receive():
             if word == "failed":
                 raise self._failed(*facts)
+            if word == "expired":
+                raise Failed(EX_LOST, "the command was not started: the lease was over, or almost")
             if word == "ended":
                 status, late = facts
                 return ChildEnded(status, in_time=not late)
-            (self._pid,) = facts
+            (self.pid,) = facts
         return self._killed() if self._channel.closed else None
 
     def _failed(self, errno: int, why: str) -> Failed:
@@ -105,9 +115,9 @@ class Child:
     def _killed(self) -> ChildEnded:
         # The guard was killed. On Linux its death also kills the command. Elsewhere, and for the
         # command's descendants, this is all that can be done.
-        if self._pid and self._orders.grouped:
+        if self.pid and self._orders.grouped:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, signal.SIGKILL)
+                os.killpg(self.pid, signal.SIGKILL)
         return ChildEnded(EX_SIGNAL + signal.SIGKILL, in_time=True)
 
 

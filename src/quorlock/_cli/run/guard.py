@@ -58,7 +58,14 @@ class LeaseGuard:
         if not messages:
             return
         (_, environment, self._valid_until), *messages = messages
+        for word, *facts in messages:
+            if word == "until":
+                (self._valid_until,) = facts
         orders = self._orders
+        # This process may have been stopped since `run` sent the order.
+        if now() >= (self._valid_until if orders.on_lost == "warn" else self._end_at):
+            self._channel.send("expired")
+            return
         try:
             tree = ProcessTree(orders.command, environment, grouped=orders.grouped)
         except OSError as error:

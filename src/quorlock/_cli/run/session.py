@@ -153,7 +153,7 @@ class RunSession:
             valid_until = lease.valid_until
             if now() < valid_until:
                 child.until(valid_until)
-            elif not is_reported:
+            elif child.pid and not is_reported:
                 is_reported = True
                 self._lose()
 
