@@ -76,4 +76,11 @@ FACES = [
         "if False:",
         ("tests/servers/cli/run/test_run_paused.py",),
     ),
+    Mutant(
+        "run-leaves-sigchld-ignored",
+        "_cli/run/child.py",
+        "        signal.signal(signal.SIGCHLD, signal.SIG_DFL)\n",
+        "",
+        ("tests/servers/cli/run/test_run_signals.py", "-k", "sigchld"),
+    ),
 ]

@@ -47,6 +47,8 @@ class Child:
         self.pid: int = 0
         self._orders = orders
         self._channel, other = Channel.pair()
+        # Where SIGCHLD is ignored, statuses are lost. The command gets the default, too.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         sys.stdout.flush()  # or both would write its content
         with held_back() as mask:
             self._guard = _fork()

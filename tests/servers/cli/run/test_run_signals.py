@@ -68,6 +68,15 @@ def test_signals_that_we_ignore_are_ignored_by_the_command_too(run: Runner) -> N
     assert held.process.poll() is None
 
 
+def test_an_ignored_sigchld_loses_no_status(run: Runner) -> None:
+    """A supervisor that ignores SIGCHLD starts `run`. The command gets the default."""
+    check = "import signal, sys; sys.exit(7 if not signal.getsignal(signal.SIGCHLD) else 8)"
+    words = ("x", "--once-per", "1h", "--", sys.executable, "-c", check)
+    for _ in range(2):  # the first did not succeed, and is not kept as done
+        done = run(*words, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        assert (done.returncode, done.stderr) == (7, "")
+
+
 def test_many_ctrl_c_end_neither_us_nor_the_release(run: Runner) -> None:
     held = run.patient("x")
     for times in (1, 2, 3):
