@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -83,6 +84,9 @@ def acquire(
         try:
             facts["validity"] = round(lease.validity, 3)
             lease.hand_over()
+            # From here on the token counts as printed: the status must say so.
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
             click.echo(_FORMS[form](facts))  # flushes
         except BaseException:
             redlock.release(lease.resources, token)  # the token was not printed

@@ -83,4 +83,11 @@ FACES = [
         "",
         ("tests/servers/cli/run/test_run_signals.py", "-k", "sigchld"),
     ),
+    Mutant(
+        "acquire-interrupted-after-its-token",
+        "_cli/acquire_release.py",
+        "                signal.signal(number, signal.SIG_IGN)\n",
+        "                pass\n",
+        ("tests/servers/cli/test_acquire_release.py", "-k", "signal"),
+    ),
 ]

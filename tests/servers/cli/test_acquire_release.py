@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +89,41 @@ def test_a_lock_whose_token_could_not_be_written_is_released(shell: Shell, nodes
     os.close(theirs)
     assert (done.returncode, done.stderr) == (141, "")
     assert at_last(nodes, "a", None)
+
+
+# `quorlock`, in which this call is followed by this signal.
+SIGNALLED = """\
+import signal, sys
+import click
+from quorlock import Lease
+from quorlock._cli.main import main
+call = {call}
+def signalled(*arguments):
+    call(*arguments)
+    signal.raise_signal({number})
+{call} = signalled
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("call", ["Lease.hand_over", "click.echo"])
+def test_a_signal_leaves_a_token_and_a_lock_or_neither(
+    call: str, number: int, shell: Shell, nodes: Servers
+) -> None:
+    """A printed token is valid, and the status is 0."""
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED.format(call=call, number=number), "acquire", "a"],
+        env=shell.environment(),
+        cwd=shell.home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    is_printed = call == "click.echo"
+    assert (done.returncode, done.stderr) == (0 if is_printed else 128 + number, "")
+    assert bool(done.stdout) == is_printed
+    assert at_last(nodes, "a", done.stdout.strip() or None)
 
 
 @pytest.mark.parametrize(
