@@ -60,8 +60,16 @@ class LostEvent(threading.Event):
             self._event.set()
 
 
+# The events of leases that are asked for theirs right now, for the first time.
+_first: dict[LeaseState, LostEvent] = {}
+
+
 def lost_event(lease_state: LeaseState) -> LostEvent:
-    """Return the event of a lease, the same at every call."""
-    if not isinstance(lease_state.loss_listener, LostEvent):
-        lease_state.loss_listener = LostEvent(lease_state)
-    return lease_state.loss_listener
+    """Return the event of a lease, the same at every call and in every thread."""
+    while not isinstance(event := lease_state.loss_listener, LostEvent):
+        # Of several threads here, one makes the event of all: only the stored one learns of a loss.
+        first = _first.setdefault(lease_state, LostEvent(lease_state))
+        if lease_state.loss_listener is None:
+            lease_state.loss_listener = first
+        _first.pop(lease_state, None)  # last: who finds no entry finds the stored event
+    return event

@@ -713,5 +713,10 @@ DRIVERS = [
         "            self._grace = None  # it begins again with the next quorum\n",
         "",
         ("tests/servers/drivers/test_readiness.py", "-k", "present_wait"),
+        "two-events-of-one-lease",
+        "_sync/loss_event.py",
+        "_first.setdefault(lease_state, LostEvent(lease_state))",
+        "LostEvent(lease_state)",
+        ("tests/servers/api/test_lease.py", "-k", "ask_for_lost"),
     ),
 ]

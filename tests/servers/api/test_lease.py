@@ -6,8 +6,10 @@ reported.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import weakref
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from quorlock._api.lease_state import LeaseState
 from quorlock._core.results import LossReason
 from quorlock._core.time import FOR_EVER
 from quorlock._drivers import clock
+from quorlock._sync.loss_event import _first, lost_event
 from quorlock.testing.servers import Server, Servers
 from tests.harness.support.wait import until, until_async
 from tests.servers.api.faces import (
@@ -469,6 +472,42 @@ def test_a_loss_that_renewal_sees_wakes_who_waits(
         lease._state.end(LossReason.TAKEN)  # as renewal says it
         waiter.join(10)
         assert not waiter.is_alive()
+
+
+def test_threads_that_ask_for_lost_at_once_get_one_event(nodes: Servers) -> None:
+    """Blocking: another thread asks as the first one reaches a line. A loss sets one event."""
+    events: list[threading.Event] = []
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        if frame.f_code is not lost_event.__code__:
+            return None
+        lines += event == "line"
+        if lines == k and not events:
+            other = threading.Thread(target=lambda: events.append(lease.lost))
+            other.start()
+            other.join(10)
+        return trace
+
+    with quorlock.Redlock(nodes.urls, ttl=20.0) as redlock:
+        for k in range(1, 100):  # noqa: B007 (read by `trace`)
+            lease = redlock.lock("a").acquire()
+            before, lines = sys.gettrace(), 0
+            sys.settrace(trace)
+            try:
+                first = lease.lost
+            finally:
+                sys.settrace(before)
+            if not events:
+                break
+            lease._state.end(LossReason.TAKEN)  # as renewal says it
+            assert [first, lease.lost] == events * 2
+            assert first._event.up  # type: ignore[attr-defined]
+            assert not _first
+            events.clear()
+            lease.release()
+        assert k > 3
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05, -1])
