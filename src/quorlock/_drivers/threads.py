@@ -19,9 +19,10 @@ from __future__ import annotations
 import _thread
 import contextlib
 import threading
+import time
 from typing import TYPE_CHECKING, Protocol
 
-from quorlock._core.time import NS_PER_MS, PAST
+from quorlock._core.time import NS_PER_MS, NS_PER_S, PAST
 from quorlock._drivers import fork
 from quorlock._drivers.clock import SLEEP_MAX, now
 from quorlock._drivers.log import log_trouble
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 # An idle thread ends after this. Starting one takes about 0.1 ms.
 LINGER: Duration = 200 * NS_PER_MS
-# After an exception from `step`, it is called again with this delay.
+# After an exception, from `step` or while it waits, a thread goes on with this delay.
 _RETRY_DELAY: Duration = 100 * NS_PER_MS
 # A new thread has this long to register itself before another one is started. Without it, every
 # call of `wake` until then starts one (1,500 leases collected together: 22 threads).
@@ -152,9 +153,15 @@ class BackgroundThread:
     def _run(self) -> None:
         me = threading.get_ident()
         self._starting_until = PAST
+        pause = 0.0
         while self.runner.setdefault(None, me) == me:
             try:
+                time.sleep(pause)
+                pause = 0.0
                 self._work()
+            except BaseException as error:  # noqa: BLE001 (other code may raise in any thread)
+                self._woken, pause = True, _RETRY_DELAY / NS_PER_S
+                log_trouble(f"{self.name} was interrupted, and goes on", error)
             finally:
                 self.runner.pop(None, None)
                 self._ended.wake_all()

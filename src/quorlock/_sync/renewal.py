@@ -73,6 +73,7 @@ class RenewalThread(RenewalManager[Driver]):
         """Reset in a forked child: the leases are the parent's, and the thread is not here."""
         self.settled = WaitQueue()  # notified when a command in flight has finished
         self._schedule = RenewalSchedule()
+        self._is_busy = False  # the thread is in a step
         # Changes that other threads want.
         self._news: deque[tuple[Callable[[RenewalSchedule, RenewalEntry], None], RenewalEntry]] = (
             deque()
@@ -91,7 +92,8 @@ class RenewalThread(RenewalManager[Driver]):
         state_of(lease).renewal = renewal
         self._news.append((RenewalSchedule.add, renewal))
         # Also if many changes wait: that drops entries that are over.
-        if renewal.due < self._until or len(self._news) > BATCH_MAX:
+        is_late = renewal.due < self._until or len(self._news) > BATCH_MAX
+        if is_late or not self._thread.runner:
             try:
                 self._thread.wake()
             except RuntimeError as error:
@@ -116,6 +118,9 @@ class RenewalThread(RenewalManager[Driver]):
 
     def _step(self) -> Instant | None:
         """Renew the leases that are due; return when the next ones are, None if there are none."""
+        if self._is_busy:  # the step before was interrupted anywhere
+            self._schedule = self._schedule.rebuilt()
+        self._is_busy = True
         while True:
             self._until = FOR_EVER  # from here on, `add` wakes the thread
             self._take_new_leases()
@@ -129,12 +134,14 @@ class RenewalThread(RenewalManager[Driver]):
         if next_due is not None:
             self._listening()
             self._until = next_due
+        self._is_busy = False
         return next_due
 
     def _take_new_leases(self) -> None:
         while self._news:
-            change, renewal = self._news.popleft()
+            change, renewal = self._news[0]
             change(self._schedule, renewal)
+            self._news.popleft()  # last: an interrupt before it repeats the change
         watch, at = self._watch, now()
         while watch is not None and watch.invalidations:
             self._schedule.expedite(watch.invalidations.popleft(), at)

@@ -719,4 +719,41 @@ DRIVERS = [
         "LostEvent(lease_state)",
         ("tests/servers/api/test_lease.py", "-k", "ask_for_lost"),
     ),
+    Mutant(
+        "a-wait-that-raises-ends-the-thread",
+        "_drivers/threads.py",
+        "self._woken, pause = True, ",
+        "self._woken, pause = False, ",
+        ("tests/servers/drivers/test_threads.py", "-k", "waits_does_not_end"),
+    ),
+    Mutant(
+        "blocking-interrupt-loses-leases-that-are-due",
+        "_sync/renewal.py",
+        "            self._schedule = self._schedule.rebuilt()\n",
+        "            pass\n",
+        ("tests/servers/api/test_renewal.py", "-k", "other_code"),
+    ),
+    Mutant(
+        "blocking-interrupt-loses-a-change",
+        "_sync/renewal.py",
+        "change, renewal = self._news[0]\n            change(self._schedule, renewal)\n"
+        "            self._news.popleft()  #",
+        "change, renewal = self._news.popleft()\n            change(self._schedule, renewal)\n"
+        "            #",
+        ("tests/servers/api/test_renewal.py", "-k", "other_code"),
+    ),
+    Mutant(
+        "interrupted-tracked-connections-kept",
+        "_drivers/sync/tracking.py",
+        "        if self.connection_set.is_busy:\n",
+        "        if False:\n",
+        ("tests/servers/api/test_renewal.py", "-k", "other_code"),
+    ),
+    Mutant(
+        "a-dead-renewal-thread-is-not-replaced",
+        "_sync/renewal.py",
+        "if is_late or not self._thread.runner:",
+        "if is_late:",
+        ("tests/servers/api/test_renewal.py", "-k", "is_replaced"),
+    ),
 ]

@@ -18,9 +18,14 @@ import pytest
 import quorlock
 import quorlock.asyncio as aio
 from quorlock import ConfigError, HoldLimitReached, LeaseLost
+from quorlock._core.renewal_schedule import RenewalSchedule
+from quorlock._drivers import threads
+from quorlock._drivers.sync.polling import Poll
+from quorlock._drivers.sync.tracking import TrackedConnections
+from quorlock._sync.renewal import RenewalThread
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Proxy
-from tests.harness.support.wait import until_async
+from tests.harness.support.wait import until, until_async
 from tests.servers.api.faces import Face, emptied, holders, left_over, raises, real, steal, wipe
 
 # Short enough to wait for, long enough for a machine that runs other tests as well.
@@ -400,6 +405,68 @@ def test_a_warning_that_exits_ends_no_renewal(
     for error, lease in zip(errors, leases, strict=True):
         assert type(error).__name__ in caplog.text
         assert lease.token not in caplog.text
+
+
+def raise_once(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, error: BaseException
+) -> threading.Event:
+    """Have a function raise in place of its first call; the event is set then."""
+    function, raised = getattr(owner, name), threading.Event()
+
+    def raises(*args: object) -> object:
+        if not raised.is_set():
+            raised.set()
+            raise error
+        return function(*args)
+
+    monkeypatch.setattr(owner, name, raises)
+    return raised
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (RenewalSchedule, "add"),
+        (RenewalSchedule, "reschedule"),
+        (Poll, "poll_with"),
+        (TrackedConnections, "wait"),
+    ],
+)
+def test_an_exception_of_other_code_ends_no_renewal(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    """Blocking: in a step of the thread, or while it sleeps and reads invalidations."""
+    with quorlock.Redlock(nodes.urls, **SETTINGS) as redlock:
+        old = redlock.lock("old", ttl=5.0, renew=True).acquire()
+        renewer = redlock._session.renewers[0]
+        assert isinstance(renewer, RenewalThread)
+        assert until(lambda: renewer._watch)
+        assert renewer._watch is not None
+        before = renewer._watch.connection_set
+        raised = raise_once(monkeypatch, owner, name, Theirs("theirs"))
+        lease = redlock.lock("a", ttl=1.5, renew=True).acquire()
+        assert raised.wait(10)
+        ends = [old.valid_until, lease.valid_until]
+        assert until(lambda: lease.valid_until > ends[1])
+        assert until(lambda: old.valid_until > ends[0])
+        # Its bytes may have been read in part.
+        assert (renewer._watch.connection_set is before) == (owner is not Poll)
+
+
+def test_a_thread_that_ended_is_replaced(nodes: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocking: a second exception comes during the report of the first. The next lease starts
+    another thread, for all.
+    """
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    raised = raise_once(monkeypatch, threads, "log_trouble", Theirs("theirs"))
+    with quorlock.Redlock(nodes.urls, **SETTINGS) as redlock:
+        raise_once(monkeypatch, TrackedConnections, "wait", Theirs("theirs"))
+        old = redlock.lock("old", ttl=5.0, renew=True).acquire()
+        assert raised.wait(10)
+        assert until(lambda: not loop_drivers())
+        new, end = redlock.lock("new", ttl=30.0, renew=True).acquire(), old.valid_until
+        assert until(lambda: old.valid_until > end)
+        assert new.held
 
 
 async def test_a_warning_that_raises_anything_ends_no_task(

@@ -141,6 +141,26 @@ def test_whatever_its_work_raises_is_logged_and_it_continues(
     assert repr(error).partition("(")[0] in caplog.text
 
 
+def test_an_exception_while_it_waits_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Other code may raise in any thread. The work that comes then is done without another call."""
+
+    class Interrupted(WaitQueue):
+        def wait(self, is_so: Callable[[], object], until: Instant) -> None:
+            if worker.done == 1:
+                worker.queue.append(lambda: None)
+                raise KeyboardInterrupt
+            super().wait(is_so, until)
+
+    worker = Worker("its name")
+    worker.thread.wakeup = Interrupted()
+    worker.thread._linger = 60 * NS_PER_S
+    worker.leave()
+    assert worker.has_done(2)
+    assert "its name was interrupted, and goes on" in caplog.text
+    worker.thread.close(now() + 10 * NS_PER_S)
+    assert not worker.thread.runner
+
+
 def test_a_failed_start_is_raised_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller gets the error; the next call of anybody starts it, for all that was left."""
     worker = Worker()

@@ -499,10 +499,12 @@ class ConnectionSet:
 
     def wait_for_push(self, wakeup_fd: int, timeout_ms: int) -> None:
         """Wait for a push message, for `wakeup_fd`, or for the timeout; then read."""
+        self.is_busy = True
         if self.has_unsent or self._submissions:
             timeout_ms = min(timeout_ms, _FLUSH_EVERY_MS)
         self._polled.poll_with(wakeup_fd, timeout_ms)
         self._poll_replies(0)
+        self.is_busy = False
 
     # --- a place in the queues of the nodes --------------------------------------------------
 

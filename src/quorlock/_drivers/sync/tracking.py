@@ -61,6 +61,7 @@ class TrackedConnections:
     ) -> ConnectionSet:
         """Return the set, which has no other borrower."""
         del owner, by, path, stop
+        self._replace_interrupted()
         return self.connection_set
 
     def give_back(self, connection_set: ConnectionSet) -> None:
@@ -69,6 +70,11 @@ class TrackedConnections:
     def give_back_all(self, owner: Borrower) -> None:
         """Keep the set borrowed; replace one that was discarded."""
         del owner
+        self._replace_interrupted()
+
+    def _replace_interrupted(self) -> None:
+        if self.connection_set.is_busy:
+            self.connection_set.discard()
         if self.connection_set.closed and not self.closing:
             self.connection_set = self._made()
 
@@ -86,6 +92,7 @@ class TrackedConnections:
             self._waiters.wait(lambda: is_so() or self.invalidations, until)
             return
         if not is_so():
+            self._replace_interrupted()
             self.connection_set.wait_for_push(self._wakeup.end, sleep_ms(until))
         self._wakeup.receive()
 
