@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # An idle thread ends after this. Starting one takes about 0.1 ms.
 LINGER: Duration = 200 * NS_PER_MS
-# After an exception, from `step` or while it waits, a thread goes on with this delay.
+# After an exception, from `step` or while it waits, a thread continues after this delay.
 _RETRY_DELAY: Duration = 100 * NS_PER_MS
 # A new thread has this long to register itself before another one is started. Without it, every
 # call of `wake` until then starts one (1,500 leases collected together: 22 threads).
@@ -161,7 +161,7 @@ class BackgroundThread:
                 self._work()
             except BaseException as error:  # noqa: BLE001 (other code may raise in any thread)
                 self._woken, pause = True, _RETRY_DELAY / NS_PER_S
-                log_trouble(f"{self.name} was interrupted, and goes on", error)
+                log_trouble(f"{self.name} was interrupted, and continues", error)
             finally:
                 self.runner.pop(None, None)
                 self._ended.wake_all()
@@ -201,5 +201,5 @@ class BackgroundThread:
         except BaseException as error:  # noqa: BLE001 (no exception may end the work)
             if self.closing:
                 return None
-            log_trouble(f"{self.name} failed, and goes on", error)
+            log_trouble(f"{self.name} failed, and continues", error)
             return now() + _RETRY_DELAY

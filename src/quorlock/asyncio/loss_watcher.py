@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from quorlock._core.time import FOR_EVER, PAST
 from quorlock._drivers.aio.loops import call_in, guarded
-from quorlock._drivers.clock import now, sleep_seconds
+from quorlock._drivers.clock import sleep_seconds
 
 if TYPE_CHECKING:
     from quorlock._api.lease_state import LeaseState
@@ -105,16 +105,13 @@ class LossWatcher:
         if timer is None:
             timer = _TIMERS[loop] = LossTimer()
         self._timer = timer
-        deadline = lease_state.deadline
-        if now() < deadline:
-            timer.add(self, deadline)
-        else:
-            self.check()
+        timer.add(self, lease_state.deadline)
 
     @property
     def event(self) -> asyncio.Event:
         """The event that is set when the lease is lost."""
         if self._event is None:
+            self.check()  # it may be over already
             self._event = asyncio.Event()
             if self._was_lost:
                 self._event.set()

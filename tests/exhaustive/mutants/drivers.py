@@ -713,6 +713,8 @@ DRIVERS = [
         "            self._grace = None  # it begins again with the next quorum\n",
         "",
         ("tests/servers/drivers/test_readiness.py", "-k", "present_wait"),
+    ),
+    Mutant(
         "two-events-of-one-lease",
         "_sync/loss_event.py",
         "_first.setdefault(lease_state, LostEvent(lease_state))",

@@ -137,7 +137,7 @@ def test_whatever_its_work_raises_is_logged_and_it_continues(
     worker.leave(fails)
     worker.leave()
     assert worker.has_done(1)
-    assert "its name failed, and goes on" in caplog.text
+    assert "its name failed, and continues" in caplog.text
     assert repr(error).partition("(")[0] in caplog.text
 
 
@@ -156,7 +156,7 @@ def test_an_exception_while_it_waits_does_not_end_it(caplog: pytest.LogCaptureFi
     worker.thread._linger = 60 * NS_PER_S
     worker.leave()
     assert worker.has_done(2)
-    assert "its name was interrupted, and goes on" in caplog.text
+    assert "its name was interrupted, and continues" in caplog.text
     worker.thread.close(now() + 10 * NS_PER_S)
     assert not worker.thread.runner
 

@@ -96,8 +96,11 @@ class LeaseGuard:
     def _look(self, tree: ProcessTree) -> float:
         """Do what is due; return the seconds until the next check."""
         at = now()
-        if not self._ending and self._orders.on_lost != "warn" and at >= self._end_at:
-            self._end(tree)
+        if not self._ending:
+            if self._orders.on_lost == "warn":
+                return _LONGEST_SLEEP
+            if at >= self._end_at:
+                self._end(tree)
         if self._ending and at >= self._kill_at:
             tree.kill()
             return _LONGEST_SLEEP
