@@ -244,5 +244,5 @@ class AdoptedLeaseState(LeaseState):
         )
         # From zero: clocks of two machines do not compare.
         self.hold_until = request.asked_at + options.max_hold
-        self.in_doubt = in_doubt or None
-        self.adopted_over = None
+        self.in_doubt: InDoubt | None = in_doubt or None
+        self.adopted_over: object = None
