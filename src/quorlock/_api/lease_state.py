@@ -243,6 +243,6 @@ class AdoptedLeaseState(LeaseState):
             request.resource, claim, token, ttl_ms, valid_until, answers, None, fence, options
         )
         # From zero: clocks of two machines do not compare.
-        self.hold_until = request.asked_at + options.max_hold
+        self.hold_until: Instant = request.asked_at + options.max_hold
         self.in_doubt: InDoubt | None = in_doubt or None
         self.adopted_over: object = None
