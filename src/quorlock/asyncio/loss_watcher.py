@@ -93,8 +93,8 @@ class LossWatcher:
         next_: LossWatcher | None,
     ) -> None:
         self._lease_state: LeaseState | None = lease_state  # None: it was released
-        self.loop = loop
-        self.next = next_
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.next: LossWatcher | None = next_
         self._was_lost = False
         self._event: asyncio.Event | None = None  # made when it is asked for
         self._task: asyncio.Task[Any] | None = None  # in the block
