@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from quorlock._core.renewal_schedule import RenewalEntry
     from quorlock._core.time import Instant
 
+_RESTART_DELAY = 0.02  # seconds; short, as leases may be due
+
 
 class _TaskRenewedLease(RenewedLease):
     """The renewal of one lease, in the loop in which it was acquired."""
@@ -155,10 +157,10 @@ class _LoopRenewal:
             raise
         except BaseException:
             # A signal handler has raised, or all tasks but one are cancelled. Another task
-            # continues with all leases that are not over.
+            # continues with all leases that are not over; not at once, in case it fails again.
             self._schedule = self._schedule.rebuilt()
             if not is_ending(self._loop):
-                self._loop.call_soon(self._start)
+                self._loop.call_later(_RESTART_DELAY, self._start)
             raise
 
     async def _work_on(self) -> None:

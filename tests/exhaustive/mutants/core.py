@@ -221,7 +221,7 @@ CORE = [
         "suppression-lifted-though-carried",
         "_core/pending_releases.py",
         "        if not self._is_carried(token, carried):\n",
-        "",
+        "        if True:\n",
         ("tests/unit/core/test_pending_releases.py",),
     ),
     Mutant(
@@ -689,8 +689,8 @@ CORE = [
     Mutant(
         "released-without-a-flow-and-nobody-promoted",
         "_core/usual.py",
-        "        if self._line is not None:\n            self._line.on_released(at)\n",
-        "        if False:\n",
+        "            self._line.on_released(at)\n",
+        "            pass\n",
         ("tests/unit/core/test_usual.py",),
     ),
     Mutant(
@@ -763,7 +763,7 @@ CORE = [
         "changes-before-a-reply-count",
         "_core/waiter.py",
         "        self.changed.discard(node)  # the change was before the reply\n",
-        "",
+        "        pass\n",
         ("tests/unit/core/test_waiter.py",),
     ),
     Mutant(
