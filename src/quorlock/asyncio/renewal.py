@@ -19,7 +19,7 @@ from quorlock._core.time import FOR_EVER
 from quorlock._drivers import fork
 from quorlock._drivers.aio.connector import timeout_answer
 from quorlock._drivers.aio.driver import Driver
-from quorlock._drivers.aio.loops import call_in, guarded, is_ending
+from quorlock._drivers.aio.loops import call_in, guarded
 from quorlock._drivers.clock import now, sleep_seconds
 from quorlock._drivers.log import log_trouble
 from quorlock.errors import QuorlockError
@@ -159,8 +159,7 @@ class _LoopRenewal:
             # A signal handler has raised, or all tasks but one are cancelled. Another task
             # continues with all leases that are not over; not at once, in case it fails again.
             self._schedule = self._schedule.rebuilt()
-            if not is_ending(self._loop):
-                self._loop.call_later(_RESTART_DELAY, self._start)
+            self._loop.call_later(_RESTART_DELAY, self._start)
             raise
 
     async def _work_on(self) -> None:

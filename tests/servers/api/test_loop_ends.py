@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from quorlock.testing.memory import MemoryNodes
 from tests.harness.support.wait import until, until_async
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
     from quorlock.asyncio import Lease
 
@@ -67,6 +68,7 @@ class Loops:
     def close(self) -> None:
         for index, loop in enumerate(self._loops):
             self.run(index, cancel_all_others())
+            self.run(index, loop.shutdown_asyncgens())
             loop.call_soon_threadsafe(loop.stop)
         for loop, thread in zip(self._loops, self._threads, strict=True):
             thread.join()
@@ -90,13 +92,12 @@ async def acquired(redlock: Redlock, name: str, **terms: Any) -> Lease:
 async def test_cancelling_all_other_tasks_leaves_the_lease(memory: MemoryNodes) -> None:
     """The library's tasks are among them. It is no sign that the loop ends."""
     async with Redlock(memory.urls, **SETTINGS) as redlock:
-        async with redlock.lock("a") as lease:
-            assert names_of_tasks() == ["quorlock guardian"]
+        async with redlock.lock("a", renew=True) as lease:
+            assert names_of_tasks() == ["quorlock renewal"]
             await cancel_all_others()
             assert lease.held
             assert await redlock.lock("a").locked()
         assert await until_async(lambda: not keys(memory))
-        assert names_of_tasks() == ["quorlock guardian"]
     assert not names_of_tasks()
 
 
@@ -112,7 +113,10 @@ async def test_renewal_survives_the_cancelling_of_all_other_tasks(memory: Memory
         assert lease.held
 
 
-def test_a_task_that_cleans_up_does_not_hide_the_end_of_the_loop(memory: MemoryNodes) -> None:
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_task_that_cleans_up_does_not_hide_the_end_of_the_loop(
+    memory: MemoryNodes, *, eager: bool
+) -> None:
     """asyncio.run cancels all tasks; one of them begins another to clean up."""
     kept: list[object] = []
 
@@ -127,9 +131,92 @@ def test_a_task_that_cleans_up_does_not_hide_the_end_of_the_loop(memory: MemoryN
         kept.extend([redlock, await redlock.lock("a").acquire()])
         kept.extend([asyncio.create_task(cleans_up()) for _ in range(20)])
         await asyncio.sleep(0)
+        if eager:
+            factory: Any = getattr(asyncio, "eager_task_factory", None)  # from Python 3.12 on
+            asyncio.get_running_loop().set_task_factory(factory)
 
     asyncio.run(main())
     assert until(lambda: not keys(memory))
+
+
+def test_a_task_that_cleans_up_has_locks(memory: MemoryNodes) -> None:
+    """All leases are released after that, also one that it acquires then."""
+    kept: list[Any] = []
+    found: list[bool] = []
+
+    async def cleans_up(redlock: Redlock) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            kept.append(await redlock.lock("b").acquire())
+            await kept[1].extend()
+            found.extend([kept[1].held, await redlock.lock("a").locked()])
+
+    async def main() -> None:
+        redlock = Redlock(memory.urls, **SETTINGS)
+        kept.extend([redlock, await redlock.lock("a").acquire()])
+        kept.append(asyncio.create_task(cleans_up(redlock)))
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert found == [True, True]
+    assert until(lambda: not keys(memory))
+
+
+def test_a_generator_that_cleans_up_has_locks(memory: MemoryNodes) -> None:
+    """asyncio.run closes it together with the one by which the library sees the loop end."""
+    kept: list[Any] = []
+
+    async def numbers(redlock: Redlock) -> AsyncIterator[int]:
+        async with redlock.lock("b"):
+            yield 1
+
+    async def main() -> None:
+        redlock = Redlock(memory.urls, **SETTINGS)
+        kept.extend([redlock, await redlock.lock("a").acquire(), numbers(redlock)])
+        assert await anext(kept[-1]) == 1
+
+    asyncio.run(main())
+    assert until(lambda: not keys(memory))
+
+
+def test_a_loop_that_is_ended_by_hand(memory: MemoryNodes) -> None:
+    """The last task cancels all others. Leases are released as the generators are closed."""
+    kept: list[object] = []
+
+    async def main() -> None:
+        redlock = Redlock(memory.urls, **SETTINGS)
+        kept.extend([redlock, await redlock.lock("a", renew=True).acquire()])
+        await cancel_all_others()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    assert keys(memory)
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+    assert until(lambda: not keys(memory))
+
+
+def test_a_loop_that_is_closed_at_once(
+    memory: MemoryNodes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The lease is not released, and asyncio has nothing to report."""
+    kept: list[Any] = []
+
+    async def main() -> None:
+        redlock = Redlock(memory.urls, **SETTINGS)
+        kept.extend([redlock, await redlock.lock("a", renew=True).acquire()])
+        for connector in redlock._session.driver.loop_driver().connectors:
+            connector.discard()  # asyncio warns of open sockets
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()
+    kept.clear()
+    gc.collect()
+    assert keys(memory)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_second_cancellation_releases_all_the_same(memory: MemoryNodes) -> None:
@@ -153,6 +240,37 @@ def test_a_second_cancellation_releases_all_the_same(memory: MemoryNodes) -> Non
 
 
 # --- close() ---------------------------------------------------------------------------------
+
+
+async def test_a_close_whose_task_is_cancelled_is_done(memory: MemoryNodes) -> None:
+    """Also if the task that closes has not taken its first step."""
+    redlock = Redlock(memory.urls, **SETTINGS)
+    lease = await redlock.lock("a").acquire()
+    closing = asyncio.create_task(redlock.close())
+    while not names_of_tasks():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await cancel_all_others()
+    assert closing.cancelled()
+    assert await until_async(lambda: not names_of_tasks()), names_of_tasks()
+    assert not lease.held
+    assert await until_async(lambda: not keys(memory)), keys(memory)
+
+
+async def test_a_close_whose_task_is_cancelled_in_the_middle(memory: MemoryNodes) -> None:
+    redlock = Redlock(memory.urls, **SETTINGS)
+    await redlock.check()  # connects to all nodes
+    memory[0].hang()
+    lease = await redlock.lock("a").acquire()
+    closing = asyncio.create_task(redlock.close())
+    await asyncio.sleep(0.01)
+    assert keys(memory)
+    assert names_of_tasks() == ["quorlock shutdown"]
+    await cancel_all_others()
+    memory[0].go_on()
+    assert closing.cancelled()
+    assert await until_async(lambda: not names_of_tasks()), names_of_tasks()
+    assert not lease.held
+    assert await until_async(lambda: not keys(memory)), keys(memory)
 
 
 async def test_a_close_that_is_cancelled_is_done(memory: MemoryNodes) -> None:

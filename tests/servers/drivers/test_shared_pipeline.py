@@ -290,7 +290,7 @@ class Net:
         loop_driver = self.loop_driver
         loop_driver.deadlines.node_timeout = 0
         loop_driver.tasks.clear()
-        loop_driver.shutdown.guardian.cancel()
+        loop_driver.shutdown.abandon()
         loop_driver.deadlines.stop()
         loop_driver.readiness.stop()
 

@@ -122,15 +122,11 @@ class NodeConnections:
         """Forget a connection whose transport has ended."""
         self._all.discard(connection)
 
-    def close_soon(self) -> None:
-        """Close all connections when the written bytes are sent."""
-        for connection in self._all:
-            connection.close()
-
     async def close(self, give_up: float) -> None:
         """Close all connections, after sending the written bytes."""
         waiting = [connection.closed for connection in self._all]
-        self.close_soon()
+        for connection in self._all:
+            connection.close()
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=max(0.0, give_up - now() / 1e9))
             if late:

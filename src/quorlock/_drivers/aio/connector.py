@@ -99,11 +99,6 @@ class AsyncConnector:
         if len(self.node_state.pending_releases) and not self._closed:
             self.wake()
 
-    def close_soon(self) -> None:
-        """Close all connections when the written bytes are sent, without waiting for that."""
-        self._closed = True
-        self._connections.close_soon()
-
     async def close(self, give_up: float) -> None:
         """End the task and close all connections, after sending the written bytes."""
         self._closed = True

@@ -43,14 +43,17 @@ class Driver:
         self._policy = policy
         self.on_loop_end: Callable[[LoopDriver], None] = _nothing
         self.closed = False
+        # Other threads add and remove entries at any time: only copies of it are read.
+        self._loop_drivers: dict[asyncio.AbstractEventLoop, LoopDriver] = {}
         self.reset_after_fork()
         fork.register(self)
 
     def reset_after_fork(self) -> None:
         """Start again in a forked child, without touching the parent's transports."""
+        for loop_driver in self._loop_drivers.values():
+            loop_driver.shutdown.abandon()
         self.node_states = NodeStates(self._nodes, self._policy)
-        # Other threads add and remove entries at any time: only copies of it are read.
-        self._loop_drivers: dict[asyncio.AbstractEventLoop, LoopDriver] = {}
+        self._loop_drivers.clear()
         self._latest: LoopDriver | None = None
 
     def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:

@@ -43,19 +43,6 @@ def _guarded(
             raise
 
 
-def is_ending(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether all tasks are being cancelled, as when asyncio.run ends.
-
-    The current one does not count, nor do tasks that others begin in this tick to clean up.
-    """
-    me = asyncio.current_task(loop)
-    return not any(
-        not task.cancelling() and getattr(task.get_coro(), "cr_suspended", True)
-        for task in asyncio.all_tasks(loop)
-        if task is not me
-    )
-
-
 def call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
     """Run `call` in this loop: now if it is the running one, else soon; safe from any thread.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from quorlock._drivers.aio.connector import timeout_answer
-from quorlock._drivers.aio.loops import is_ending
 from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
+    from types import AsyncGeneratorType
 
     from quorlock._core.time import Instant
     from quorlock._drivers.aio.abc import RunningFlow
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class Shutdown:
     """The end of one loop driver, and what the loop driver may still send.
 
-    A task, the guardian, does the work. So it completes even if the caller of `close` is cancelled.
-    asyncio.run cancels the guardian with all other tasks when it ends. That is the signal to
-    release what is still held, as the interpreter's exit is for threads. If other tasks are not
-    cancelled, the loop continues, with another guardian.
+    It begins when the Redlock is closed, or when the loop ends, as the interpreter's exit is the
+    end for threads. asyncio.run closes all asynchronous generators then, after it has cancelled all
+    tasks, so one of them waits here for that. Cancelled tasks alone are no sign: a program may
+    cancel all others and continue.
     """
 
     def __init__(
@@ -39,79 +39,76 @@ class Shutdown:
     ) -> None:
         self.begun = False  # only releases from now on
         self.closing = False  # no releases either
+        self._ended = False
         self._tasks = tasks
         self._connectors = connectors
         self._readiness = readiness
         self._deadlines = deadlines
         self._on_end = on_end
         self.on_closed: Callable[[], None] = _nothing
-        self._start()
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._generator = cast("AsyncGeneratorType[None, None]", self._wait_for_loop_end())
+        _resume(self._generator.asend(None))  # to its `yield`: the loop knows of it now
 
-    def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._requested: asyncio.Future[None] = loop.create_future()
-        self.guardian = loop.create_task(self._run(), name="quorlock guardian")
-        self.guardian.add_done_callback(self._on_done)
-        timeout_answer(self.guardian)
-
-    def _on_done(self, guardian: asyncio.Task[None]) -> None:
-        if guardian is self.guardian:
-            self.on_closed()
+    async def _wait_for_loop_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            await self.complete()
 
     async def complete(self) -> None:
-        """Release, receive pending replies for a bounded time, and close everything."""
-        self._request()
-        await asyncio.wait([self.guardian])
+        """Release, receive pending replies for a bounded time, and close everything.
+
+        A task does it, so that it completes even if the caller is cancelled.
+        """
+        while not self._ended:
+            await asyncio.wait([self._begin()])
 
     def request_soon(self) -> None:
         """Begin after the last reference to the Redlock is gone; safe from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, perhaps just now
-            self._requested.get_loop().call_soon_threadsafe(self._request)
+            self._loop.call_soon_threadsafe(self._begin)
 
-    def _request(self) -> None:
+    def abandon(self) -> None:
+        """Wait for the end of the loop no longer."""
+        self._ended = True
+        if not self._generator.ag_running:
+            _resume(self._generator.aclose())
+
+    def _begin(self) -> asyncio.Task[None]:
         self.begun = True
-        if not self._requested.done():
-            self._requested.set_result(None)
+        if self._task is None:
+            # Not by `create_task`: an eager task would run before it is set here.
+            self._task = asyncio.Task(self._finish(), name="quorlock shutdown")
+            self._task.add_done_callback(self._on_done)
+            timeout_answer(self._task)
+        return self._task
 
-    async def _run(self) -> None:
-        try:
-            await self._requested
-        except GeneratorExit:
-            raise  # the loop is gone
-        except BaseException:
-            if is_ending(asyncio.get_running_loop()):
-                await self._finish()
-            else:
-                self._start()
-            raise
-        await self._finish()
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or not self.closing:  # cancelled with all others, or interrupted
+            self._task = None
+            self._begin()
+        else:
+            self.on_closed()
+            self.abandon()
 
     async def _finish(self) -> None:
         connectors, node_timeout = self._connectors, self._deadlines.node_timeout
         until = now() + 2 * node_timeout
-        self.begun = True
         for task in list(self._tasks):
             task.fail_closed()
         for connector in connectors:
             if connector.node_state.pending_releases.has_unconfirmed():
                 connector.wake()  # its task is cancelled with all others when a loop ends
-        try:
-            await self._drained(until)  # other flows may be releasing at this moment
-        except BaseException:  # cancelled once more
-            self._send_releases()
-            for connector in connectors:
-                connector.close_soon()
-            raise
-        self._send_releases()
+        await self._drained(until)  # other flows may be releasing at this moment
+        self.closing = True
+        self._on_end()
         await self._drained(until)
         give_up = (until + node_timeout) / 1e9
         await asyncio.gather(*(connector.close(give_up) for connector in connectors))
         self._readiness.stop()
         self._deadlines.stop()
-
-    def _send_releases(self) -> None:
-        self.closing = True
-        self._on_end()
 
     async def _drained(self, until: Instant) -> None:
         while now() < until and (self._tasks or self._awaits_replies()):  # noqa: ASYNC110 (rare, bounded)
@@ -123,6 +120,12 @@ class Shutdown:
             or connector.node_state.pending_releases.has_unconfirmed()
             for connector in self._connectors
         )
+
+
+def _resume(step: Coroutine[Any, Any, None]) -> None:
+    """Resume an asynchronous generator that awaits nothing on its way."""
+    with contextlib.suppress(StopIteration):
+        step.send(None)
 
 
 def _nothing() -> None:
