@@ -132,8 +132,9 @@ DRIVERS = [
     Mutant(
         "a-callback-is-lost-before-its-try",
         "_drivers/aio/loops.py",
-        "    next(generator)\n    return partial(next, generator, None)\n",
-        "    return partial(list, generator)  # type: ignore[arg-type]\n",
+        "    next(generator)\n    is_made.append(True)\n"
+        "    return partial(next, generator, None)\n",
+        "    is_made.append(True)\n    return partial(list, generator)\n",
         ("tests/exhaustive/test_interrupted_callbacks.py", "-k", "cycles"),
     ),
     Mutant(

@@ -25,13 +25,18 @@ def guarded(
 
     on_interrupt: Returns false if the event loop should get the exception as well.
     """
-    generator = _guarded(on_interrupt, call, args)
+    is_made: list[bool] = []
+    generator = _guarded(on_interrupt, call, args, is_made)
     next(generator)
+    is_made.append(True)
     return partial(next, generator, None)
 
 
 def _guarded(
-    on_interrupt: Callable[[BaseException], bool], call: Callable[..., object], args: Any
+    on_interrupt: Callable[[BaseException], bool],
+    call: Callable[..., object],
+    args: Any,
+    is_made: list[bool],
 ) -> Iterator[None]:
     try:
         yield
@@ -39,7 +44,8 @@ def _guarded(
     except GeneratorExit:
         raise  # the callback was cancelled
     except BaseException as error:
-        if not on_interrupt(error):
+        # One that comes earlier is our caller's.
+        if not is_made or not on_interrupt(error):
             raise
 
 
