@@ -90,4 +90,18 @@ FACES = [
         "                pass\n",
         ("tests/servers/cli/test_acquire_release.py", "-k", "signal"),
     ),
+    Mutant(
+        "run-drops-what-its-guard-got",
+        "_cli/run/guard.py",
+        "_KEYS.intersection(self._signals.taken())",
+        "self._signals.taken()",
+        ("tests/servers/cli/run/test_run_signals.py", "-k", "us_and_the_guard"),
+    ),
+    Mutant(
+        "run-drops-an-early-ctrl-c",
+        "_cli/run/guard.py",
+        "        self._signals.taken()\n        self._channel.send(",
+        "        self._channel.send(",
+        ("tests/servers/cli/run/test_run_signals.py", "-k", "early_ctrl_c"),
+    ),
 ]
