@@ -104,4 +104,11 @@ FACES = [
         "        self._channel.send(",
         ("tests/servers/cli/run/test_run_signals.py", "-k", "early_ctrl_c"),
     ),
+    Mutant(
+        "run-leaves-ctrl-c-to-the-terminal",
+        "_cli/run/process_tree.py",
+        "            if os.getpgid(pid) != group:\n                yield pid\n",
+        "            if os.getpgid(pid) != group:\n                pass\n",
+        ("tests/servers/cli/run/test_run_signals.py", "-k", "left_the_group"),
+    ),
 ]

@@ -133,9 +133,8 @@ class LeaseGuard:
             (self._valid_until,) = facts
         elif word == "signal":
             (number,) = facts
-            # On a terminal Ctrl-C is sent to every process of the group, and so to the command.
-            if self._orders.grouped or number not in self._seen:
-                tree.pass_on(number)
+            # Ctrl-C on a terminal has reached all processes of the group that is this process's.
+            tree.pass_on(number, beyond_group=not self._orders.grouped and number in self._seen)
             self._seen.discard(number)
         else:
             self._end(tree)

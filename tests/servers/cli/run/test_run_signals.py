@@ -184,6 +184,30 @@ def test_on_a_terminal_ctrl_c_comes_once_and_a_signal_to_us_as_well(run: Runner)
     os.close(terminal.end)
 
 
+# Python in another session and group, as setsid(1) starts a program.
+APART = "import os, sys; os.setsid(); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+
+
+@pytest.mark.parametrize("depth", ["the command", "its child"])
+def test_ctrl_c_reaches_what_has_left_the_group_of_the_terminal(depth: str, run: Runner) -> None:
+    """timeout(1) leaves it. Without us it gets no Ctrl-C, and could not be ended by one."""
+    words = [sys.executable, "-c", APART, str(PATIENT), ""]
+    if depth == "its child":
+        words = ["sh", "-c", 'trap : INT; "$@"; exit', "sh", *words]
+    terminal = Terminal(run, "x", "--", *words)
+    assert until(lambda: run.log("begun"), PATIENCE)
+    terminal.type(b"\x03")
+    assert until(lambda: run.log("got"), PATIENCE)
+    terminal.run.send(signal.SIGTERM)
+    assert until(lambda: len(run.log("got")) == 2, PATIENCE)
+    assert [int(line[0]) for line in run.log("got")] == [signal.SIGINT, signal.SIGTERM]
+    for pid in reversed(run.pids()):
+        os.kill(pid, signal.SIGKILL)
+    terminal.run.end()
+    assert not run.keys_stay()
+    os.close(terminal.end)
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1"])
 def test_on_a_terminal_a_signal_to_us_and_the_guard_reaches_the_command(
     name: str, run: Runner
