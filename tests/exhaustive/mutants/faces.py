@@ -111,4 +111,11 @@ FACES = [
         "            if os.getpgid(pid) != group:\n                pass\n",
         ("tests/servers/cli/run/test_run_signals.py", "-k", "left_the_group"),
     ),
+    Mutant(
+        "node-error-asks-to-fix-what-passes",
+        "errors.py",
+        "stays = [vote.node for vote in faulty if vote.code is not VoteCode.TRANSIENT_ERROR]",
+        "stays = [vote.node for vote in faulty]",
+        ("tests/unit/test_errors.py",),
+    ),
 ]
