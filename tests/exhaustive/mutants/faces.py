@@ -118,4 +118,11 @@ FACES = [
         "stays = [vote.node for vote in faulty]",
         ("tests/unit/test_errors.py",),
     ),
+    Mutant(
+        "ctrl-c-shows-what-is-being-loaded",
+        "_start.py",
+        "if _is_the_command_line():\n    end_by_ctrl_c()\n",
+        "",
+        ("tests/servers/cli/test_exit_status.py", "-k", "ctrl_c"),
+    ),
 ]
