@@ -125,4 +125,11 @@ FACES = [
         "",
         ("tests/servers/cli/test_exit_status.py", "-k", "ctrl_c"),
     ),
+    Mutant(
+        "run-says-that-a-warned-command-was-ended",
+        "_cli/run/session.py",
+        "lost if ended.in_time and lost else self._ending(lost)",
+        "self._ending(lost)",
+        ("tests/servers/cli/run/test_run_lost.py", "-k", "does_not_say"),
+    ),
 ]
