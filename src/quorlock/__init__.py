@@ -19,6 +19,8 @@ extra `cli`: `quorlock --help`. The documentation is in the folder `docs` of the
 the sdist.
 """
 
+from quorlock import _start as _start  # isort: split
+
 # The sockets of the blocking API, and hiredis, are loaded with the first `Redlock`
 # (docs/contributing/decisions/0011-named-tuples-for-facts.md).
 from quorlock import errors as errors

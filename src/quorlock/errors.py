@@ -367,8 +367,8 @@ class QuorumUnreachable(AcquireError):
 class NodeError(_Voted):
     """Nodes returned unexpected errors, so many that no quorum is left without them.
 
-    Wrong type of data at the key, no permission, wrong password, read-only, out of memory, not a
-    Redis server: fix the nodes or the configuration.
+    Wrong type of data at the key, no permission, wrong password, read-only, not a Redis server: fix
+    the nodes or the configuration.  Loading, busy, out of memory: that may pass.
 
     Attributes as those of `AcquireError`.
     """
@@ -377,8 +377,17 @@ class NodeError(_Voted):
         faulty = [vote for vote in self.votes if vote.code.is_error]
         return (
             f"{self.resource!r}: {len(faulty)} of {len(self.votes)} nodes cannot vote"
-            f" ({_causes(faulty)}), {self._effort()}; fix these nodes or their configuration"
+            f" ({_causes(faulty)}), {self._effort()}; {_fix(faulty)}"
         )
+
+
+def _fix(faulty: Sequence[NodeVote]) -> str:
+    stays = [vote.node for vote in faulty if vote.code is not VoteCode.TRANSIENT_ERROR]
+    if not stays:
+        return f"this may pass: try again, or {_LOOK}"
+    if len(stays) == len(faulty):
+        return "fix these nodes or their configuration"
+    return f"fix {', '.join(stays)}, or the configuration; the other errors may pass"
 
 
 LossWord: TypeAlias = Literal[

@@ -217,6 +217,21 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
         ),
     ),
     (
+        NodeError("r", [full(A), full(B), yes(C)], 9, 0.3),
+        (
+            "'r': 2 of 3 nodes cannot vote (a:6379, b:6379: OOM), after 9 attempts in 300 ms;"
+            " this may pass: try again, or check these nodes"
+        ),
+    ),
+    (
+        NodeError("r", [full(A), no_acl(B), full(C), no_acl(D), yes(E)], 1, 0.002),
+        (
+            "'r': 4 of 5 nodes cannot vote (a:6379, c:6379: OOM; b:6379, d:6379: NOPERM no"
+            " permissions to run 'set'), after 1 attempt in 2 ms; fix b:6379, d:6379, or the"
+            " configuration; the other errors may pass"
+        ),
+    ),
+    (
         LeaseLost("r", "expired"),
         (
             "lease on 'r' is lost: its time ran out; stop the protected"

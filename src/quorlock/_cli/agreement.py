@@ -149,7 +149,7 @@ def fresh(source: Source, *, yes: bool, force: bool) -> int:
     wanted = [it for it in found if not it.failed and (force or not it.objection)]
     if any(not it.is_marked for it in wanted) and not yes:
         for it in found:
-            click.echo(f"{it.node.address}: {it.objection or it.text}", err=True)
+            say(f"{it.node.address}: {it.objection or it.text}\n")
         _confirm(f"Have {_these(len(wanted))} never held a lock?", "nothing is marked yet")
     errors = [error for it in found if (error := _mark(it, force=force))]
     refused = any(it.objection and not it.failed for it in found) and not force
@@ -164,14 +164,14 @@ def _mark(found: FoundNode, *, force: bool) -> ChangeError | None:
     if error is None and found.is_marked:
         click.echo(f"{address}: is marked as new already")
     elif error is None and found.objection and not force:
-        click.echo(f"{address}: refused: {found.objection}; if it is new, give --force", err=True)
+        say(f"{address}: refused: {found.objection}; if it is new, give --force\n")
     elif error is None:
         try:
             click.echo(f"{address}: {mark_as_new(found)}")
         except ChangeError as failed:
             error = failed
     if error is not None:
-        click.echo(str(error), err=True)
+        say(f"{error}\n")
     return error
 
 
@@ -193,14 +193,14 @@ def reset_config(source: Source, *, yes: bool, force: bool) -> int:
     nodes = source.settings().nodes
     if not yes:
         for kept in read(nodes):
-            click.echo(f"{kept.address}: {kept.why or kept.text or 'nothing'}", err=True)
+            say(f"{kept.address}: {kept.why or kept.text or 'nothing'}\n")
         _confirm(f"Delete these settings on {_these(len(nodes))}?", "nothing is deleted yet")
     try:
         errors = reset_settings(nodes, click.echo, force=force)
     except ChangeError as error:
         raise Failed(_status([error]), str(error)) from error
     for failed in errors:
-        click.echo(str(failed), err=True)
+        say(f"{failed}\n")
     return _status(errors)
 
 

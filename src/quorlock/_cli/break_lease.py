@@ -8,6 +8,7 @@ import click
 
 from quorlock._cli.exit_status import EX_TEMPFAIL, EX_UNAVAILABLE, Failed
 from quorlock._cli.nodes import Source, with_nodes
+from quorlock._cli.stdio import say
 
 
 @click.command("break")
@@ -29,7 +30,7 @@ def command(source: Source, *, resource: str, yes: bool) -> int:
 
     with source.redlock() as redlock:
         before = redlock.inspect(resource)
-        click.echo(as_text(before), err=True)
+        say(f"{as_text(before)}\n")
         shown = digests(before)
         if shown and not yes:
             why = f"{resource!r} is not released"

@@ -150,7 +150,15 @@ def _found_file() -> Path | None:
     places = [Path(FILE)]
     with suppress(RuntimeError):  # no home: a container's user without a name
         places.append(Path(home).expanduser() / "quorlock" / FILE)
-    return next((place for place in places if place.exists()), None)
+    return next((place for place in places if _is_there(place)), None)
+
+
+def _is_there(place: Path) -> bool:
+    """Return whether there is a file, for a user who may look: `sudo -u` keeps another's HOME."""
+    try:
+        return place.exists()
+    except OSError:
+        return False
 
 
 def _read(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:

@@ -993,7 +993,8 @@ def assert_names_the_fault(error: Any, fault: Fault, urls: list[str]) -> None:
     for node, cause in named.items():
         assert node in str(error)
         assert str(error).count(f": {cause}") == 1, "each cause once, with its nodes"
-    advice = "fix these nodes" if fault.error is NodeError else "check these nodes"
+    to_be_fixed = fault.error is NodeError and fault.at_once
+    advice = "fix these nodes or their" if to_be_fixed else "check these nodes"
     assert advice in str(error)
 
 

@@ -315,3 +315,16 @@ def test_a_dumb_terminal_is_not_drawn_on(shell: Shell) -> None:
         bench.communicate(timeout=20)
     assert "\x1b" not in terminal.said
     assert terminal.said.count("\n") == 2
+
+
+@pytest.mark.parametrize("full", ["2>/dev/full", "2>&-"])
+def test_a_progress_that_cannot_be_written_changes_nothing(full: str, shell: Shell) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {full}', "sh", *COMMAND, "bench", *SHORT],
+        env=shell.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "each node alone" in done.stdout

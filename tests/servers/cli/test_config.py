@@ -85,6 +85,15 @@ def test_no_node_is_made_up() -> None:
         assert way in said
 
 
+def test_a_home_that_cannot_be_looked_into_has_no_file(
+    monkeypatch: pytest.MonkeyPatch, shell: Shell
+) -> None:
+    """`sudo -u` keeps the HOME of another user. A name too long does as much to root."""
+    assert shell.answer("status", "x", given={"XDG_CONFIG_HOME": "x" * 300, "QUORLOCK_CONFIG": ""})
+    monkeypatch.setenv("XDG_CONFIG_HOME", "x" * 300)
+    assert "no nodes are named" in refusal()
+
+
 def test_what_is_given_and_empty_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--nodes "$UNSET"` must not lock on other nodes; an empty variable is as none."""
     write(Path("quorlock.toml"), nodes="here")

@@ -184,6 +184,50 @@ def test_without_click_it_says_what_to_install(bare_shell: Shell) -> None:
     assert done.stderr == "quorlock: click is not installed; run: pip install 'quorlock[cli]'\n"
 
 
+# Ctrl-C at the import of a module, whose name is in the environment.
+CTRL_C = """\
+import os, signal, sys
+def hook(event, facts):
+    if event == "import" and facts[0] == os.environ["AT"]:
+        os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(hook)
+"""
+
+
+@pytest.mark.parametrize("module", ["quorlock.errors", "quorlock._sync.redlock", "click"])
+@pytest.mark.parametrize("command", [COMMAND, ("quorlock",)], ids=["module", "script"])
+def test_ctrl_c_while_it_is_being_loaded(
+    command: Sequence[str], module: str, installed: Shell
+) -> None:
+    """The signal ends it, without a traceback: a shell shows 130, and ends its script."""
+    (installed.home / "sitecustomize.py").write_text(CTRL_C)
+    path = f"{installed.home}:{installed.environment()['PYTHONPATH']}"
+    done = subprocess.run(
+        [*command, "status"],
+        env=installed.environment({"PYTHONPATH": path, "AT": module}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("words", [["-c", "import quorlock"], ["-m", "quorlock.testing.servers"]])
+def test_ctrl_c_in_other_programs_is_an_exception_from_the_first_import_on(
+    words: list[str], bare_shell: Shell
+) -> None:
+    (bare_shell.home / "sitecustomize.py").write_text(CTRL_C)
+    path = f"{bare_shell.home}:{bare_shell.environment()['PYTHONPATH']}"
+    done = subprocess.run(
+        [sys.executable, *words],
+        env=bare_shell.environment({"PYTHONPATH": path, "AT": "quorlock.errors"}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.endswith("\nKeyboardInterrupt\n")
+
+
 # --- signals ---------------------------------------------------------------------------------
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]

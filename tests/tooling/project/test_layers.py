@@ -39,12 +39,14 @@ DIRECTIONS: dict[str, set[str]] = {
         "_core",
         "errors",
     },
-    "quorlock": {"_sync", "_api", "_drivers", "_protocol", "_nodes", "_core", "errors"},
+    # Ctrl-C while the rest is being loaded.
+    "_start": set(),
+    "quorlock": {"_start", "_sync", "_api", "_drivers", "_protocol", "_nodes", "_core", "errors"},
     # Memory nodes read commands as nodes do, and answer what the scripts would.
     "testing": {"quorlock", "asyncio", "_protocol", "_core", "scripts", "errors"},
     "_demo": {"quorlock", "testing", "errors"},
     "_cli": {"quorlock", "asyncio", "_demo", "testing", "_settings", "errors"},
-    "__main__": {"_cli"},
+    "__main__": {"_cli", "_start"},
 }
 
 # The simulator is no part of the library, so it is in no table above. It runs the flows, the

@@ -10,6 +10,7 @@ import click
 
 from quorlock._cli.durations import Seconds
 from quorlock._cli.nodes import Source, with_nodes
+from quorlock._cli.stdio import say
 
 if TYPE_CHECKING:
     import threading
@@ -118,11 +119,9 @@ class Progress:
 
     def say(self, sentence: str) -> None:
         """Write a line that stays."""
-        sys.stderr.write(f"quorlock bench: {sentence}\n")
-        sys.stderr.flush()
+        say(f"quorlock bench: {sentence}\n")
 
     def show(self, part: str) -> None:
         """Write the current part over the last one, on a terminal."""
         if self._live:
-            sys.stderr.write(f"\r\x1b[K{part}")
-            sys.stderr.flush()
+            say(f"\r\x1b[K{part}")

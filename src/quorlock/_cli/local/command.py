@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quorlock._cli.exit_status import EX_UNAVAILABLE
+from quorlock._cli.stdio import say
 
 if TYPE_CHECKING:
     from quorlock._cli.local.server import LocalServer, ServerState
@@ -47,7 +48,7 @@ def down(*, force: bool) -> int:
     click.echo(f"{ended.nodes} local nodes ended" if ended.nodes else "there are no local nodes")
     if not ended.sure:
         why = "something may be held still: the next `up` gives no lock until that is over"
-        click.echo(f"quorlock local: {why}", err=True)
+        say(f"quorlock local: {why}\n")
     return 0
 
 

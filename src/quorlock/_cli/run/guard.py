@@ -9,6 +9,7 @@ gone, for whatever reason. `run` owns the lock and sends the lease's validity
 from __future__ import annotations
 
 import select
+import signal
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from quorlock import now
@@ -22,6 +23,9 @@ OnLost: TypeAlias = Literal["term", "kill", "warn"]
 
 # The share of kill_after that is left at KILL: kernels and busy machines take time.
 _KILL_LEFT = 1 / 4
+# What a key of the terminal sends to every process of its foreground group. Others come from a
+# program, which may signal `run` and the guard, and not the command (`pkill quorlock`).
+_KEYS = frozenset({signal.SIGINT, signal.SIGQUIT})
 # `select` does not count the time for which the machine sleeps, but a lease does.
 _LONGEST_SLEEP = 0.25
 
@@ -71,6 +75,8 @@ class LeaseGuard:
         except OSError as error:
             self._channel.send("failed", error.errno, error.strerror)
             return
+        # Forwarded in full: the terminal's signals of before may not have reached the command.
+        self._signals.taken()
         self._channel.send("started", tree.pid)
         for message in messages:
             self._obey(tree, *message)
@@ -82,7 +88,7 @@ class LeaseGuard:
             ready, _, _ = select.select(self._sources, [], [], left)
             # First of all: the terminal's signals reach this process and the command before `run`
             # forwards them.
-            self._seen.update(self._signals.taken())
+            self._seen.update(_KEYS.intersection(self._signals.taken()))
             if self._channel in ready:
                 for message in self._channel.receive():
                     self._obey(tree, *message)
@@ -127,9 +133,8 @@ class LeaseGuard:
             (self._valid_until,) = facts
         elif word == "signal":
             (number,) = facts
-            # On a terminal Ctrl-C is sent to every process of the group, and so to the command.
-            if self._orders.grouped or number not in self._seen:
-                tree.pass_on(number)
+            # Ctrl-C on a terminal has reached all processes of the group that is this process's.
+            tree.pass_on(number, beyond_group=not self._orders.grouped and number in self._seen)
             self._seen.discard(number)
         else:
             self._end(tree)

@@ -64,9 +64,15 @@ class ProcessTree:
             self._bury()
         return status if status is None or status >= 0 else EX_SIGNAL - status
 
-    def pass_on(self, number: int) -> None:
-        """Signal the command and the descendants that depend on it, but no daemons."""
-        self._send(number, self._tops(self.pid))
+    def pass_on(self, number: int, *, beyond_group: bool = False) -> None:
+        """Signal the command and the descendants that depend on it, but no daemons.
+
+        beyond_group: except those in the group of this process, whom it has reached already.
+        """
+        if beyond_group:
+            _signal_all(number, _outside(os.getpgrp(), [self.pid]))
+        else:
+            self._send(number, self._tops(self.pid))
 
     def term(self) -> None:
         """Send TERM to all descendants, daemons too."""
@@ -89,9 +95,7 @@ class ProcessTree:
                 os.killpg(self.pid, number)
             elif self._process.returncode is None:
                 os.kill(self.pid, number)
-        for pid in others:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
+        _signal_all(number, others)
 
     def _is_reached(self, pid: int) -> bool:
         """Return whether a signal to the command, or its group, reaches this process."""
@@ -119,6 +123,22 @@ class ProcessTree:
             if found.si_pid == self.pid:
                 break
             os.waitpid(found.si_pid, 0)
+
+
+def _signal_all(number: int, pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _outside(group: int, pids: Iterable[int]) -> Iterator[int]:
+    """Return the topmost processes, of these and their descendants, that are not in the group."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            if os.getpgid(pid) != group:
+                yield pid
+            else:
+                yield from _outside(group, _children(pid))
 
 
 def _descendants(pid: int) -> Iterator[int]:

@@ -110,7 +110,7 @@ class RunSession:
     def _status(self, ended: ChildEnded, lost: str | None, *, is_held_on: bool) -> int:
         if ended.in_time and lost is None:
             return ended.status
-        self._reporter.warn("lost", self._ending(lost))
+        self._reporter.warn("lost", lost if ended.in_time and lost else self._ending(lost))
         # The lease was lost after the command had ended well, or --on-lost=warn allows it.
         is_minor = is_held_on or self._plan.orders.on_lost == "warn"
         return ended.status if is_minor else EX_LOST

@@ -62,9 +62,17 @@ class Runner:
         }
         self._runs: list[Run] = []
 
-    def start(self, *arguments: str, stdin: int | IO[Any] = subprocess.DEVNULL, **more: Any) -> Run:
+    def start(
+        self,
+        *arguments: str,
+        stdin: int | IO[Any] = subprocess.DEVNULL,
+        program: str | None = None,
+        **more: Any,
+    ) -> Run:
+        """Start `quorlock run`, or a program that is a changed `quorlock`."""
+        quorlock = ["-m", "quorlock"] if program is None else ["-c", program]
         process = subprocess.Popen(
-            [sys.executable, "-m", "quorlock", "run", *arguments],
+            [sys.executable, *quorlock, "run", *arguments],
             env=self.environment,
             cwd=self.folder,
             stdin=stdin,

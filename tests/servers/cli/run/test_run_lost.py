@@ -70,6 +70,15 @@ def test_warn_leaves_it(run: Runner) -> None:
     assert "lost" in reported
 
 
+def test_warn_does_not_say_that_the_command_was_ended(run: Runner) -> None:
+    """The lease was to end, and the command went on."""
+    arguments = ("--ttl", "2s", "--no-renew", "--on-lost", "warn", "-c", "sleep 2.5; exit 6")
+    done = run("x", *arguments)
+    assert done.returncode == 6
+    assert "its time ran out" in done.stderr
+    assert "so is the command" not in done.stderr
+
+
 def test_a_lock_that_is_taken_away_ends_it(run: Runner) -> None:
     """The lock is broken by force: noticed at once if nodes push invalidations, otherwise at the
     next renewal. (Keys that are only deleted, node after node, come back one by one: renewal

@@ -147,10 +147,11 @@ def test_a_guard_that_is_stopped_is_continued(run: Runner) -> None:
 class Terminal:
     """`run` in the foreground of a terminal, whose other end is in this process."""
 
-    def __init__(self, run: Runner, *arguments: str) -> None:
+    def __init__(self, run: Runner, *arguments: str, program: str | None = None) -> None:
         self.end, other = os.openpty()
         self.run = run.start(
             *arguments,
+            program=program,
             stdin=other,
             start_new_session=False,
             preexec_fn=lambda: control(other),
@@ -180,6 +181,75 @@ def test_on_a_terminal_ctrl_c_comes_once_and_a_signal_to_us_as_well(run: Runner)
     for pid in reversed(run.pids()):
         os.kill(pid, signal.SIGKILL)
     assert terminal.run.end().returncode == 128 + signal.SIGKILL
+    os.close(terminal.end)
+
+
+# Python in another session and group, as setsid(1) starts a program.
+APART = "import os, sys; os.setsid(); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+
+
+@pytest.mark.parametrize("depth", ["the command", "its child"])
+def test_ctrl_c_reaches_what_has_left_the_group_of_the_terminal(depth: str, run: Runner) -> None:
+    """timeout(1) leaves it. Without us it gets no Ctrl-C, and could not be ended by one."""
+    words = [sys.executable, "-c", APART, str(PATIENT), ""]
+    if depth == "its child":
+        words = ["sh", "-c", 'trap : INT; "$@"; exit', "sh", *words]
+    terminal = Terminal(run, "x", "--", *words)
+    assert until(lambda: run.log("begun"), PATIENCE)
+    terminal.type(b"\x03")
+    assert until(lambda: run.log("got"), PATIENCE)
+    terminal.run.send(signal.SIGTERM)
+    assert until(lambda: len(run.log("got")) == 2, PATIENCE)
+    assert [int(line[0]) for line in run.log("got")] == [signal.SIGINT, signal.SIGTERM]
+    for pid in reversed(run.pids()):
+        os.kill(pid, signal.SIGKILL)
+    terminal.run.end()
+    assert not run.keys_stay()
+    os.close(terminal.end)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1"])
+def test_on_a_terminal_a_signal_to_us_and_the_guard_reaches_the_command(
+    name: str, run: Runner
+) -> None:
+    """`pkill quorlock`: it does not find the command, which has another name."""
+    number = signal.Signals[name]
+    terminal = Terminal(run, "x", "--", sys.executable, str(PATIENT), "")
+    assert until(lambda: run.log("begun"), PATIENCE)
+    (guard,) = children(terminal.run.pid)
+    os.kill(guard, number)
+    terminal.run.send(number)
+    assert until(lambda: run.log("got"), PATIENCE)
+    assert {int(line[0]) for line in run.log("got")} == {number}
+    for pid in reversed(run.pids()):
+        os.kill(pid, signal.SIGKILL)
+    assert terminal.run.end().returncode == 128 + signal.SIGKILL
+    assert not run.keys_stay()
+    os.close(terminal.end)
+
+
+# The guard gets its Ctrl-C after the lock was granted, and before the command is started.
+EARLY = """\
+import os, signal, sys
+from quorlock._cli.main import main
+from quorlock._cli.run.child import Child
+start = Child.start
+def start_after_ctrl_c(child, environment, valid_until):
+    os.kill(child._guard, signal.SIGINT)
+    start(child, environment, valid_until)
+Child.start = start_after_ctrl_c
+sys.exit(main())
+"""
+
+
+def test_on_a_terminal_an_early_ctrl_c_reaches_the_command(run: Runner) -> None:
+    """The terminal has not sent it to the command, so `run` forwards it later."""
+    terminal = Terminal(run, "x", "--", sys.executable, str(PATIENT), "obey", program=EARLY)
+    assert until(lambda: run.log("begun"), PATIENCE)
+    terminal.run.send(signal.SIGINT)
+    assert terminal.run.end().returncode == 0
+    assert [int(line[0]) for line in run.log("got")] == [signal.SIGINT]
+    assert not run.keys_stay()
     os.close(terminal.end)
 
 
