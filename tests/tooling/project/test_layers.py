@@ -380,7 +380,8 @@ HEAVY = {"asyncio", "concurrent.futures", "email", "http", "logging", "multiproc
     ids=["quorlock", "quorlock.asyncio"],
 )
 def test_import_brings_no_more_than_it_needs(module: str, unwanted: set[str]) -> None:
-    code = f"import sys; old = set(sys.modules); import {module}; print(*(set(sys.modules) - old))"
+    names = f"from {module} import *"
+    code = f"import sys; old = set(sys.modules); {names}; print(*(set(sys.modules) - old))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     brought = set(run.stdout.split())
     assert module in brought
