@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-
-from quorlock._start import end_by_ctrl_c
 
 TYPE_CHECKING = False  # see quorlock/__init__.py
 if TYPE_CHECKING:
@@ -13,7 +12,10 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    end_by_ctrl_c()
+    # Until a command handles signals itself, Ctrl-C ends the process silently: a traceback of the
+    # modules being loaded would help no user.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from quorlock._cli.main import main as run
     except ModuleNotFoundError as error:

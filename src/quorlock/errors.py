@@ -17,8 +17,6 @@ process.  Celery sends `args` and no more.  A password never reaches this module
 without user info, server texts come redacted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum

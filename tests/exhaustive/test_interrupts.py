@@ -382,7 +382,7 @@ def nested(scene: Scene, interrupter: Interrupter) -> None:
             lock.release()
     finally:
         assert not lock._count(), f"{lock._count()} levels are left: {interrupter.where}"
-        assert not scene.redlock._holds.by_key
+        assert not lock._holds.by_key
 
 
 def nested_inside(scene: Scene, interrupter: Interrupter) -> None:

@@ -54,12 +54,7 @@ def check(policy: Policy, node_states: tuple[NodeState, ...]) -> Flow[tuple[Answ
 def health(statuses: tuple[NodeStatus, ...], answers: tuple[Answer, ...], policy: Policy) -> Health:
     """Return the report of a check."""
     nodes = tuple(map(_status, statuses, answers))
-    return Health(is_ready(nodes, policy), policy.quorum, nodes)
-
-
-def is_ready(nodes: tuple[NodeStatus, ...], policy: Policy) -> bool:
-    """Return whether a quorum of these nodes would vote."""
-    return sum(node.up for node in nodes) >= policy.quorum
+    return Health(sum(node.up for node in nodes) >= policy.quorum, policy.quorum, nodes)
 
 
 def _status(status: NodeStatus, answer: Answer) -> NodeStatus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from typing import ClassVar, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, TypeVar
 
 from quorlock._api.lease_state import LeaseState, Released
 from quorlock._api.misuse import HintedNames
@@ -20,9 +20,11 @@ from quorlock._core.resources import PermitName, names_of
 from quorlock._core.results import LossReason, ReleaseResult
 from quorlock._core.time import NS_PER_MS, to_seconds
 from quorlock._core.votes import Answer, node_votes
-from quorlock._drivers.abc import AnyDriver
 from quorlock._drivers.clock import now
 from quorlock.errors import ConfigError, HoldLimitReached, LeaseLost, NodeVote, QuorlockError
+
+if TYPE_CHECKING:
+    from quorlock._drivers.abc import AnyDriver
 
 D = TypeVar("D", bound="AnyDriver")
 

@@ -1,7 +1,5 @@
 """The options of a lease while it is held: its renewal, and what a loss does to its block."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -34,7 +32,7 @@ class LeaseOptions(NamedTuple):
     on_warning: Warns | None
     on_lost: OnLost
 
-    def checked(self, ttl_ms: int) -> LeaseOptions:
+    def checked(self, ttl_ms: int) -> "LeaseOptions":
         """Return the options if they fit the ttl. Raises ConfigError."""
         if not self.renew:
             return self

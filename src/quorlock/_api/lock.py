@@ -30,12 +30,12 @@ from quorlock._core.config import Seconds, timeout_of
 from quorlock._core.request import AcquireRequest, StopEvent, requested
 from quorlock._core.resources import claim_on, claim_shared, names_of
 from quorlock._core.results import Acquired
-from quorlock._drivers.abc import AnyDriver
 from quorlock._drivers.clock import now
 from quorlock.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorlock._api.renewal import RenewalManager
+    from quorlock._drivers.abc import AnyDriver
 
 D = TypeVar("D", bound="AnyDriver")
 L = TypeVar("L", bound=LeaseBase[Any])

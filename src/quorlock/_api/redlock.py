@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Generic, NoReturn, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypedDict, TypeVar, Unpack
 
-from quorlock._api.health import is_ready
 from quorlock._api.session import Session
 from quorlock._core.config import Policy, RestartGuard, Seconds, Waiting, policy
 from quorlock._core.owner import DEFAULT_OWNER
 from quorlock._core.results import NodeStatus
-from quorlock._drivers.abc import AnyDriver
 from quorlock._drivers.entropy import SystemEntropy
-from quorlock._nodes.node import Node
-from quorlock._nodes.resolve import as_nodes
+
+if TYPE_CHECKING:
+    from quorlock._drivers.abc import AnyDriver
+    from quorlock._nodes.node import Node
 
 D = TypeVar("D", bound="AnyDriver")
 
@@ -83,6 +83,8 @@ class RedlockBase(ABC, Generic[D]):
         prefix: str | bytes = "",
         owner: str | None = DEFAULT_OWNER,
     ) -> None:
+        from quorlock._nodes.resolve import as_nodes  # here, as the driver
+
         node_states: tuple[Node, ...] = as_nodes(nodes)
         checked = policy(
             tuple(node.address for node in node_states),
@@ -145,7 +147,7 @@ class RedlockBase(ABC, Generic[D]):
     @property
     def ready(self) -> bool:
         """True if a quorum would vote, as this process sees the nodes; no node is asked."""
-        return is_ready(self.nodes, self._session.policy)
+        return sum(node.up for node in self.nodes) >= self.quorum
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} over {', '.join(self._session.policy.addresses)}>"

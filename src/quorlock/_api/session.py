@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from quorlock._api.inspection import Inspection, inspection
 from quorlock._api.lease_state import AdoptedLeaseState
 from quorlock._api.ticket import Ticket, in_doubt_of
 from quorlock._core.claims import Shared
@@ -16,13 +15,13 @@ from quorlock._core.results import ExtendFailed, LossReason
 from quorlock._core.time import to_seconds
 from quorlock._core.votes import node_votes
 from quorlock._drivers import fork
-from quorlock._drivers.abc import AnyDriver
 from quorlock._drivers.clock import now
 from quorlock.errors import ConfigError, LeaseLost, NodeError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from quorlock._api.inspection import Inspection
     from quorlock._api.lease_options import LeaseOptions
     from quorlock._api.lease_state import LeaseState, Released
     from quorlock._core.config import Policy, Seconds
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from quorlock._core.rounds import Target
     from quorlock._core.time import Instant
     from quorlock._core.votes import Answer
+    from quorlock._drivers.abc import AnyDriver
     from quorlock._drivers.entropy import SystemEntropy
 
 D = TypeVar("D", bound="AnyDriver")
@@ -169,6 +169,8 @@ class Session(Generic[D]):
 
     def inspection(self, request: BaseRequest, answers: tuple[Answer, ...]) -> Inspection:
         """Return the report of a round of Inspect."""
+        from quorlock._api.inspection import inspection
+
         left = time_until_free_ms(answers, self.policy.quorum)
         return inspection(request.resource, self.policy.addresses, answers, left)
 

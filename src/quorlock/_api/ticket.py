@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from quorlock._core.claims import Shared
+from quorlock._core.record import Record
 from quorlock._core.releases_in_doubt import counted_from, merged, remaining
 from quorlock._core.resources import names_of
 from quorlock.errors import ConfigError
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from quorlock._core.time import Instant
 
 
-@dataclass(frozen=True)
-class Ticket:
+class Ticket(Record):
     """A lease on its way to another process, from `Lease.hand_over` to `Redlock.adopt`.
 
     A ticket is the lock itself: every process that has it can extend and release.  Treat it as a
@@ -40,17 +39,33 @@ class Ticket:
     """
 
     resource: str
-    token: str = field(repr=False)
+    token: str
     ttl: float
-    fence: int | None = None
-    in_doubt: tuple[tuple[str, float | None], ...] = ()
-    resources: tuple[str, ...] = ()
-    permit: int | None = None
-    shared: bool = False
+    fence: int | None
+    in_doubt: tuple[tuple[str, float | None], ...]
+    resources: tuple[str, ...]
+    permit: int | None
+    shared: bool
+
+    _SECRET = ("token",)
+
+    def __init__(
+        self,
+        resource: str,
+        token: str,
+        ttl: float,
+        fence: int | None = None,
+        in_doubt: tuple[tuple[str, float | None], ...] = (),
+        resources: tuple[str, ...] = (),
+        permit: int | None = None,
+        shared: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        self._fill(locals())
 
     def __setstate__(self, state: dict[str, Any] | tuple[Any, ...]) -> None:
-        # A tuple comes from an earlier version, and without `in_doubt` from one before it existed.
-        self.__dict__.update(state if isinstance(state, dict) else vars(Ticket(*state)))
+        # From an earlier version it may be a tuple, or lack fields, which then have their defaults.
+        given = state if isinstance(state, dict) else vars(Ticket(*state))
+        vars(self).update(vars(Ticket("", "", 0.0)) | given)
 
     def to_json(self) -> str:
         """Return the ticket as text, for a queue or an argument."""

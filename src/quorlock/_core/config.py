@@ -1,7 +1,5 @@
 """The settings of a set of nodes, validated once and frozen."""
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Union
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias, cast
 
+from quorlock._core.record import Record
 from quorlock._nodes.redact import (
     PORTS,
     is_clean,
@@ -27,9 +27,7 @@ from quorlock.errors import ConfigError
 Credentials: TypeAlias = Callable[[], tuple[str | None, str]]
 
 
-# `init=False`: the argument `tls` takes more types than the field has.
-@dataclass(frozen=True, init=False)
-class Node:
+class Node(Record):
     """One independent master: where it is and how to enter. Compares by value, shows no secret.
 
     Args:
@@ -77,10 +75,8 @@ class Node:
         durable: bool = False,
         memory: str | None = None,
     ) -> None:
-        place, login = (host, port, db, path), (username, password, credentials)
-        values = (*place, *login, as_tls(tls), durable, memory)
-        for name, value in zip(self.__match_args__, values, strict=True):
-            object.__setattr__(self, name, value)
+        tls = as_tls(tls)
+        self._fill(locals())
         _check_node(self)
 
     @classmethod

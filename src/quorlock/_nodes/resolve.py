@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast
 
+from quorlock._core.record import Record
 from quorlock._nodes.node import Node
 from quorlock._nodes.redact import parse_ipv6, refuse, shown
 from quorlock._nodes.tls import Tls, as_given, tls_from
@@ -98,11 +98,15 @@ _REFUSED_KINDS: Mapping[str, str] = {
 _ACCEPTED = "give a URL (redis://host:6379), a Node(...), or a redis-py or valkey-py client"
 
 
-@dataclass(frozen=True)
-class _Provider:
+class _Provider(Record):
     """A client's credential_provider as a Node's `credentials`."""
 
-    provider: Any = field(repr=False)
+    provider: Any
+
+    _SECRET = ("provider",)
+
+    def __init__(self, provider: Any) -> None:
+        self._fill(locals())
 
     def __call__(self) -> tuple[str | None, str]:
         answer = self.provider.get_credentials()  # (password,) or (username, password)

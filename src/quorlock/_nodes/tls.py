@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ForwardRef, Literal, TypeAlias, cast
 
+from quorlock._core.record import Record
 from quorlock._nodes.redact import refuse, shown, type_of
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ _MIN_VERSIONS: Mapping[object, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tls:
+class Tls(Record):
     """TLS settings of the connection to a node; the safe choice by default. Data only.
 
     Attributes:
@@ -49,23 +48,39 @@ class Tls:
         ConfigError: a value that cannot work.
     """
 
-    verify: Verify = "required"
-    check_hostname: bool = True
-    ca_certs: str | None = None
-    ca_path: str | None = None
-    ca_data: str | bytes | None = field(default=None, repr=False)  # no secret, but long
-    certfile: str | None = None
-    keyfile: str | None = None
-    keyfile_password: str | None = field(default=None, repr=False)
-    min_version: str | None = None
-    context: LazySSLContext | None = None
+    verify: Verify
+    check_hostname: bool
+    ca_certs: str | None
+    ca_path: str | None
+    ca_data: str | bytes | None
+    certfile: str | None
+    keyfile: str | None
+    keyfile_password: str | None
+    min_version: str | None
+    context: LazySSLContext | None
 
-    def __post_init__(self) -> None:
+    _SECRET = ("keyfile_password", "ca_data")  # the latter is no secret, but long
+
+    def __init__(
+        self,
+        *,
+        verify: Verify = "required",
+        check_hostname: bool = True,
+        ca_certs: str | None = None,
+        ca_path: str | None = None,
+        ca_data: str | bytes | None = None,
+        certfile: str | None = None,
+        keyfile: str | None = None,
+        keyfile_password: str | None = None,
+        min_version: str | None = None,
+        context: LazySSLContext | None = None,
+    ) -> None:
+        self._fill(locals())
         _check_tls(self)
-        if self.verify == "none":
-            object.__setattr__(self, "check_hostname", False)
-        if self.min_version is not None:
-            object.__setattr__(self, "min_version", _MIN_VERSIONS[self.min_version])
+        if verify == "none":
+            vars(self)["check_hostname"] = False
+        if min_version is not None:
+            vars(self)["min_version"] = _MIN_VERSIONS[min_version]
 
 
 def tls_in_short(tls: Tls) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -224,7 +223,7 @@ def node_of(number: int, url: object, login: dict[str, Any], where: str) -> Node
     try:
         node = Node.from_url(cast("str", url))
         if node.memory is None and node.username is None and node.password is None:
-            node = replace(node, **login) if any(login.values()) else node
+            node = Node(**vars(node) | login) if any(login.values()) else node
     except ConfigError as error:
         subject = error.value if error.argument == "url" else error.argument
         why, hint = f"nodes[{number}] {subject}: {error.fix}", ""

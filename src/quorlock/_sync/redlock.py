@@ -10,11 +10,9 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, ForwardRef, overload
 
 from quorlock._api.decorators import ResourceFunction
-from quorlock._api.health import Health, check, health
-from quorlock._api.inspection import Inspection, token_of
 from quorlock._api.lease import state_of
 from quorlock._api.lease_options import MAX_HOLD, LeaseOptions, lease_options
 from quorlock._api.lease_state import LeaseState
@@ -27,16 +25,24 @@ from quorlock._core.config import Policy, Seconds
 from quorlock._core.request import AcquireRequest, StopEvent
 from quorlock._core.resources import Resource
 from quorlock._core.results import Extended, ExtendFailed, is_unreachable
-from quorlock._nodes.node import Node
-from quorlock._sync.election import Election
 from quorlock._sync.lease import Lease
 from quorlock._sync.lock import Lock, LockDecorator
-from quorlock._sync.once import Once
-from quorlock._sync.rlock import RLock, ThreadHolds
-from quorlock._sync.semaphore import AnyLock, Semaphore
 
 if TYPE_CHECKING:
+    from quorlock._api.health import Health
+    from quorlock._api.inspection import Inspection
     from quorlock._drivers.sync.driver import Driver
+    from quorlock._nodes.node import Node
+    from quorlock._sync.election import Election
+    from quorlock._sync.once import Once
+    from quorlock._sync.rlock import RLock
+    from quorlock._sync.semaphore import Semaphore
+else:
+    # What most programs do not use is loaded by its method, or by `typing.get_type_hints`.
+    Election, Health, Inspection, Once, RLock, Semaphore = (
+        ForwardRef(f"__import__('quorlock').{name}")
+        for name in ("Election", "Health", "Inspection", "Once", "RLock", "Semaphore")
+    )
 
 
 class Redlock(BlockingObject, RedlockBase["Driver"]):
@@ -50,7 +56,6 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         return Driver(nodes, policy)
 
     def _begin(self, session: Session[Driver]) -> None:
-        self._holds = ThreadHolds()  # through its re-entrant locks
         # At the latest when the last lock and lease are garbage, or when the interpreter ends.
         weakref.finalize(
             session, _close, session.driver, session.live, session.releasing, session.renewers
@@ -170,9 +175,13 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: an argument cannot work.
         """
+        from quorlock._sync.rlock import RLock, ThreadHolds
+
         session, options = self._session, lease_options(renew, max_hold, on_warning)
         lock = Lock(session, (resource,), ttl, timeout, fencing, options, stop, shared)
-        return RLock(lock, session.policy.key(resource), renew, self._holds)
+        # All re-entrant locks have the same; `setdefault` is one step for threads and signals.
+        holds: ThreadHolds = vars(self).setdefault("_holds", ThreadHolds())
+        return RLock(lock, session.policy.key(resource), renew, holds)
 
     def election(
         self,
@@ -196,6 +205,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: an argument cannot work.
         """
+        from quorlock._sync.election import Election
+
         session, options = self._session, lease_options(True, math.inf, on_warning)
 
         def make(timeout: Seconds | None, stop: StopEvent | None) -> Lock:
@@ -230,6 +241,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: an argument cannot work.
         """
+        from quorlock._sync.once import Once
+
         options = lease_options(renew, max_hold, on_warning)
         return Once(Lock(self._session, (resource,), ttl, 0, fencing, options, None), every)
 
@@ -265,6 +278,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: an argument cannot work.
         """
+        from quorlock._sync.semaphore import Semaphore
+
         options = lease_options(renew, max_hold, on_warning)
         return Semaphore(self._session, resource, permits, ttl, timeout, fencing, options, stop)
 
@@ -296,6 +311,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: an argument cannot work.
         """
+        from quorlock._sync.semaphore import AnyLock
+
         options = lease_options(renew, max_hold, on_warning)
         return AnyLock(self._session, resources, ttl, timeout, fencing, options, stop)
 
@@ -394,6 +411,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
             QuorumUnreachable: too few nodes replied to decide it.
             NodeError: too many nodes reply with errors.
         """
+        from quorlock._api.inspection import token_of
+
         session, request = self._session, self._session.request_for(resource)
         answers = session.driver.run(flows.inspect(request.key, session.policy))
         token = token_of(holder, answers)
@@ -414,6 +433,8 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             ConfigError: the settings do not fit those of the other clients.
         """
+        from quorlock._api.health import check, health
+
         session = self._session
         answers = session.driver.run(check(session.policy, session.driver.node_states.all))
         return health(session.driver.statuses(), answers, session.policy)

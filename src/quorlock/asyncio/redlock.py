@@ -25,12 +25,15 @@ from quorlock._core.results import Extended, ExtendFailed, is_unreachable
 from quorlock._drivers.aio.driver import Driver
 from quorlock._drivers.aio.loop_driver import LoopDriver
 from quorlock._nodes.node import Node
+from quorlock._nodes.resolve import as_nodes  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from quorlock.asyncio.election import Election
 from quorlock.asyncio.lease import Lease
 from quorlock.asyncio.lock import Lock, LockDecorator
 from quorlock.asyncio.once import Once
 from quorlock.asyncio.rlock import RLock, TaskHolds
 from quorlock.asyncio.semaphore import AnyLock, Semaphore
+
+# `as_nodes` is for the base class, which would load it in the running event loop.
 
 
 class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring is the base's)

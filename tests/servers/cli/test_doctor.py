@@ -9,7 +9,6 @@ import re
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -317,7 +316,7 @@ def test_a_user_with_no_more_than_he_needs(two: list[str]) -> None:
     with Servers(1, options=("--appendonly", "yes", "--appendfsync", "always")) as (server,):
         node = lowly(server, f"{RIGHTS} {CALLING}")
         assert names(examine([*two, node], prefix="app:"), "error", "warning", "unknown") == set()
-        found = examine([*two, replace(node, durable=True)], prefix="app:")
+        found = examine([*two, node.__replace__(durable=True)], prefix="app:")
     assert "refuses CONFIG GET appendfsync" in only(found, "unknown", "persistence").found
 
 

@@ -194,7 +194,7 @@ sys.addaudithook(hook)
 """
 
 
-@pytest.mark.parametrize("module", ["quorlock.errors", "quorlock._sync.redlock", "click"])
+@pytest.mark.parametrize("module", ["quorlock._cli.main", "quorlock.errors", "click"])
 @pytest.mark.parametrize("command", [COMMAND, ("quorlock",)], ids=["module", "script"])
 def test_ctrl_c_while_it_is_being_loaded(
     command: Sequence[str], module: str, installed: Shell
@@ -210,22 +210,6 @@ def test_ctrl_c_while_it_is_being_loaded(
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
-
-
-@pytest.mark.parametrize("words", [["-c", "import quorlock"], ["-m", "quorlock.testing.servers"]])
-def test_ctrl_c_in_other_programs_is_an_exception_from_the_first_import_on(
-    words: list[str], bare_shell: Shell
-) -> None:
-    (bare_shell.home / "sitecustomize.py").write_text(CTRL_C)
-    path = f"{bare_shell.home}:{bare_shell.environment()['PYTHONPATH']}"
-    done = subprocess.run(
-        [sys.executable, *words],
-        env=bare_shell.environment({"PYTHONPATH": path, "AT": "quorlock.errors"}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr.endswith("\nKeyboardInterrupt\n")
 
 
 # --- signals ---------------------------------------------------------------------------------

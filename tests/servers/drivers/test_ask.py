@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from quorlock import Node
@@ -26,7 +24,7 @@ _RESET = ("Broken pipe", "Connection reset by peer")
 def why(data: bytes | Behaviour, *, password: str | None = None) -> NoAnswer:
     behaviour = answers(data) if isinstance(data, bytes) else data
     with Impostor(behaviour) as impostor:
-        node = replace(Node.from_url(impostor.url), password=password)
+        node = Node.from_url(impostor.url).__replace__(password=password)
         with pytest.raises(NoAnswer) as caught, DiagnosticConnection(node, 0.3):
             pass
     assert PASSWORD not in str(caught.value)

@@ -39,14 +39,12 @@ DIRECTIONS: dict[str, set[str]] = {
         "_core",
         "errors",
     },
-    # Ctrl-C while the rest is being loaded.
-    "_start": set(),
-    "quorlock": {"_start", "_sync", "_api", "_drivers", "_protocol", "_nodes", "_core", "errors"},
+    "quorlock": {"_sync", "_api", "_drivers", "_protocol", "_nodes", "_core", "errors"},
     # Memory nodes read commands as nodes do, and answer what the scripts would.
     "testing": {"quorlock", "asyncio", "_protocol", "_core", "scripts", "errors"},
     "_demo": {"quorlock", "testing", "errors"},
     "_cli": {"quorlock", "asyncio", "_demo", "testing", "_settings", "errors"},
-    "__main__": {"_cli", "_start"},
+    "__main__": {"_cli"},
 }
 
 # The simulator is no part of the library, so it is in no table above. It runs the flows, the
@@ -382,7 +380,8 @@ HEAVY = {"asyncio", "concurrent.futures", "email", "http", "logging", "multiproc
     ids=["quorlock", "quorlock.asyncio"],
 )
 def test_import_brings_no_more_than_it_needs(module: str, unwanted: set[str]) -> None:
-    code = f"import sys; old = set(sys.modules); import {module}; print(*(set(sys.modules) - old))"
+    names = f"from {module} import *"
+    code = f"import sys; old = set(sys.modules); {names}; print(*(set(sys.modules) - old))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     brought = set(run.stdout.split())
     assert module in brought

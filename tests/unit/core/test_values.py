@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import pickle
 from collections.abc import Iterable
 from typing import Any
@@ -43,7 +42,7 @@ pytestmark = pytest.mark.parametrize(("value", "change", "names"), VALUES.values
 def test_it_is_compared_and_hashed_by_what_it_holds(
     value: Any, change: dict[str, Any], names: list[str]
 ) -> None:
-    twin, other = dataclasses.replace(value), dataclasses.replace(value, **change)
+    twin, other = value.__replace__(), value.__replace__(**change)
     assert twin == value is not twin
     assert other != value
     assert {value, twin, other} == {value, other}
@@ -76,9 +75,9 @@ def test_it_cannot_be_changed(value: Any, change: dict[str, Any], names: list[st
     del change
     before = [getattr(value, name) for name in names]
     for name in (*names, "other"):
-        with pytest.raises(dataclasses.FrozenInstanceError):
+        with pytest.raises(AttributeError, match=f"{name!r}.* read-only"):
             setattr(value, name, "b")
-        with pytest.raises(dataclasses.FrozenInstanceError):
+        with pytest.raises(AttributeError, match=f"{name!r}.* read-only"):
             delattr(value, name)
     assert [getattr(value, name) for name in names] == before
 
@@ -97,13 +96,12 @@ def test_it_is_copied_and_pickled_whole(
         assert [getattr(twin, name) for name in names] == [getattr(value, name) for name in names]
 
 
-def test_to_dataclasses_it_is_one(value: Any, change: dict[str, Any], names: list[str]) -> None:
-    """`dataclasses`, and `copy.replace` of Python 3.13, treat it as one."""
-    assert [field.name for field in dataclasses.fields(value)] == names
-    replace: Any = getattr(copy, "replace", dataclasses.replace)
-    for made in (dataclasses.replace(value, **change), replace(value, **change)):
-        for name in names:
-            assert getattr(made, name) == (change | {name: getattr(value, name)} | change)[name]
+def test_a_copy_has_other_fields(value: Any, change: dict[str, Any], names: list[str]) -> None:
+    """`copy.replace` of Python 3.13 makes one, and so does the constructor."""
+    assert list(vars(value)) == names
+    replace: Any = getattr(copy, "replace", type(value).__replace__)
+    for made in (type(value)(**vars(value) | change), replace(value, **change)):
+        assert vars(made) == vars(value) | change
     with pytest.raises(TypeError, match="nome"):
         replace(value, nome="b")
 
