@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from quorlock import Redlock
-from quorlock._drivers.sync.pool import Borrower
+from quorlock._drivers.sync.connection_set import ConnectionSet
+from quorlock._drivers.sync.connector import Connector
+from quorlock._drivers.sync.pool import Borrower, ConnectionPool
 from tests.exhaustive.test_interrupts import CLEAN_WITHIN, POINTS_MAX, THOROUGH, Interrupter
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from quorlock._drivers.sync.connection_set import ConnectionSet
-    from quorlock._drivers.sync.pool import ConnectionPool
+    from quorlock._core.effects import Send
+    from quorlock._core.routing import Route
+    from quorlock._core.time import Instant
     from quorlock.testing.servers import Server, Servers
 
 OTHERS = 3
@@ -57,16 +60,18 @@ def lead(pool: ConnectionPool) -> ConnectionSet:
 class Victim(threading.Thread):
     """A thread that acquires and releases, and is interrupted at its k-th line."""
 
-    def __init__(self, redlock: Redlock, k: int) -> None:
+    def __init__(
+        self, redlock: Redlock, k: int, resource: str = "shared victim", timeout: float = 5.0
+    ) -> None:
         super().__init__()
         self.outcome = ""
         self.at = Interrupter(k, "line")
-        self._redlock = redlock
+        self._lock = redlock.lock(resource, timeout=timeout)
 
     def run(self) -> None:
         try:
             with self.at:
-                assert self._redlock.lock("shared victim", timeout=5.0).acquire().release()
+                assert self._lock.acquire().release()
         except KeyboardInterrupt:
             self.outcome = "interrupted"
         else:
@@ -122,6 +127,97 @@ def test_a_follower(nodes: Servers) -> None:
             return victim.at, faults(redlock, nodes)
 
         every_line(run, 17)
+
+
+def test_followers_of_an_interrupted_leader(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them leads its closed set, which requests no connection. They get their locks."""
+    lead_set, request = ConnectionPool.lead, Connector.request_connection
+    led, requested = list[ConnectionSet](), list[ConnectionSet]()
+
+    def noting_lead(self: ConnectionPool, follower: Borrower, one: ConnectionSet) -> bool:
+        is_leader = lead_set(self, follower, one)
+        led.extend([one] * is_leader)
+        return is_leader
+
+    def noting_request(self: Connector, receive: Any) -> None:
+        requested.append(receive.__self__)
+        request(self, receive)
+
+    monkeypatch.setattr(ConnectionPool, "lead", noting_lead)
+    monkeypatch.setattr(Connector, "request_connection", noting_request)
+    with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        for is_sent in (False, True):
+            led.clear()
+            requested.clear()
+            connection_set = lead(pool)
+            connection_set.prepare()
+            connection_set.takes_rounds = True
+            names = [f"shared {number}" for number in range(OTHERS)]
+            followers = [Victim(redlock, 0, name) for name in names]
+            for follower in followers:
+                follower.start()
+            assert until(lambda: len(connection_set._submissions) == OTHERS)  # noqa: B023
+            if is_sent:
+                connection_set._send_submissions()
+            connection_set.discard()
+            pool.give_back(connection_set)
+            for follower in followers:
+                follower.join(30)
+                assert follower.outcome == "complete"
+            assert connection_set not in led
+            assert connection_set not in requested
+            assert faults(redlock, nodes) == []
+
+
+def test_a_closed_set_takes_no_follower(nodes: Servers) -> None:
+    """Its interrupted leader has closed it, and not returned it yet: an acquire that came then
+    would lose its only attempt.
+    """
+    with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        connection_set = lead(pool)
+        connection_set.prepare()
+        connection_set.takes_rounds = True
+        connection_set.discard()
+        other = Victim(redlock, 0, "shared", timeout=0)
+        other.start()
+        assert until(lambda: bool(pool._queue))
+        pool.give_back(connection_set)
+        other.join(30)
+        assert other.outcome == "complete"
+        assert faults(redlock, nodes) == []
+
+
+def test_a_closed_set_is_visited_as_a_follower_submits(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The visit drops a connection between the routing of a round and its sending."""
+    with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        connection_set = lead(pool)
+        connection_set.prepare()
+        connection_set.takes_rounds = True
+        follower, route = Victim(redlock, 0), connection_set._route
+        follower.start()
+        assert until(lambda: bool(connection_set._submissions))
+
+        def visited_route(index: int, effect: Send, at: Instant) -> Route:
+            found = route(index, effect, at)
+            connection_set.membership.drop(index)
+            return found
+
+        monkeypatch.setattr(connection_set, "_route", visited_route)
+        connection_set.discard()
+        pool.give_back(connection_set)
+        follower.join(30)
+        assert follower.outcome == "complete"
+        assert faults(redlock, nodes) == []
 
 
 def test_one_of_many(nodes: Servers) -> None:

@@ -758,4 +758,25 @@ DRIVERS = [
         "if is_late:",
         ("tests/servers/api/test_renewal.py", "-k", "is_replaced"),
     ),
+    Mutant(
+        "closed-set-is-led",
+        "_drivers/sync/pool.py",
+        "        if connection_set.closed:\n            self._owners.pop",
+        "        if False:\n            self._owners.pop",
+        ("tests/exhaustive/test_shared_connections.py", "-k", "interrupted_leader"),
+    ),
+    Mutant(
+        "closed-set-takes-rounds",
+        "_drivers/sync/connection_set.py",
+        "self.closed, self.takes_rounds = True, False",
+        "self.closed = True",
+        ("tests/exhaustive/test_shared_connections.py", "-k", "takes_no_follower"),
+    ),
+    Mutant(
+        "dropped-while-routed",
+        "_drivers/sync/connection_set.py",
+        "        if found is HERE:\n",
+        "        if found is HERE and connection is not None:\n",
+        ("tests/exhaustive/test_shared_connections.py", "-k", "is_visited"),
+    ),
 ]

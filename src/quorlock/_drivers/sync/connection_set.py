@@ -278,8 +278,9 @@ class ConnectionSet:
             found = self._route(index, effect, request.asked_at)
         if isinstance(found, Answer):
             return found
-        if found is HERE and connection is not None:
-            if connection.send(data, request):
+        if found is HERE:
+            # None: a visit of a closed set has dropped it since.
+            if connection is not None and connection.send(data, request):
                 # If the connection was lost just now, its reply is already in the inbox.
                 return None
             found = unsent(request.command)
@@ -589,7 +590,7 @@ class ConnectionSet:
 
         Each request without a reply becomes a pending release on its node.
         """
-        self.closed = True
+        self.closed, self.takes_rounds = True, False
         for connection in self.connections:
             if connection is not None:
                 connection.discard()

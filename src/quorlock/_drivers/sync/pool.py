@@ -282,8 +282,15 @@ class ConnectionPool:
             self._returned.wake_all()
 
     def lead(self, follower: Borrower, connection_set: ConnectionSet) -> bool:
-        """Have a follower borrow its set, if it is free; return whether it has it."""
+        """Have a follower borrow its set, if it is free; return whether it has it.
+
+        A closed set, whose leader was interrupted, has no leader: all replies are there, and it
+        would only request connections that it closes again.
+        """
         if self._owners.setdefault(connection_set, follower) is not follower:
+            return False
+        if connection_set.closed:
+            self._owners.pop(connection_set, None)
             return False
         connection_set.remove_follower(follower)
         return True
