@@ -34,6 +34,7 @@ from quorlock._sync.lock import Lock, LockDecorator
 from quorlock._sync.once import Once
 from quorlock._sync.rlock import RLock, ThreadHolds
 from quorlock._sync.semaphore import AnyLock, Semaphore
+from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
     from quorlock._drivers.sync.driver import Driver
@@ -476,6 +477,11 @@ def _adopted(
         session.driver.node_states.allow_releases(token_bytes(ticket.token))
     lease = Lease(session, session.adopted(request, ticket, outcome, options))
     session.add(state_of(lease))
+    if session.driver.closed:
+        # Closed by a signal handler before it could find the lease.  The ticket stays good.
+        from quorlock._drivers.node_state import CLOSED_MEANWHILE  # loaded by the driver
+
+        raise QuorlockError(CLOSED_MEANWHILE)
     if options.renew:
         from quorlock._sync.renewal import renewer  # here: most locks are not renewed
 

@@ -779,4 +779,11 @@ DRIVERS = [
         "        if found is HERE and connection is not None:\n",
         ("tests/exhaustive/test_shared_connections.py", "-k", "is_visited"),
     ),
+    Mutant(
+        "adopted-after-close",
+        "_sync/redlock.py",
+        "    if session.driver.closed:\n        # Closed by a signal handler",
+        "    if False:\n        # Closed by a signal handler",
+        ("tests/exhaustive/test_signal_handlers.py", "-k", "handler_closes_while_a_ticket"),
+    ),
 ]
