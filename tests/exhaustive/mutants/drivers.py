@@ -786,4 +786,18 @@ DRIVERS = [
         "    if False:\n        # Closed by a signal handler",
         ("tests/exhaustive/test_signal_handlers.py", "-k", "handler_closes_while_a_ticket"),
     ),
+    Mutant(
+        "forked-thread-spins",
+        "_drivers/threads.py",
+        "while self._generation == fork.generation and self.runner",
+        "while self.runner",
+        ("tests/exhaustive/test_fork.py", "-k", "fork_in_a_background_thread"),
+    ),
+    Mutant(
+        "child-keeps-dialled-sockets",
+        "_drivers/sync/connect.py",
+        "            fork.close_in_child(sock)\n            # Each",
+        "            # Each",
+        ("tests/exhaustive/test_fork.py", "-k", "that_connect"),
+    ),
 ]

@@ -599,10 +599,7 @@ class ConnectionSet:
         self._close_wakeup()
 
     def reset_after_fork(self) -> None:
-        """Close our copies of the sockets silently, in a forked child; the parent's stay open."""
-        for connection in self.connections:
-            if connection is not None:
-                connection.sock.close()
+        """Close our copy of the pipe, in a forked child; `fork` closes those of the sockets."""
         self._close_wakeup()
 
     def _close_wakeup(self) -> None:
