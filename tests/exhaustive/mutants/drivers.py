@@ -800,4 +800,11 @@ DRIVERS = [
         "            # Each",
         ("tests/exhaustive/test_fork.py", "-k", "that_connect"),
     ),
+    Mutant(
+        "close-waits-for-no-thread-that-begins",
+        "_drivers/sync/driver.py",
+        "        self._run_background_flows()  # the thread",
+        "        # the thread",
+        ("tests/servers/drivers/test_garbage.py", "-k", "not_begun"),
+    ),
 ]
