@@ -174,8 +174,8 @@ DRIVERS = [
     Mutant(
         "an-interrupted-hand-over-keeps-the-key",
         "_api/lease.py",
-        "            lease_state.take_back()\n",
-        "",
+        "if lease_state.take_back(hand_over):",
+        "if False:",
         ("tests/exhaustive/test_interrupts.py", "-k", "hand_over"),
     ),
     Mutant(
@@ -799,6 +799,13 @@ DRIVERS = [
         "            fork.close_in_child(sock)\n            # Each",
         "            # Each",
         ("tests/exhaustive/test_fork.py", "-k", "that_connect"),
+    ),
+    Mutant(
+        "takes-back-what-another-has-handed-over",
+        "_api/lease_state.py",
+        "        if self._ending is not hand_over:\n",
+        "        if False:\n",
+        ("tests/exhaustive/test_interrupts.py", "-k", "two_threads"),
     ),
     Mutant(
         "close-waits-for-no-thread-that-begins",
