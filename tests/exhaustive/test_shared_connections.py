@@ -16,6 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from quorlock import Redlock
+from quorlock._core.commands import Acquire
+from quorlock._core.effects import Send
+from quorlock._core.time import NS_PER_S
+from quorlock._core.votes import Vote
+from quorlock._drivers.sync import pool as pool_module
+from quorlock._drivers.sync.connection import Connection, Inbox
 from quorlock._drivers.sync.connection_set import ConnectionSet
 from quorlock._drivers.sync.connector import Connector
 from quorlock._drivers.sync.pool import Borrower, ConnectionPool
@@ -25,12 +31,13 @@ from tests.harness.support.wait import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from quorlock._core.effects import Send
     from quorlock._core.routing import Route
     from quorlock._core.time import Instant
     from quorlock.testing.servers import Server, Servers
 
 OTHERS = 3
+# A busy machine may start all threads late.
+PATIENT: dict[str, Any] = {"node_timeout": 2.0, "connect_timeout": 10.0, "outage_timeout": 30.0}
 
 
 class Leader(Borrower):
@@ -55,6 +62,16 @@ def lead(pool: ConnectionPool) -> ConnectionSet:
         if not leader.follows:
             return connection_set
         pool.leave(leader, connection_set)
+
+
+def lead_all(pool: ConnectionPool) -> ConnectionSet:
+    """Borrow the only set: a thread that reads late replies may have the first one for a moment."""
+    while True:
+        connection_set = lead(pool)
+        if pool.all() == [connection_set]:
+            return connection_set
+        connection_set.discard()
+        pool.give_back(connection_set)
 
 
 class Victim(threading.Thread):
@@ -147,13 +164,13 @@ def test_followers_of_an_interrupted_leader(
 
     monkeypatch.setattr(ConnectionPool, "lead", noting_lead)
     monkeypatch.setattr(Connector, "request_connection", noting_request)
-    with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+    with Redlock(nodes.urls, **PATIENT) as redlock:
         assert redlock.lock("first").acquire().release()
         pool = redlock._session.driver._pool
         for is_sent in (False, True):
             led.clear()
             requested.clear()
-            connection_set = lead(pool)
+            connection_set = lead_all(pool)
             connection_set.prepare()
             connection_set.takes_rounds = True
             names = [f"shared {number}" for number in range(OTHERS)]
@@ -174,13 +191,13 @@ def test_followers_of_an_interrupted_leader(
 
 
 def test_a_closed_set_takes_no_follower(nodes: Servers) -> None:
-    """Its interrupted leader has closed it, and not returned it yet: an acquire that came then
-    would lose its only attempt.
+    """An acquire that comes before its interrupted leader has returned it waits. There it would
+    lose its only attempt.
     """
-    with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+    with Redlock(nodes.urls, **PATIENT) as redlock:
         assert redlock.lock("first").acquire().release()
         pool = redlock._session.driver._pool
-        connection_set = lead(pool)
+        connection_set = lead_all(pool)
         connection_set.prepare()
         connection_set.takes_rounds = True
         connection_set.discard()
@@ -197,10 +214,10 @@ def test_a_closed_set_is_visited_as_a_follower_submits(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The visit drops a connection between the routing of a round and its sending."""
-    with Redlock(nodes.urls, node_timeout=0.5) as redlock:
+    with Redlock(nodes.urls, **PATIENT) as redlock:
         assert redlock.lock("first").acquire().release()
         pool = redlock._session.driver._pool
-        connection_set = lead(pool)
+        connection_set = lead_all(pool)
         connection_set.prepare()
         connection_set.takes_rounds = True
         follower, route = Victim(redlock, 0), connection_set._route
@@ -217,6 +234,58 @@ def test_a_closed_set_is_visited_as_a_follower_submits(
         pool.give_back(connection_set)
         follower.join(30)
         assert follower.outcome == "complete"
+        assert faults(redlock, nodes) == []
+
+
+@pytest.mark.parametrize("how", ["discard", "close"])
+def test_a_round_is_left_while_a_set_is_closed(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The thread that leaves it uses no connection beside the one that closes the set."""
+    left, inbox = list[bool](), Inbox()
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        connection_set = lead_all(pool)
+        connection_set.prepare()
+        mark_lost = Connection._mark_lost
+
+        def beside(self: Connection, *text: Any, **blame: Any) -> None:
+            if not left:
+                connection_set.submit(Send(Acquire(b"shared beside", b"token", 9_000)), inbox)
+                left.append(connection_set.has_submissions)
+            mark_lost(self, *text, **blame)
+
+        monkeypatch.setattr(Connection, "_mark_lost", beside)
+        getattr(connection_set, how)()
+        pool.give_back(connection_set)
+        assert left == [True]
+        assert [reply.answer.vote for reply in inbox.inbox] == [Vote.UNKNOWN] * 5
+        assert faults(redlock, nodes) == []
+
+
+def test_releases_wait_for_a_set_that_is_being_connected(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many threads that have lost a set do not each open another one."""
+    monkeypatch.setattr(pool_module, "_CONNECTING_WAITS", 20 * NS_PER_S)
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        leases = [redlock.lock(f"shared {number}").acquire() for number in range(OTHERS)]
+        pool = redlock._session.driver._pool
+        lost = lead_all(pool)
+        lost.discard()
+        pool.give_back(lost)
+        connection_set = lead_all(pool)
+        assert not connection_set.takes_rounds
+        threads = [threading.Thread(target=lease.release) for lease in leases]
+        for thread in threads:
+            thread.start()
+        assert until(lambda: len(pool._queue) == OTHERS)
+        connection_set.prepare()
+        while any(thread.is_alive() for thread in threads):
+            connection_set.drain()
+        assert pool.all() == [connection_set]
+        pool.give_back(connection_set)
         assert faults(redlock, nodes) == []
 
 

@@ -768,8 +768,8 @@ DRIVERS = [
     Mutant(
         "closed-set-takes-rounds",
         "_drivers/sync/connection_set.py",
-        "self.closed, self.takes_rounds = True, False",
-        "self.closed = True",
+        "        self.takes_rounds = False\n        for connection",
+        "        for connection",
         ("tests/exhaustive/test_shared_connections.py", "-k", "takes_no_follower"),
     ),
     Mutant(
@@ -813,5 +813,19 @@ DRIVERS = [
         "        self._run_background_flows()  # the thread",
         "        # the thread",
         ("tests/servers/drivers/test_garbage.py", "-k", "not_begun"),
+    ),
+    Mutant(
+        "closed-set-while-its-connections-are-used",
+        "_drivers/sync/connection_set.py",
+        "        self.takes_rounds = False\n        for connection",
+        "        self.takes_rounds, self.closed = False, True\n        for connection",
+        ("tests/exhaustive/test_shared_connections.py", "-k", "round_is_left"),
+    ),
+    Mutant(
+        "each-release-connects",
+        "_drivers/sync/pool.py",
+        "_CONNECTING_WAITS if self._may_follow_soon(owner) else _URGENT_WAITS",
+        "_URGENT_WAITS",
+        ("tests/exhaustive/test_shared_connections.py", "-k", "releases_wait"),
     ),
 ]

@@ -579,10 +579,8 @@ class ConnectionSet:
         self.is_busy = True
         while self.has_pending and now() < until:
             self._poll_replies(min(sleep_ms(until), _FLUSH_EVERY_MS))
-        self.closed = True
-        self.membership.close(self)
-        self._send_submissions()
-        self._close_wakeup()
+        self.membership.close()
+        self._end()
         self.is_busy = False
 
     def discard(self) -> None:
@@ -590,10 +588,15 @@ class ConnectionSet:
 
         Each request without a reply becomes a pending release on its node.
         """
-        self.closed, self.takes_rounds = True, False
+        self.takes_rounds = False
         for connection in self.connections:
             if connection is not None:
                 connection.discard()
+        self._end()
+
+    def _end(self) -> None:
+        # Not before its connections are lost: from then on other threads send what they leave here.
+        self.closed = True
         self.membership.withdraw_requests(self)
         self._send_submissions()
         self._close_wakeup()
