@@ -20,7 +20,11 @@ import pytest
 
 import quorlock
 import quorlock.asyncio as quorlock_asyncio
-from quorlock import LeaseLost, Redlock
+from quorlock import LeaseLost, Node, Redlock
+from quorlock._core.time import FOR_EVER
+from quorlock._drivers.sync import connect
+from quorlock._drivers.threads import BackgroundThread
+from tests.harness.support.impostors import TlsFront
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
@@ -349,6 +353,76 @@ def test_fork_while_it_connects(nodes: Servers) -> None:
         thread.join(10)
         cycle(redlock, "parent", 1)
         redlock.close()
+
+
+def test_sockets_of_threads_that_connect(
+    mortal_nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child has none of these threads, and closes its copies of their sockets."""
+    for server in mortal_nodes:
+        server.stop()
+    dialled, handshake = list[Any](), connect._handshake
+
+    def noting(sock: Any, *rest: Any) -> Any:
+        dialled.append(sock)
+        return handshake(sock, *rest)
+
+    monkeypatch.setattr(connect, "_handshake", noting)
+    with Redlock(mortal_nodes.urls, connect_timeout=10.0) as redlock:
+        thread = threading.Thread(target=cycle, args=(redlock, "thread", 1))
+        thread.start()
+        assert until(lambda: len(dialled) == len(mortal_nodes))
+
+        def work() -> None:
+            assert [sock.fileno() for sock in dialled] == [-1] * len(mortal_nodes)
+
+        in_child(work)
+        for server in mortal_nodes:
+            server.cont()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert [server.keys() for server in mortal_nodes] == [[]] * 5
+
+
+def test_sockets_with_tls(nodes: Servers) -> None:
+    """The child closes the sockets that TLS has made of the connected ones."""
+    with TlsFront(nodes[0].url) as front:
+        node = Node("localhost", front.port, tls=front.client_context())
+        redlock = Redlock([node], **PATIENT)
+        assert redlock.lock("a", timeout=5.0).acquire().release()
+        (connection_set,) = redlock._session.driver._pool.all()
+        (connection,) = connection_set.connections
+        assert connection is not None
+
+        def work() -> None:
+            assert connection.fileno() == -1
+
+        in_child(work)
+        redlock.close()
+
+
+def test_fork_in_a_background_thread() -> None:
+    """The child's copy of the thread ends with its step, though there is more work."""
+    pids: list[int] = []
+
+    def step() -> None:
+        if not pids:
+            thread.wake()
+            pids.append(os.fork())
+
+    thread = BackgroundThread("forks", step)
+    thread.wake()
+    assert until(lambda: bool(pids))
+
+    def has_ended() -> bool:
+        return os.waitpid(pids[0], os.WNOHANG) == (pids[0], 0)
+
+    ended = until(has_ended)
+    if not ended:
+        os.kill(pids[0], signal.SIGKILL)
+        os.waitpid(pids[0], 0)
+    thread.close(FOR_EVER)
+    assert ended
 
 
 def test_grandchild(nodes: Servers) -> None:

@@ -9,6 +9,7 @@ handles signals. Then the same with real signals, at random.
 from __future__ import annotations
 
 import ast
+import asyncio
 import builtins
 import contextlib
 import dis
@@ -34,7 +35,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 import quorlock
-from quorlock import ConfigError, Lease, LeaseLost, QuorlockError, Redlock
+import quorlock.asyncio as aio
+from quorlock import ConfigError, Lease, LeaseLost, QuorlockError, Redlock, Ticket
 from quorlock._core.owner import is_done, mark_of, owner_in
 from quorlock._core.places import QUEUE, channel_of
 from quorlock._core.results import LossReason
@@ -930,6 +932,87 @@ def test_quorum_hung(
     """Acquires end after the outage timeout; on all five nothing is left."""
     scene = Scene(nodes, list(nodes), maker(nodes, outage_timeout=0.1))
     every_point(act, scene, granularity, stride=97, **deferring(nodes[2:]))
+
+
+class Beside(Interrupter):
+    """Calls a function in another thread at the k-th line, and interrupts so many lines later."""
+
+    def __init__(self, k: int, later: int, call: Callable[[], object]) -> None:
+        super().__init__(k + later, "line")
+        self.calls_at = k
+        self._call = call
+
+    def _point(self, frame: FrameType) -> None:
+        if self.seen + 1 == self.calls_at:
+            other = threading.Thread(target=self._call)
+            other.start()
+            other.join()
+        super()._point(frame)
+
+
+def beside_points() -> range:
+    return range(1 if THOROUGH else random.randint(1, 3), POINTS_MAX, 1 if THOROUGH else 3)
+
+
+@pytest.mark.parametrize("later", [0, 1, 7])
+def test_two_threads_hand_over(nodes: Servers, later: int) -> None:
+    """The lease is not released for an interrupted call if the other one has handed it over."""
+    outcomes = set[str]()
+    with Redlock(nodes.urls) as taker:
+        for k in beside_points():
+            tickets: list[Ticket] = []
+
+            def hand_over() -> None:
+                with contextlib.suppress(LeaseLost):
+                    tickets.append(lease.hand_over())  # noqa: B023
+
+            with Redlock(nodes.urls) as redlock:
+                lease = redlock.lock(RESOURCE, timeout=2.0).acquire()
+                at = Beside(k, later, hand_over)
+                with contextlib.suppress(KeyboardInterrupt), at:
+                    hand_over()
+            # What its clean-up sends is sent by now.
+            if tickets:
+                (ticket,) = tickets
+                assert taker.adopt(ticket).release(), f"{k}: {at.where}"
+            outcomes.add("handed over" if tickets else "released")
+            assert not taker.lock(RESOURCE).locked(), f"{k}: {at.where}"
+            if at.seen < at.calls_at:
+                break
+    assert outcomes == {"handed over", "released"}
+
+
+def test_two_threads_hand_over_in_asyncio(nodes: Servers) -> None:
+    """A thread without a loop may call it too, since `hand_over` waits for nothing."""
+
+    async def main() -> None:
+        outcomes = set[str]()
+        async with aio.Redlock(nodes.urls) as taker:
+            for k in beside_points():
+                tickets: list[Ticket] = []
+
+                def hand_over() -> None:
+                    with contextlib.suppress(LeaseLost):
+                        try:
+                            lease.hand_over().send(None)  # noqa: B023
+                        except StopIteration as stop:
+                            tickets.append(stop.value)  # noqa: B023
+
+                async with aio.Redlock(nodes.urls) as redlock:
+                    lease = await redlock.lock(RESOURCE, timeout=2.0).acquire()
+                    at = Beside(k, 0, hand_over)
+                    with contextlib.suppress(KeyboardInterrupt), at:
+                        hand_over()
+                if tickets:
+                    (ticket,) = tickets
+                    assert await (await taker.adopt(ticket)).release(), f"{k}: {at.where}"
+                outcomes.add("handed over" if tickets else "released")
+                assert not await taker.lock(RESOURCE).locked(), f"{k}: {at.where}"
+                if at.seen < at.calls_at:
+                    break
+        assert outcomes == {"handed over", "released"}
+
+    asyncio.run(main())
 
 
 def test_while_an_error_comes_out(nodes: Servers) -> None:

@@ -16,18 +16,28 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from quorlock import Redlock
-from quorlock._drivers.sync.pool import Borrower
+from quorlock._core.commands import Acquire
+from quorlock._core.effects import Send
+from quorlock._core.time import NS_PER_S
+from quorlock._core.votes import Vote
+from quorlock._drivers.sync import pool as pool_module
+from quorlock._drivers.sync.connection import Connection, Inbox
+from quorlock._drivers.sync.connection_set import ConnectionSet
+from quorlock._drivers.sync.connector import Connector
+from quorlock._drivers.sync.pool import Borrower, ConnectionPool
 from tests.exhaustive.test_interrupts import CLEAN_WITHIN, POINTS_MAX, THOROUGH, Interrupter
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from quorlock._drivers.sync.connection_set import ConnectionSet
-    from quorlock._drivers.sync.pool import ConnectionPool
+    from quorlock._core.routing import Route
+    from quorlock._core.time import Instant
     from quorlock.testing.servers import Server, Servers
 
 OTHERS = 3
+# A busy machine may start all threads late.
+PATIENT: dict[str, Any] = {"node_timeout": 2.0, "connect_timeout": 10.0, "outage_timeout": 30.0}
 
 
 class Leader(Borrower):
@@ -54,19 +64,31 @@ def lead(pool: ConnectionPool) -> ConnectionSet:
         pool.leave(leader, connection_set)
 
 
+def lead_all(pool: ConnectionPool) -> ConnectionSet:
+    """Borrow the only set: a thread that reads late replies may have the first one for a moment."""
+    while True:
+        connection_set = lead(pool)
+        if pool.all() == [connection_set]:
+            return connection_set
+        connection_set.discard()
+        pool.give_back(connection_set)
+
+
 class Victim(threading.Thread):
     """A thread that acquires and releases, and is interrupted at its k-th line."""
 
-    def __init__(self, redlock: Redlock, k: int) -> None:
+    def __init__(
+        self, redlock: Redlock, k: int, resource: str = "shared victim", timeout: float = 5.0
+    ) -> None:
         super().__init__()
         self.outcome = ""
         self.at = Interrupter(k, "line")
-        self._redlock = redlock
+        self._lock = redlock.lock(resource, timeout=timeout)
 
     def run(self) -> None:
         try:
             with self.at:
-                assert self._redlock.lock("shared victim", timeout=5.0).acquire().release()
+                assert self._lock.acquire().release()
         except KeyboardInterrupt:
             self.outcome = "interrupted"
         else:
@@ -122,6 +144,149 @@ def test_a_follower(nodes: Servers) -> None:
             return victim.at, faults(redlock, nodes)
 
         every_line(run, 17)
+
+
+def test_followers_of_an_interrupted_leader(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them leads its closed set, which requests no connection. They get their locks."""
+    lead_set, request = ConnectionPool.lead, Connector.request_connection
+    led, requested = list[ConnectionSet](), list[ConnectionSet]()
+
+    def noting_lead(self: ConnectionPool, follower: Borrower, one: ConnectionSet) -> bool:
+        is_leader = lead_set(self, follower, one)
+        led.extend([one] * is_leader)
+        return is_leader
+
+    def noting_request(self: Connector, receive: Any) -> None:
+        requested.append(receive.__self__)
+        request(self, receive)
+
+    monkeypatch.setattr(ConnectionPool, "lead", noting_lead)
+    monkeypatch.setattr(Connector, "request_connection", noting_request)
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        for is_sent in (False, True):
+            led.clear()
+            requested.clear()
+            connection_set = lead_all(pool)
+            connection_set.prepare()
+            connection_set.takes_rounds = True
+            names = [f"shared {number}" for number in range(OTHERS)]
+            followers = [Victim(redlock, 0, name) for name in names]
+            for follower in followers:
+                follower.start()
+            assert until(lambda: len(connection_set._submissions) == OTHERS)  # noqa: B023
+            if is_sent:
+                connection_set._send_submissions()
+            connection_set.discard()
+            pool.give_back(connection_set)
+            for follower in followers:
+                follower.join(30)
+                assert follower.outcome == "complete"
+            assert connection_set not in led
+            assert connection_set not in requested
+            assert faults(redlock, nodes) == []
+
+
+def test_a_closed_set_takes_no_follower(nodes: Servers) -> None:
+    """An acquire that comes before its interrupted leader has returned it waits. There it would
+    lose its only attempt.
+    """
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        connection_set = lead_all(pool)
+        connection_set.prepare()
+        connection_set.takes_rounds = True
+        connection_set.discard()
+        other = Victim(redlock, 0, "shared", timeout=0)
+        other.start()
+        assert until(lambda: bool(pool._queue))
+        pool.give_back(connection_set)
+        other.join(30)
+        assert other.outcome == "complete"
+        assert faults(redlock, nodes) == []
+
+
+def test_a_closed_set_is_visited_as_a_follower_submits(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The visit drops a connection between the routing of a round and its sending."""
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        connection_set = lead_all(pool)
+        connection_set.prepare()
+        connection_set.takes_rounds = True
+        follower, route = Victim(redlock, 0), connection_set._route
+        follower.start()
+        assert until(lambda: bool(connection_set._submissions))
+
+        def visited_route(index: int, effect: Send, at: Instant) -> Route:
+            found = route(index, effect, at)
+            connection_set.membership.drop(index)
+            return found
+
+        monkeypatch.setattr(connection_set, "_route", visited_route)
+        connection_set.discard()
+        pool.give_back(connection_set)
+        follower.join(30)
+        assert follower.outcome == "complete"
+        assert faults(redlock, nodes) == []
+
+
+@pytest.mark.parametrize("how", ["discard", "close"])
+def test_a_round_is_left_while_a_set_is_closed(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The thread that leaves it uses no connection beside the one that closes the set."""
+    left, inbox = list[bool](), Inbox()
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        assert redlock.lock("first").acquire().release()
+        pool = redlock._session.driver._pool
+        connection_set = lead_all(pool)
+        connection_set.prepare()
+        mark_lost = Connection._mark_lost
+
+        def beside(self: Connection, *text: Any, **blame: Any) -> None:
+            if not left:
+                connection_set.submit(Send(Acquire(b"shared beside", b"token", 9_000)), inbox)
+                left.append(connection_set.has_submissions)
+            mark_lost(self, *text, **blame)
+
+        monkeypatch.setattr(Connection, "_mark_lost", beside)
+        getattr(connection_set, how)()
+        pool.give_back(connection_set)
+        assert left == [True]
+        assert [reply.answer.vote for reply in inbox.inbox] == [Vote.UNKNOWN] * 5
+        assert faults(redlock, nodes) == []
+
+
+def test_releases_wait_for_a_set_that_is_being_connected(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many threads that have lost a set do not each open another one."""
+    monkeypatch.setattr(pool_module, "_CONNECTING_WAITS", 20 * NS_PER_S)
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        leases = [redlock.lock(f"shared {number}").acquire() for number in range(OTHERS)]
+        pool = redlock._session.driver._pool
+        lost = lead_all(pool)
+        lost.discard()
+        pool.give_back(lost)
+        connection_set = lead_all(pool)
+        assert not connection_set.takes_rounds
+        threads = [threading.Thread(target=lease.release) for lease in leases]
+        for thread in threads:
+            thread.start()
+        assert until(lambda: len(pool._queue) == OTHERS)
+        connection_set.prepare()
+        while any(thread.is_alive() for thread in threads):
+            connection_set.drain()
+        assert pool.all() == [connection_set]
+        pool.give_back(connection_set)
+        assert faults(redlock, nodes) == []
 
 
 def test_one_of_many(nodes: Servers) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import quorlock.asyncio as aio
-from quorlock import QuorlockError, Redlock
+from quorlock import LeaseLost, QuorlockError, Redlock
 from tests.exhaustive.test_interrupts import (
     RESOURCE,
     THOROUGH,
@@ -196,6 +196,65 @@ class HandlerIn(Handler):
     def _point(self, frame: FrameType) -> None:
         if frame.f_code.co_qualname == self._name:
             super()._point(frame)
+
+
+@pytest.mark.parametrize("within", ["_adopted", "adopt", "Driver._complete"])
+@pytest.mark.parametrize("renew", [False, True])
+def test_a_handler_closes_while_a_ticket_is_adopted(
+    nodes: Servers, within: str, renew: bool
+) -> None:
+    """No lease of the closed Redlock is held. It is released, or its ticket is good elsewhere."""
+    outcomes = set[str]()
+    with Redlock(nodes.urls) as other:
+        for k in itertools.count(1):
+            ticket = other.lock(RESOURCE, timeout=2.0).acquire().hand_over()
+            with Redlock(nodes.urls) as redlock:
+                assert redlock.lock("first").acquire().release()
+                handler, adopted = HandlerIn(k, redlock.close, within), None
+                with watchdog(), contextlib.suppress(QuorlockError), handler:
+                    adopted = redlock.adopt(ticket, renew=renew)
+                held = adopted is not None and adopted.held
+                assert held is not bool(handler.where), f"{k}: {handler.where}"
+                if not handler.where:
+                    break
+                assert redlock._session.live == {}, f"{k}: {handler.where}"
+            with contextlib.suppress(LeaseLost):
+                assert other.adopt(ticket).release()
+                outcomes.add("good elsewhere")
+            assert not other.lock(RESOURCE).locked()
+    assert outcomes == {"good elsewhere"}
+
+
+def test_asyncio_closes_while_a_ticket_is_adopted(nodes: Servers) -> None:
+    """No lease of the closed Redlock is held, at whatever turn of the loop it is closed."""
+
+    async def main() -> None:
+        outcomes = set[str]()
+        async with aio.Redlock(nodes.urls) as other:
+            for turns in itertools.count():
+                lease = await other.lock(RESOURCE, timeout=2.0).acquire()
+                ticket = await lease.hand_over()
+                async with aio.Redlock(nodes.urls) as redlock:
+                    assert await (await redlock.lock("first").acquire()).release()
+                    adopting = asyncio.create_task(redlock.adopt(ticket, renew=True))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    is_late = adopting.done()
+                    await redlock.close()
+                    (adopted,) = await asyncio.gather(adopting, return_exceptions=True)
+                    assert isinstance(adopted, (aio.Lease, QuorlockError))
+                    assert not isinstance(adopted, aio.Lease) or not adopted.held
+                    assert redlock._session.live == {}
+                outcomes.add("an error" if isinstance(adopted, QuorlockError) else "a lease")
+                with contextlib.suppress(LeaseLost):
+                    assert await (await other.adopt(ticket)).release()
+                    outcomes.add("good elsewhere")
+                assert not await other.lock(RESOURCE).locked()
+                if is_late:
+                    break
+        assert outcomes >= {"an error", "good elsewhere"}
+
+    asyncio.run(main())
 
 
 def test_a_handler_closes_while_connections_are_returned(nodes: Servers) -> None:
@@ -667,7 +726,7 @@ async def is_clean(nodes: Servers, where: str) -> None:
 
 REAL = """
     import faulthandler, os, random, signal, sys, time
-    from quorlock import QuorlockError, Redlock
+    from quorlock import LeaseLost, QuorlockError, Redlock
     from quorlock.testing.servers import Servers
 
     does, rounds, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

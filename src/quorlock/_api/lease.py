@@ -6,7 +6,7 @@ import contextlib
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, TypeVar
 
-from quorlock._api.lease_state import LeaseState, Released
+from quorlock._api.lease_state import HandedOver, LeaseState
 from quorlock._api.misuse import HintedNames
 from quorlock._api.session import Session
 from quorlock._api.ticket import Ticket, ticket_of
@@ -132,8 +132,9 @@ class LeaseBase(HintedNames, Generic[D]):
         self.ensure()
         session, lease_state = self._session, self._state
         token, node_states = lease_state.token, session.driver.node_states
+        hand_over = HandedOver()
         try:
-            if not session.end(lease_state, Released.HANDED_OVER) or (
+            if not session.end(lease_state, hand_over) or (
                 not lease_state.was_handed_over  # `close` in another thread ended it first
             ):
                 self._raise_lost()
@@ -144,9 +145,9 @@ class LeaseBase(HintedNames, Generic[D]):
         except LeaseLost:
             raise
         except BaseException:  # interrupted: no caller gets the ticket
-            lease_state.take_back()
-            node_states.allow_releases(token)
-            self._release_in_background()
+            if lease_state.take_back(hand_over):
+                node_states.allow_releases(token)
+            self._release_in_background()  # nothing is sent if another call has handed it over
             raise
 
     def _keepable(self, seconds: Seconds) -> tuple[LeaseFacts, int]:

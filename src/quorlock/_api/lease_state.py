@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from quorlock._core.redlock import LeaseFacts as Facts
 from quorlock._core.redlock import release_without_waiting
@@ -45,8 +45,16 @@ class Released(Enum):
     """The end of a lease that was not lost."""
 
     RELEASED = "released"
-    HANDED_OVER = "handed_over"
     KEPT = "kept"
+
+
+class HandedOver:
+    """The end of a lease by one call of `hand_over`, which alone may undo it: see `take_back`."""
+
+    value: LossWord = "handed_over"
+
+
+Ending: TypeAlias = LossReason | Released | HandedOver
 
 
 class LeaseState:
@@ -103,7 +111,7 @@ class LeaseState:
         # What set the keys, which a release must follow; None if another process has set them.
         self.target: Target | None = None if sent_round is None else sent_round.target
         self._valid_until = valid_until
-        self._ending: LossReason | Released | None = None
+        self._ending: Ending | None = None
         self._generation = fork.generation
 
     @property
@@ -158,25 +166,29 @@ class LeaseState:
         """The reason why the lease is over, as LeaseLost has it."""
         if self._generation != fork.generation:
             return "forked"
-        if isinstance(self._ending, Released):
-            return self._ending.value
         return (self._ending or LossReason.EXPIRED).value
 
     @property
     def was_released(self) -> bool:
         """True if it was released or handed over: over, but not lost."""
-        return isinstance(self._ending, Released)
+        return self._ending is not None and self.loss is None
 
     @property
     def was_handed_over(self) -> bool:
         """True if another process may hold it now."""
-        return self._ending is Released.HANDED_OVER
+        return type(self._ending) is HandedOver
 
-    def take_back(self) -> None:
-        """Let a lease that was to be handed over be released: its ticket is lost."""
+    def take_back(self, hand_over: HandedOver) -> bool:
+        """Let a lease be released if this call has handed it over; return whether it has.
+
+        Its ticket is lost then.  That of another call may be in use.
+        """
+        if self._ending is not hand_over:
+            return False
         self._ending = Released.RELEASED
+        return True
 
-    def end(self, loss: LossReason | Released | None = None) -> None:
+    def end(self, loss: Ending | None = None) -> None:
         """End the lease, before any byte about it is sent. loss: why, unless it was released.
 
         The first call counts: a lost lease cannot become a released one.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from quorlock._api.inspection import Inspection
     from quorlock._api.lease_options import LeaseOptions
-    from quorlock._api.lease_state import LeaseState, Released
+    from quorlock._api.lease_state import Ending, LeaseState
     from quorlock._core.config import Policy, Seconds
     from quorlock._core.effects import Flow
     from quorlock._core.releases_in_doubt import InDoubt
@@ -68,7 +68,7 @@ class Session(Generic[D]):
         """Keep a lease in the session until it is over."""
         self.live[lease_state.token] = lease_state
 
-    def end(self, lease_state: LeaseState, loss: LossReason | Released | None = None) -> bool:
+    def end(self, lease_state: LeaseState, loss: Ending | None = None) -> bool:
         """End a lease, here and now; return False if it has been ended already.
 
         Of several threads, one removes it from the session and sends the release.
@@ -205,7 +205,7 @@ class Session(Generic[D]):
 def ended(
     lease_states: dict[bytes, LeaseState],
     lease_state: LeaseState,
-    loss: LossReason | Released | None,
+    loss: Ending | None,
 ) -> bool:
     """End a lease as `Session.end` does, for code that must not keep the session alive."""
     token = lease_state.token

@@ -11,6 +11,12 @@ import weakref
 from typing import Protocol
 
 
+class Closable(Protocol):
+    """A socket."""
+
+    def close(self) -> None: ...
+
+
 class ForkAware(Protocol):
     """An object that starts again in a forked child."""
 
@@ -21,6 +27,7 @@ class ForkAware(Protocol):
 generation: int = 0
 
 _registered: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+_sockets: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def register(thing: ForkAware) -> None:
@@ -28,9 +35,19 @@ def register(thing: ForkAware) -> None:
     _registered.add(thing)
 
 
+def close_in_child(sock: Closable) -> None:
+    """Have a socket's copy closed in every child, silently; the parent's stays open.
+
+    Also one that some thread has just opened: the child has no code that would close it.
+    """
+    _sockets.add(sock)
+
+
 def _in_child() -> None:
     global generation  # noqa: PLW0603 (the process is what it counts)
     generation += 1
+    for sock in list(_sockets):
+        sock.close()
     for thing in list(_registered):
         thing.reset_after_fork()
 

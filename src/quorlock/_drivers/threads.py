@@ -154,7 +154,8 @@ class BackgroundThread:
         me = threading.get_ident()
         self._starting_until = PAST
         pause = 0.0
-        while self.runner.setdefault(None, me) == me:
+        # False in a child that `step` has forked: this thread ends with its step there.
+        while self._generation == fork.generation and self.runner.setdefault(None, me) == me:
             try:
                 time.sleep(pause)
                 pause = 0.0
@@ -170,7 +171,7 @@ class BackgroundThread:
 
     def _work(self) -> None:
         idle_until: Instant | None = None
-        while self._generation == fork.generation:  # false in a child that `step` has forked
+        while self._generation == fork.generation:
             self._start_refused()
             self._woken = False
             due = self._call_step()

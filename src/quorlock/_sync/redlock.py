@@ -27,6 +27,7 @@ from quorlock._core.resources import Resource
 from quorlock._core.results import Extended, ExtendFailed, is_unreachable
 from quorlock._sync.lease import Lease
 from quorlock._sync.lock import Lock, LockDecorator
+from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
     from quorlock._api.health import Health
@@ -497,6 +498,11 @@ def _adopted(
         session.driver.node_states.allow_releases(token_bytes(ticket.token))
     lease = Lease(session, session.adopted(request, ticket, outcome, options))
     session.add(state_of(lease))
+    if session.driver.closed:
+        # Closed by a signal handler before it could find the lease.  The ticket stays good.
+        from quorlock._drivers.node_state import CLOSED_MEANWHILE  # loaded by the driver
+
+        raise QuorlockError(CLOSED_MEANWHILE)
     if options.renew:
         from quorlock._sync.renewal import renewer  # here: most locks are not renewed
 

@@ -43,6 +43,18 @@ def test_garbage_is_released_by_one_thread(nodes: Servers) -> None:
         assert redlock.lock("after").acquire(timeout=5).release()
 
 
+def test_closing_sends_what_a_thread_has_not_begun_to(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The release of an interrupted call, say, which is the last of a program."""
+    with quorlock.Redlock(nodes.urls) as redlock:
+        state, session = redlock.lock("a").acquire()._state, redlock._session
+        monkeypatch.setattr(session.driver._background_thread, "_start", lambda: None)
+        assert session.end(state)
+        session.driver.run_in_background(state.release_flow())
+    assert [node.keys() for node in nodes] == [[]] * 5
+
+
 def test_a_connector_that_fails_continues(
     nodes: Servers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

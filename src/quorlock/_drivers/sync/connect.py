@@ -124,7 +124,8 @@ def connect_memory(name: str) -> socket.socket:
 def _open(node: Node, give_up: Instant, max_silence_ms: int) -> socket.socket:
     """Return a connection to the first address of the node that accepts one."""
     if node.memory is not None:
-        return connect_memory(node.memory)
+        fork.close_in_child(sock := connect_memory(node.memory))
+        return sock
     if node.path is not None:
         found: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", node.path)]
     else:
@@ -132,6 +133,7 @@ def _open(node: Node, give_up: Instant, max_silence_ms: int) -> socket.socket:
     for index, info in enumerate(found):
         left = len(found) - index
         with attempt(info, max_silence_ms, is_last=left == 1) as sock:
+            fork.close_in_child(sock)
             # Each address gets a share of the time, so that a silent one leaves some to the others.
             sock.settimeout(_left(give_up) / left)
             sock.connect(info[4])
@@ -151,6 +153,7 @@ def _secured(sock: socket.socket, node: Node) -> tuple[socket.socket, tuple[type
         raise NodeRejected(
             f"TLS failed: {describe_tls_error(error)}", VoteCode.PERMANENT_ERROR
         ) from error
+    fork.close_in_child(secured)  # `sock` has no descriptor any more
     return secured, (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 

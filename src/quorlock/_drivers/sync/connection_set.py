@@ -278,8 +278,9 @@ class ConnectionSet:
             found = self._route(index, effect, request.asked_at)
         if isinstance(found, Answer):
             return found
-        if found is HERE and connection is not None:
-            if connection.send(data, request):
+        if found is HERE:
+            # None: a visit of a closed set has dropped it since.
+            if connection is not None and connection.send(data, request):
                 # If the connection was lost just now, its reply is already in the inbox.
                 return None
             found = unsent(request.command)
@@ -578,10 +579,8 @@ class ConnectionSet:
         self.is_busy = True
         while self.has_pending and now() < until:
             self._poll_replies(min(sleep_ms(until), _FLUSH_EVERY_MS))
-        self.closed = True
-        self.membership.close(self)
-        self._send_submissions()
-        self._close_wakeup()
+        self.membership.close()
+        self._end()
         self.is_busy = False
 
     def discard(self) -> None:
@@ -589,19 +588,21 @@ class ConnectionSet:
 
         Each request without a reply becomes a pending release on its node.
         """
-        self.closed = True
+        self.takes_rounds = False
         for connection in self.connections:
             if connection is not None:
                 connection.discard()
+        self._end()
+
+    def _end(self) -> None:
+        # Not before its connections are lost: from then on other threads send what they leave here.
+        self.closed = True
         self.membership.withdraw_requests(self)
         self._send_submissions()
         self._close_wakeup()
 
     def reset_after_fork(self) -> None:
-        """Close our copies of the sockets silently, in a forked child; the parent's stay open."""
-        for connection in self.connections:
-            if connection is not None:
-                connection.sock.close()
+        """Close our copy of the pipe, in a forked child; `fork` closes those of the sockets."""
         self._close_wakeup()
 
     def _close_wakeup(self) -> None:

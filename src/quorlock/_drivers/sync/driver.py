@@ -166,6 +166,7 @@ class Driver:
         """Send pending releases for a bounded time, and close everything."""
         self.stop()
         until = now() + 2 * self._policy.node_timeout
+        self._run_background_flows()  # the thread may not have begun: then nothing waits for it
         self._background_thread.close(until)
         self._drainer.close(until)
         self._pool.close(until)

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 LOOK_AGAIN = 100 * NS_PER_MS
 # An urgent borrower waits this long for a set that is free soon. Connecting takes longer.
 _URGENT_WAITS = 5 * NS_PER_MS
+# But for one that is being connected: another one would be connected after it.
+_CONNECTING_WAITS = 100 * NS_PER_MS
 # The functions that borrow, each with the name of its local variable for the borrower.
 _BORROWING = {"_complete": "runner", "_visit": "visitor", "_end_if_free": "visitor"}
 # More acquires than these queue. A round with all of them has to end well within node_timeout.
@@ -145,7 +147,8 @@ class ConnectionPool:
                     self._let_go(connection_set)
         self.recover_abandoned(owner.thread)
         if owner.is_urgent:
-            by = min(by, now() + _URGENT_WAITS)
+            waits = _CONNECTING_WAITS if self._may_follow_soon(owner) else _URGENT_WAITS
+            by = min(by, now() + waits)
             taken = self._take(owner, path) or self._wait(owner, by, path, stop)
             return taken or self._new(owner)
         if not self._must_queue(owner) and (taken := self._take(owner, path)) is not None:
@@ -190,6 +193,13 @@ class ConnectionPool:
             return None
         self.recover_abandoned()  # sets that are not missed in any other way
         return self._new(owner)
+
+    def _may_follow_soon(self, owner: Borrower) -> bool:
+        """Return whether a set that this borrower may follow is about to be connected."""
+        return self._shares(owner) and any(
+            self._shares(borrower) and not connection_set.takes_rounds
+            for connection_set, borrower in self._borrowed()
+        )
 
     def _shares(self, borrower: Borrower) -> bool:
         return borrower.shares and borrower.thread != self._main_thread
@@ -282,8 +292,15 @@ class ConnectionPool:
             self._returned.wake_all()
 
     def lead(self, follower: Borrower, connection_set: ConnectionSet) -> bool:
-        """Have a follower borrow its set, if it is free; return whether it has it."""
+        """Have a follower borrow its set, if it is free; return whether it has it.
+
+        A closed set, whose leader was interrupted, has no leader: all replies are there, and it
+        would only request connections that it closes again.
+        """
         if self._owners.setdefault(connection_set, follower) is not follower:
+            return False
+        if connection_set.closed:
+            self._owners.pop(connection_set, None)
             return False
         connection_set.remove_follower(follower)
         return True

@@ -129,11 +129,10 @@ class SetConnections:
         there = [connection for connection in self.all if connection is not None]
         self.has_limits = any(one.quarantine or one.ttl_ms_max for one in there)
 
-    def close(self, owner: ConnectionOwner) -> None:
-        """Close all connections, and request no more."""
+    def close(self) -> None:
+        """Close all connections."""
         for index in range(len(self.all)):
             self.drop(index)
-        self.withdraw_requests(owner)
 
     def withdraw_requests(self, owner: ConnectionOwner) -> None:
         """Withdraw the requests of an owner that is closed: a node that is down keeps them."""
