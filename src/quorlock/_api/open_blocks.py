@@ -42,9 +42,10 @@ def take_lease(
     the same owner, and of several one that is over.  At most one of them is valid, and another
     block may still run under it.
     """
-    blocks = list(entered.copy().items())
-    lease, (latest, _) = blocks[-1]
-    if latest != block:
+    others = entered.copy()
+    lease, entry = others.popitem()
+    if entry[0] != block:
+        blocks = [*others.items(), (lease, entry)]
         same = [lease for lease, entry in blocks if entry[0] == block]
         if same:
             lease = same[-1]

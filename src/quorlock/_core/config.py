@@ -1,5 +1,6 @@
 """The settings of a set of nodes, validated once and frozen."""
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Union
 
@@ -169,7 +170,13 @@ def positive(argument: str, value: object) -> Duration:
 
 def non_negative(argument: str, value: object) -> Duration:
     """Return a finite duration of zero or more, in ns."""
-    seconds = value if type(value) is float or type(value) is int else _number(argument, value)
+    if type(value) is float or type(value) is int:
+        return _in_ns(argument, value)
+    return _in_ns(argument, _number(argument, value))
+
+
+@functools.lru_cache(maxsize=64, typed=True)
+def _in_ns(argument: str, seconds: float) -> Duration:
     if not 0 <= seconds <= LONGEST:  # NaN is neither
         if LONGEST < seconds < math.inf:
             raise ConfigError(argument, seconds, "give seconds: this is more than ten years")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from quorlock._api.lease import LeaseBase
 from quorlock._api.lease_state import Released
 from quorlock._api.misuse import BlockingObject
+from quorlock._api.session import ended
 from quorlock._api.ticket import Ticket
 from quorlock._core import handing_on
 from quorlock._core import redlock as flows
@@ -178,7 +179,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         call = object()
         try:
             session.releasing[call] = lease_state
-            if not session.end(lease_state):
+            if not ended(session.live, lease_state):
                 return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
             if lease_state.renewal is not None:
                 lease_state.stop_renewal()
@@ -235,16 +236,9 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         session.driver.run_in_background(session.release_and_remove(lease_state))
 
 
-def enter_block(lease: Lease) -> None:
-    """Enter a `with` block: `Lease._enter`, for the Lock."""
-    lease._enter()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def exit_block(lease: Lease, error: BaseException | None) -> None:
-    """Leave a `with` block: `Lease._exit`, for the Lock."""
-    lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def drop(lease: Lease) -> None:
-    """End a lease that no code can use: `Lease._drop`, for the Lock."""
-    lease._drop()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+# For the locks, whose blocks are blocks of a lease.
+# ruff: noqa: SLF001
+# pyright: reportPrivateUsage=false
+enter_block = Lease._enter
+exit_block = Lease._exit
+drop = Lease._drop

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
 from quorlock._api.lease import LeaseBase
 from quorlock._api.lease_state import Released
 from quorlock._api.misuse import AsyncioObject
+from quorlock._api.session import ended
 from quorlock._api.ticket import Ticket
 from quorlock._core import handing_on
 from quorlock._core import redlock as flows
@@ -200,7 +201,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
     async def _release(self) -> ReleaseResult:
         session, lease_state = self._session, self._state
         try:
-            if not session.end(lease_state):
+            if not ended(session.live, lease_state):
                 return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
             if lease_state.renewal is not None:
                 lease_state.stop_renewal()
@@ -259,21 +260,10 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         session.driver.send_later(session.release_and_remove(lease_state), path)
 
 
-def enter_block(lease: Lease, task: asyncio.Task[Any] | None) -> None:
-    """Enter an `async with` block: `Lease._enter`, for the Lock. task: the current one."""
-    lease._enter(task)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def exit_block(lease: Lease, error: BaseException | None) -> Coroutine[Any, Any, None]:
-    """Leave an `async with` block: `Lease._exit`, for the Lock."""
-    return lease._exit(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def leave_inner_block(lease: Lease, error: BaseException | None) -> None:
-    """Leave a block of a lease that stays held: `Lease._leave_inner`, for the RLock."""
-    lease._leave_inner(error)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def drop(lease: Lease) -> None:
-    """End a lease that no code can use: `Lease._drop`, for the Lock."""
-    lease._drop()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+# For the locks, whose blocks are blocks of a lease.
+# ruff: noqa: SLF001
+# pyright: reportPrivateUsage=false
+enter_block: Callable[[Lease, asyncio.Task[Any] | None], None] = Lease._enter
+exit_block: Callable[[Lease, BaseException | None], Coroutine[Any, Any, None]] = Lease._exit
+leave_inner_block: Callable[[Lease, BaseException | None], None] = Lease._leave_inner
+drop: Callable[[Lease], None] = Lease._drop

@@ -120,9 +120,9 @@ FACES = [
     ),
     Mutant(
         "ctrl-c-shows-what-is-being-loaded",
-        "_start.py",
-        "if _is_the_command_line():\n    end_by_ctrl_c()\n",
-        "",
+        "__main__.py",
+        "        signal.signal(signal.SIGINT, signal.SIG_DFL)\n",
+        "        pass\n",
         ("tests/servers/cli/test_exit_status.py", "-k", "ctrl_c"),
     ),
     Mutant(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from quorlock._core.commands import Release
 from quorlock._core.time import FOR_EVER
 from quorlock._core.usual import NO_FLOW
+from quorlock._drivers.aio.flow_end import EndingFlow
 from quorlock._drivers.aio.flow_state import DONE, RECEIVING, RUNNING
 from quorlock._drivers.aio.flow_task import FlowTask
 from quorlock._drivers.node_state import CROWDED
@@ -32,7 +33,8 @@ class DirectTask(FlowTask[T]):
     __slots__ = ("_sent_round", "_usual")
 
     def __init__(self, loop_driver: LoopDriver, usual: UsualCase[T]) -> None:
-        super().__init__(loop_driver, NO_FLOW)
+        # `super` takes 1 % of a cycle.
+        EndingFlow.__init__(self, loop_driver, NO_FLOW)  # pyright: ignore[reportUnknownMemberType]
         # None once the flow has begun.  Until then the task itself releases when it is cancelled;
         # after an interrupt in between, both do.
         self._usual: UsualCase[T] | None = usual
