@@ -244,6 +244,7 @@ def test_help_loads_click_and_little_of_ours(bare_shell: Shell) -> None:
             "quorlock._cli.exit_status",
             "quorlock._cli.stdio",
         ),
+        "quorlock.errors",
     }
     assert {"socket", "asyncio", "rich", "hiredis", "tomllib", "json"} & brought == set()
 

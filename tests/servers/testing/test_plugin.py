@@ -205,10 +205,7 @@ def test_an_event_loop_that_tests_share(tmp_path: Path) -> None:
     def loop():
         loop = asyncio.new_event_loop()
         yield loop
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
     @pytest.mark.parametrize("turn", range(4))
