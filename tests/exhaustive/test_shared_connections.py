@@ -74,6 +74,15 @@ def lead_all(pool: ConnectionPool) -> ConnectionSet:
         pool.give_back(connection_set)
 
 
+def lead_connected(redlock: Redlock) -> tuple[ConnectionPool, ConnectionSet]:
+    """Borrow the only set, with connections to all nodes."""
+    assert redlock.lock("first").acquire().release()
+    pool = redlock._session.driver._pool
+    connection_set = lead_all(pool)
+    connection_set.prepare()
+    return pool, connection_set
+
+
 class Victim(threading.Thread):
     """A thread that acquires and releases, and is interrupted at its k-th line."""
 
@@ -195,10 +204,7 @@ def test_a_closed_set_takes_no_follower(nodes: Servers) -> None:
     lose its only attempt.
     """
     with Redlock(nodes.urls, **PATIENT) as redlock:
-        assert redlock.lock("first").acquire().release()
-        pool = redlock._session.driver._pool
-        connection_set = lead_all(pool)
-        connection_set.prepare()
+        pool, connection_set = lead_connected(redlock)
         connection_set.takes_rounds = True
         connection_set.discard()
         other = Victim(redlock, 0, "shared", timeout=0)
@@ -215,10 +221,7 @@ def test_a_closed_set_is_visited_as_a_follower_submits(
 ) -> None:
     """The visit drops a connection between the routing of a round and its sending."""
     with Redlock(nodes.urls, **PATIENT) as redlock:
-        assert redlock.lock("first").acquire().release()
-        pool = redlock._session.driver._pool
-        connection_set = lead_all(pool)
-        connection_set.prepare()
+        pool, connection_set = lead_connected(redlock)
         connection_set.takes_rounds = True
         follower, route = Victim(redlock, 0), connection_set._route
         follower.start()
@@ -244,10 +247,7 @@ def test_a_round_is_left_while_a_set_is_closed(
     """The thread that leaves it uses no connection beside the one that closes the set."""
     left, inbox = list[bool](), Inbox()
     with Redlock(nodes.urls, **PATIENT) as redlock:
-        assert redlock.lock("first").acquire().release()
-        pool = redlock._session.driver._pool
-        connection_set = lead_all(pool)
-        connection_set.prepare()
+        pool, connection_set = lead_connected(redlock)
         mark_lost = Connection._mark_lost
 
         def beside(self: Connection, *text: Any, **blame: Any) -> None:

@@ -205,7 +205,7 @@ class Session(Generic[D]):
 def ended(
     lease_states: dict[bytes, LeaseState],
     lease_state: LeaseState,
-    loss: Ending | None = None,
+    loss: Ending | None,
 ) -> bool:
     """End a lease as `Session.end` does, for code that must not keep the session alive."""
     token = lease_state.token

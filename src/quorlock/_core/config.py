@@ -175,6 +175,7 @@ def non_negative(argument: str, value: object) -> Duration:
     return _in_ns(argument, _number(argument, value))
 
 
+# Most calls of a program give the same few timeouts.
 @functools.lru_cache(maxsize=64, typed=True)
 def _in_ns(argument: str, seconds: float) -> Duration:
     if not 0 <= seconds <= LONGEST:  # NaN is neither

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from quorlock._api.lease import LeaseBase
 from quorlock._api.lease_state import Released
 from quorlock._api.misuse import BlockingObject
-from quorlock._api.session import ended
 from quorlock._api.ticket import Ticket
 from quorlock._core import handing_on
 from quorlock._core import redlock as flows
@@ -179,7 +178,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
         call = object()
         try:
             session.releasing[call] = lease_state
-            if not ended(session.live, lease_state):
+            if not session.end(lease_state):
                 return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
             if lease_state.renewal is not None:
                 lease_state.stop_renewal()

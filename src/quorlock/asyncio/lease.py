@@ -10,7 +10,6 @@ from typing import Any
 from quorlock._api.lease import LeaseBase
 from quorlock._api.lease_state import Released
 from quorlock._api.misuse import AsyncioObject
-from quorlock._api.session import ended
 from quorlock._api.ticket import Ticket
 from quorlock._core import handing_on
 from quorlock._core import redlock as flows
@@ -201,7 +200,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
     async def _release(self) -> ReleaseResult:
         session, lease_state = self._session, self._state
         try:
-            if not ended(session.live, lease_state):
+            if not session.end(lease_state):
                 return ReleaseResult(deleted=False, gone=None, answers=(), ended=0)
             if lease_state.renewal is not None:
                 lease_state.stop_renewal()

@@ -183,10 +183,10 @@ DRIVERS = [
         "a-release-in-a-handler-forgets-the-first",
         "_sync/lease.py",
         "        call = object()\n        try:\n            session.releasing[call] = lease_state\n"
-        "            if not ended(session.live, lease_state):\n                return",
+        "            if not session.end(lease_state):\n                return",
         "        call = lease_state.token\n        try:\n"
         "            session.releasing[call] = lease_state\n"
-        "            if not ended(session.live, lease_state):\n                return",
+        "            if not session.end(lease_state):\n                return",
         ("tests/exhaustive/test_signal_handlers.py", "-k", "ends_all"),
     ),
     Mutant(

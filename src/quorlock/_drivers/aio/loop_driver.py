@@ -106,9 +106,7 @@ class LoopDriver:
             shared_pipeline.append_release(command, request, task)
         else:
             shared_pipeline.append(request, task, encode(command))
-        is_later = self._holds_back and shared_pipeline.outgoing.rounds < _SENT_AT_ONCE
-        sent = started if is_later else self._sent(started)
-        return round_sent((1, started, sent, self._everywhere))
+        return round_sent((1, started, self._sent(started), self._everywhere))
 
     def send(self, effect: Send, task: RunningFlow) -> SentRound:
         """Send to all nodes without waiting for any of them."""
