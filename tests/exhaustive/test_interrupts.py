@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 SOURCE = str(Path(quorlock.__file__).parent)
 THOROUGH = os.environ.get("QUORLOCK_THOROUGH") == "1"
 POINTS_MAX = 10_000  # no call takes more
+PARSING = threading.RLock()
 CLEAN_WITHIN = 1.0  # seconds until a key without a holder must be gone
 RESOURCE = "interrupted"
 
@@ -206,13 +207,15 @@ class Lines(NamedTuple):
 @functools.cache
 def lines_of(file: str) -> Lines:
     """Parse a file."""
-    # Python 3.11 parses one file at a time. A collection in between may close one of our
-    # generators, whose lines are traced as well, and need another file.
-    gc.disable()
-    try:
-        nodes = list(ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))))
-    finally:
-        gc.enable()
+    # Python 3.11 parses one file at a time (SystemError otherwise, CPython's issue 106905), so two
+    # traced threads take turns. And a collection in between may close one of our generators, whose
+    # lines are traced as well, and need another file.
+    with PARSING:
+        gc.disable()
+        try:
+            nodes = list(ast.walk(ast.parse(Path(file).read_text(encoding="utf-8"))))
+        finally:
+            gc.enable()
     bodies = [
         range(n.body[0].lineno, (n.end_lineno or 0) + 1) for n in nodes if isinstance(n, ast.With)
     ]
