@@ -211,9 +211,10 @@ def won_without_a_cap(
     self: RenewalEntry, valid_until: int, ttl_ms: int, at: int, entropy: Any
 ) -> None:
     """Nor does the limit cut off what was won."""
-    limit, self.lease.hold_until = self.lease.hold_until, FOR_EVER
+    lease: Any = self.lease
+    limit, lease.hold_until = lease.hold_until, FOR_EVER
     _won(self, valid_until, ttl_ms, at, entropy)
-    self.lease.hold_until = limit
+    lease.hold_until = limit
 
 
 def _settle(

@@ -9,7 +9,7 @@ from quorlock._core.redlock import LeaseFacts as Facts
 from quorlock._core.redlock import release_without_waiting
 from quorlock._core.results import LossReason
 from quorlock._core.rounds import SentRound, Target, joined
-from quorlock._core.time import FOR_EVER, PAST, notice
+from quorlock._core.time import PAST, interned, notice
 from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from quorlock._core.releases_in_doubt import InDoubt
     from quorlock._core.request import AcquireRequest
     from quorlock._core.results import Extended, ExtendFailed
-    from quorlock._core.time import Instant
+    from quorlock._core.time import Duration, Instant
     from quorlock._core.votes import Answer
     from quorlock.errors import LossWord
 
@@ -67,11 +67,11 @@ class LeaseState:
     __slots__ = (
         "_ending",
         "_generation",
-        "_valid_until",
+        "_started_at",
+        "_valid_for",
         "answers",
         "claim",
         "fence",
-        "hold_until",
         "last_failure",
         "loss_listener",
         "options",
@@ -90,7 +90,7 @@ class LeaseState:
         ttl_ms: int,
         valid_until: Instant,
         answers: tuple[Answer, ...],
-        sent_round: SentRound | None,
+        sent_round: SentRound,
         fence: int,
         options: LeaseOptions,
     ) -> None:
@@ -102,15 +102,13 @@ class LeaseState:
         self.fence: int = fence  # 0: none was requested
         self.loss_listener: LossListener | None = None  # reports the loss; made at first use
         self.options: LeaseOptions = options
-        # The end of `max_hold`, which counts from before its first byte.
-        self.hold_until: Instant = (
-            FOR_EVER if sent_round is None else sent_round.started_at + options.max_hold
-        )
         self.renewal: Stops | None = None  # extends it in the background
         self.last_failure: ExtendFailed | None = None  # of renewal, since its last success
         # What set the keys, which a release must follow; None if another process has set them.
-        self.target: Target | None = None if sent_round is None else sent_round.target
-        self._valid_until = valid_until
+        self.target: Target | None = sent_round.target
+        self._started_at: Instant = sent_round.started_at
+        # The end of its validity, as a duration: one object for many leases.
+        self._valid_for: Duration = interned(valid_until - self._started_at)
         self._ending: Ending | None = None
         self._generation = fork.generation
 
@@ -119,7 +117,7 @@ class LeaseState:
         """Derived at every read, so that nothing can revive a lease that is over."""
         if self._ending is not None or self._generation != fork.generation:
             return PAST
-        return self._valid_until
+        return self._started_at + self._valid_for
 
     @property
     def held(self) -> bool:
@@ -139,7 +137,12 @@ class LeaseState:
         """
         if self.was_released or self._generation != fork.generation:
             return PAST
-        return self._valid_until
+        return self._started_at + self._valid_for
+
+    @property
+    def hold_until(self) -> Instant:
+        """The end of `max_hold`, which counts from before its first byte."""
+        return self._started_at + self.options.max_hold
 
     def check_expired(self) -> bool:
         """End the lease if its deadline has passed; return whether it is still held."""
@@ -217,7 +220,8 @@ class LeaseState:
         if not self.held:
             return False
         # Capped: an extension by hand that had to retry reaches further than it asked for.
-        self._valid_until = max(self._valid_until, min(valid_until, self.hold_until))
+        valid_until = min(valid_until, self.hold_until)
+        self._valid_for = max(self._valid_for, valid_until - self._started_at)
         self.ttl_ms = ttl_ms
         return True
 
@@ -251,10 +255,11 @@ class AdoptedLeaseState(LeaseState):
     ) -> None:
         valid_until, answers = extended
         claim, ttl_ms = request.claim, request.ttl_ms
+        # `max_hold` counts again from zero: clocks of two machines do not compare.
+        asked = SentRound(0, request.asked_at, request.asked_at)
         super().__init__(
-            request.resource, claim, token, ttl_ms, valid_until, answers, None, fence, options
+            request.resource, claim, token, ttl_ms, valid_until, answers, asked, fence, options
         )
-        # From zero: clocks of two machines do not compare.
-        self.hold_until: Instant = request.asked_at + options.max_hold
+        self.target: Target | None = None
         self.in_doubt: InDoubt | None = in_doubt or None
         self.adopted_over: object = None

@@ -11,6 +11,7 @@ from quorlock._core.time import (
     NS_PER_S,
     Duration,
     Instant,
+    interned,
     validity,
 )
 from quorlock.errors import ConfigError, ConfigLimit
@@ -221,7 +222,7 @@ def _ttl_ms(
         fix = f"give at most max_ttl={_in_seconds(max_ttl_ms)} s, or raise it for all clients"
         limit = ConfigLimit("max_ttl", max_ttl_ms / 1000, is_most=True)
         raise ConfigError(argument, value, fix, limit=limit)
-    return ttl_ms
+    return interned(ttl_ms)
 
 
 def _shortest_ttl_ms(node_timeout: Duration, drift_factor: float) -> int:

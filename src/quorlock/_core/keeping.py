@@ -43,8 +43,8 @@ def keep(
     """Replace the token by the mark on a quorum, trying again while validity remains.
 
     A quorum that had the token until it took the mark, within the validity, has granted the lock to
-    no other client.  If that fails, the token is released; marks that were set stay: the work is
-    done, and they may be on a quorum whose replies were lost.
+    no other client.  Then the token is released where it still is.  Marks stay, also if it fails:
+    the work is done, and they may be on a quorum whose replies were lost.
 
     Raises:
         NodeError: so many nodes refuse for good that trying again cannot help.
@@ -65,8 +65,7 @@ def keep(
     except BaseException:
         yield from release_without_waiting(facts.claim, facts.token, facts.target)
         raise
-    if result.loss is not None:
-        yield from release_without_waiting(facts.claim, facts.token, facts.target)
+    yield from release_without_waiting(facts.claim, facts.token, facts.target)
     return result
 
 

@@ -55,8 +55,10 @@ class RenewableLease(Protocol):
     last_failure: the last round, if it was not won.
     """
 
-    hold_until: Instant
     last_failure: ExtendFailed | None
+
+    @property
+    def hold_until(self) -> Instant: ...
 
     @property
     def valid_until(self) -> Instant: ...

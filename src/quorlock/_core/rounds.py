@@ -71,6 +71,5 @@ class NodeReply(NamedTuple):
     at: Instant
 
 
-target_of: Callable[[tuple[int, object]], Target] = partial(_new, Target)
 replied: Callable[[tuple[int, int, Answer, Instant]], NodeReply] = partial(_new, NodeReply)
 round_sent: Callable[[tuple[int, Instant, Instant, Target]], SentRound] = partial(_new, SentRound)

@@ -54,6 +54,12 @@ def drift(ttl: Duration, drift_factor: float) -> Duration:
     return round(ttl * drift_factor) + EXPIRY_RESOLUTION
 
 
+@functools.lru_cache(maxsize=64)
+def interned(duration: Duration) -> Duration:
+    """Return the same object for equal durations: leases of one ttl share theirs."""
+    return duration
+
+
 @functools.lru_cache
 def validity(ttl: Duration, drift_factor: float) -> Duration:
     """Return how long a lease is trusted, from before its first byte."""

@@ -109,8 +109,6 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
                 self._raise_lost()
             lease_state.stop_renewal()
             result = await session.driver.run(self._keeping(facts, kept_ms))
-        except asyncio.CancelledError:
-            raise  # the cancelled flow has sent its release
         except BaseException:
             self._release_in_background()  # interrupted, perhaps before anything was sent
             raise

@@ -152,8 +152,8 @@ CORE = [
     Mutant(
         "renewal-shortens",
         "_api/lease_state.py",
-        "self._valid_until = max(self._valid_until, min(valid_until, self.hold_until))",
-        "self._valid_until = min(valid_until, self.hold_until)",
+        "self._valid_for = max(self._valid_for, valid_until - self._started_at)",
+        "self._valid_for = valid_until - self._started_at",
         ("tests/unit/core/test_extend.py", "tests/servers/api/test_lease.py"),
     ),
     # --- pending releases ------------------------------------------------------------------------

@@ -41,7 +41,7 @@ FACES = [
         "_api/lease_state.py",
         "        if self.was_released or self._generation != fork.generation:\n"
         "            return PAST\n"
-        "        return self._valid_until\n",
+        "        return self._started_at + self._valid_for\n",
         "        return self.valid_until\n",
         ("tests/servers/api/test_renewal.py",),
     ),

@@ -118,10 +118,18 @@ FAMILY = [
         ("tests/unit/core/test_keeping.py",),
     ),
     Mutant(
+        "a-cancelled-keep-releases-nothing",
+        "asyncio/lease.py",
+        "self._keeping(facts, kept_ms))\n        except BaseException:",
+        "self._keeping(facts, kept_ms))\n        except asyncio.CancelledError:\n"
+        "            raise\n        except BaseException:",
+        (f"{_ONCE}::test_a_cancelled_keep_of_an_adopted_lease_releases_it",),
+    ),
+    Mutant(
         "not-kept-not-released",
         "_core/keeping.py",
-        "    if result.loss is not None:\n        yield from",
-        "    if False:\n        yield from",
+        "facts.target)\n    return result",
+        "facts.target) if result.loss else ()\n    return result",
         ("tests/unit/core/test_keeping.py",),
     ),
     Mutant(

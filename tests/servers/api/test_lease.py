@@ -6,8 +6,10 @@ reported.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
+import tracemalloc
 import weakref
 from types import FrameType
 from typing import Any
@@ -845,3 +847,23 @@ async def test_what_is_left_behind_on_restarted_nodes(face: Face, mortal_nodes: 
         assert lost.reason == "evicted"
         assert await other.release() is False
     assert left_over(mortal_nodes) == {}
+
+
+async def test_a_lease_takes_half_a_kilobyte(face: Face, nodes: Servers) -> None:
+    """The key and the place in the session count: a program may hold a hundred thousand."""
+    count = 1_000
+    names = [f"resource:{number}" for number in range(count)]
+    leases: list[Any] = [None] * count
+    async with face.redlock(nodes.urls, node_timeout=2.0, owner="web-1") as redlock:
+        assert await (await redlock.lock("first").acquire()).release()
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for number, name in enumerate(names):
+                leases[number] = real(await redlock.lock(name, ttl=30).acquire())
+            gc.collect()
+            used, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert used / count <= 512
+    assert left_over(nodes) == {}

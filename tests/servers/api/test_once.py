@@ -117,6 +117,39 @@ async def test_a_release_by_the_work_means_not_done(face: Face, nodes: Servers) 
         assert keys_on(nodes) == {}
 
 
+async def test_a_cancelled_keep_of_an_adopted_lease_releases_it(mortal_nodes: Servers) -> None:
+    """Also if it was cancelled before a connection was there to send anything over."""
+    async with aio.Redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+        ticket = await (await redlock.lock("a").acquire()).hand_over()
+        lease = await redlock.adopt(ticket)
+        for node in mortal_nodes:
+            node.execute("CLIENT", "KILL", "TYPE", "normal")
+            node.stop()
+        connectors = redlock._session.driver.loop_driver().connectors
+        assert await until_async(lambda: not any(one.connection for one in connectors))
+        keeping = asyncio.create_task(lease.keep(60.0))
+        await asyncio.sleep(0)
+        keeping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await keeping
+        assert not lease.held
+        for node in mortal_nodes:
+            node.cont()
+        assert await until_async(lambda: not keys_on(mortal_nodes))
+
+
+async def test_a_node_that_missed_the_mark_is_free_again(face: Face, mortal_nodes: Servers) -> None:
+    """A quorum has the mark. The token is released where it stayed, once the node is back."""
+    async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+        lease = await redlock.lock("a").acquire()
+        missed = mortal_nodes[4]
+        missed.execute("CLIENT", "KILL", "TYPE", "normal")
+        missed.stop()
+        await lease.keep(60.0)
+        missed.cont()
+        assert await until_async(lambda: not missed.keys())
+
+
 def test_a_killed_worker_frees_it_after_its_ttl(nodes: Servers) -> None:
     """A crash is no success."""
     program = (

@@ -16,7 +16,7 @@ from quorlock._core.commands import Extend, Release
 from quorlock._core.effects import FlowCancelled, Sleep
 from quorlock._core.redlock import LeaseFacts, adopt, extend, extend_by_token
 from quorlock._core.results import Extended, ExtendFailed, LossReason
-from quorlock._core.rounds import Target
+from quorlock._core.rounds import SentRound, Target
 from quorlock._core.tally import quorum
 from quorlock._core.time import FOR_EVER, NS_PER_S, Instant
 from quorlock._drivers.clock import now
@@ -281,8 +281,10 @@ def test_cancelled_anywhere_it_sends_nothing_more(plan: Round) -> None:
 
 def test_a_shorter_extension_never_shortens_a_lease() -> None:
     """`extend` means at least this long: a validity that reaches further stays (rule 4)."""
-    soon = now() + 60 * 1_000_000_000
-    lease = LeaseState("r", Keys(b"r"), b"t", 10_000, soon + 500, (), None, 0, OPTIONS)
+    at = now()
+    soon = at + 50 * NS_PER_S
+    sent = SentRound(1, at, at)
+    lease = LeaseState("r", Keys(b"r"), b"t", 10_000, soon + 500, (), sent, 0, OPTIONS)
     assert lease.extend_validity(soon + 400, 4_000)
     assert lease.valid_until == soon + 500
     assert lease.extend_validity(soon + 600, 6_000)
@@ -294,7 +296,8 @@ def test_a_shorter_extension_never_shortens_a_lease() -> None:
 
 def test_an_extension_that_is_noticed_too_late_does_not_bring_a_lease_back() -> None:
     """Other clients have seen it expire by then, and `lost` has been set (rule 4)."""
-    lease = LeaseState("r", Keys(b"r"), b"t", 10_000, now() - 1, (), None, 0, OPTIONS)
+    at = now()
+    lease = LeaseState("r", Keys(b"r"), b"t", 9_000, at, (), SentRound(1, at, at), 0, OPTIONS)
     assert not lease.extend_validity(now() + 10**12, 9_000)
     assert not lease.held
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quorlock._core.commands import ACQUIRES, Acquire, Release
 from quorlock._core.effects import Timeout
-from quorlock._core.rounds import replied, round_sent, target_of
+from quorlock._core.rounds import Target, replied, round_sent
 from quorlock._core.routing import HERE, Over, plain_nodes, route, unsent
 from quorlock._core.tally import PENDING
 from quorlock._core.time import FOR_EVER, NS_PER_MS, PAST
@@ -88,6 +88,7 @@ class ConnectionSet:
         self, connectors: Connectors, on_invalidation: InvalidationCallback | None = None
     ) -> None:
         self._connectors = connectors
+        self._everywhere = Target(connectors.node_mask, self)  # of nearly all leases
         self._polled = Poll()
         self._places = Places(connectors.policy)
         self.membership = SetConnections(connectors, self._polled, self._places, on_invalidation)
@@ -156,7 +157,7 @@ class ConnectionSet:
             self.granted = 0
         asked = self._send_to_all(effect, data, request, UNCOUNTED_MAX)
         self.is_busy = False
-        return round_sent((round_, started, now(), target_of((asked, self))))
+        return round_sent((round_, started, now(), self._target(asked)))
 
     def _send_to_all(
         self, effect: Send, data: bytes, request: PendingRequest, uncounted: int
@@ -206,7 +207,10 @@ class ConnectionSet:
             nodes = self._open_nodes(at)
         request = requested((effect.command, receiver, round_, at, False))
         self._add(_Submission(None, nodes, data, request, effect, receiver))
-        return round_sent((round_, at, at, target_of((nodes, self))))
+        return round_sent((round_, at, at, self._target(nodes)))
+
+    def _target(self, nodes: int) -> Target:
+        return self._everywhere if nodes == self._everywhere.nodes else Target(nodes, self)
 
     def remove_follower(self, follower: object) -> None:
         """Remove a follower; without any, a node's backlog counts at once again."""
