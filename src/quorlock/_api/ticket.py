@@ -98,7 +98,7 @@ def _parsed(text: str) -> Ticket | None:
         if not whole or not _is_sound(in_doubt) or not isinstance(shared, bool):
             return None
         return Ticket(resource, token, ttl, fence, in_doubt, resources, permit, shared)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
 
 
@@ -131,6 +131,6 @@ def in_doubt_of(ticket: Ticket, at: Instant, policy: Policy) -> InDoubt:
     try:
         if _is_sound(ticket.in_doubt):
             return counted_from(at, dict(ticket.in_doubt), policy)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     raise ConfigError("ticket.in_doubt", ticket.in_doubt, "give what hand_over() returned")

@@ -93,7 +93,7 @@ def read(
     origins = dict.fromkeys(arguments, str(path))
     if given is not None:
         # A name that is given but empty (`--nodes "$UNSET"`) is an error: no other source is tried.
-        arguments["nodes"] = [url.strip() for url in given.split(",") if url.strip()]
+        arguments["nodes"] = _split(given, where)
         origins["nodes"] = where
     elif "nodes" not in arguments:
         if path:
@@ -120,6 +120,17 @@ def unread(options: NodeOptions) -> str:
     if given is None or _named_file(options) or (found := _found_file()) is None:
         return ""
     return f"{found} is not read, because {where} names the nodes (--config {found} reads it)"
+
+
+def _split(given: str, where: str) -> list[str]:
+    urls = [url.strip() for url in given.split(",") if url.strip()]
+    bare = [url for url in urls[1:] if "://" not in url]
+    if "@" in "".join(bare) and "@" not in bare[0]:
+        # It may be a password with commas, and the first piece would be shown as a host.
+        why = "what follows a comma has no scheme"
+        hint = "begin each URL with redis://, and write a comma in a password as %2C"
+        raise SettingError(where, why, hint)
+    return urls
 
 
 def _set_max_ttl(options: NodeOptions, arguments: dict[str, Any], origins: dict[str, str]) -> None:

@@ -104,13 +104,16 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         """
         session, lease_state = self._session, self._state
         facts, kept_ms = self._keepable(seconds)
+        ended_here = True
         try:
             if not session.end(lease_state, Released.KEPT):
+                ended_here = False  # another call keeps it, or releases it
                 self._raise_lost()
             lease_state.stop_renewal()
             result = await session.driver.run(self._keeping(facts, kept_ms))
         except BaseException:
-            self._release_in_background()  # interrupted, perhaps before anything was sent
+            if ended_here:
+                self._release_in_background()  # interrupted, perhaps before anything was sent
             raise
         finally:
             session.driver.on_lease_over(lease_state.claim)

@@ -104,6 +104,11 @@ def test_the_password_is_that_of_the_environment(
             "QUORLOCK_NODES=(not shown): b:7 is no URL; did you mean redis://b:7?",
         ),
         (
+            {"NODES": f"redis://user:12,{SECRET},3@b:7"},
+            "",
+            "QUORLOCK_NODES=(not shown): what follows a comma has no scheme; begin each URL",
+        ),
+        (
             {"NODES": "redis://a", "MAX_TTL": "long"},
             "",
             "QUORLOCK_MAX_TTL=long: this is no duration; give a duration, such as 30s,",

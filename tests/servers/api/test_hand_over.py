@@ -103,7 +103,19 @@ async def test_a_ticket_is_text_and_back(face: Face, nodes: Servers) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "[]", "null", "3", '{"resource": "a"}', '{"resource":"a","token":"t","ttl":"x"}'],
+    [
+        *(
+            "",
+            "{}",
+            "[]",
+            "null",
+            "3",
+            '{"resource": "a"}',
+            '{"resource":"a","token":"t","ttl":"x"}',
+        ),
+        pytest.param('{"resource":"a","token":"t","ttl":1' + 400 * "0" + "}", id="a huge ttl"),
+        pytest.param(100_000 * "[", id="too deep"),
+    ],
 )
 def test_what_is_no_ticket_is_refused(text: str) -> None:
     """ConfigError, which does not show the text: it may hold a token."""
@@ -123,6 +135,8 @@ async def test_what_is_no_ticket_cannot_be_adopted(face: Face, nodes: Servers) -
             Ticket("a", "token", 0.0),
             Ticket("a", "token", 31.0),
             Ticket("a", "token", float("nan")),
+            Ticket("a", "token", 1.0, in_doubt=(("run_id", 1e305),)),
+            Ticket("a", "token", 1.0, in_doubt=(("run_id", 10**400),)),
         ):
             error = await raises(ConfigError, redlock.adopt(ticket))
             assert "tökén" not in str(error)

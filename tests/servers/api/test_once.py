@@ -26,6 +26,8 @@ from quorlock import (
     QuorlockError,
     QuorumUnreachable,
 )
+from quorlock._api.lease import LeaseBase
+from quorlock._api.lease_state import Released
 from quorlock._core.owner import owner_in
 from quorlock._core.rounds import Target
 from quorlock.testing.memory import MemoryNodes
@@ -148,6 +150,25 @@ async def test_a_node_that_missed_the_mark_is_free_again(face: Face, mortal_node
         await lease.keep(60.0)
         missed.cont()
         assert await until_async(lambda: not missed.keys())
+
+
+async def test_a_lease_that_is_kept_by_another_call_is_not_released(
+    face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two calls at once, the second one sends nothing: the first one needs the token."""
+    keepable = LeaseBase._keepable
+
+    def while_another_call_ends_it(lease: LeaseBase[Any], seconds: float) -> Any:
+        facts = keepable(lease, seconds)
+        assert lease._session.end(lease._state, Released.KEPT)
+        return facts
+
+    async with face.redlock(nodes.urls) as redlock:
+        lease = await redlock.lock("a").acquire()
+        monkeypatch.setattr(LeaseBase, "_keepable", while_another_call_ends_it)
+        error = await raises(LeaseLost, lease.keep(60.0))
+        assert error.reason == "kept"
+    assert [node.execute("GET", "a") is not None for node in nodes] == [True] * 5
 
 
 def test_a_killed_worker_frees_it_after_its_ttl(nodes: Servers) -> None:
