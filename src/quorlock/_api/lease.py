@@ -32,7 +32,7 @@ D = TypeVar("D", bound="AnyDriver")
 class LeaseBase(HintedNames, Generic[D]):
     """The facts of a lease, for both APIs."""
 
-    __slots__ = ("__weakref__", "_in_block", "_keep_for", "_session", "_state")
+    __slots__ = ("__weakref__", "_in_block", "_session", "_state")
 
     _HINTS: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("valid", "locked", "owned", "is_held"), "see `held`"),
@@ -44,7 +44,6 @@ class LeaseBase(HintedNames, Generic[D]):
         self._session = session
         self._state = lease_state
         self._in_block = False  # of a `with` statement, which releases the lease
-        self._keep_for: Seconds | None = None  # what its block does at a clean end instead
 
     @property
     def resource(self) -> str:
@@ -241,7 +240,8 @@ class LeaseBase(HintedNames, Generic[D]):
 
 def keep_at_end(lease: LeaseBase[D], seconds: Seconds) -> None:
     """Let the block of the lease keep it at a clean end, for the Once."""
-    lease._keep_for = seconds  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    lease_state = state_of(lease)
+    lease_state.options = lease_state.options._replace(keep_for=seconds)
 
 
 def state_of(lease: LeaseBase[D]) -> LeaseState:

@@ -25,12 +25,14 @@ class LeaseOptions(NamedTuple):
     max_hold: how long it may be held in all, with extensions.
     on_warning: called when renewal fails.
     on_lost: whether a loss cancels the body of its block; in asyncio alone.
+    keep_for: for how long its block keeps it at a clean end; None: the block releases it.
     """
 
     renew: bool
     max_hold: Duration
     on_warning: Warns | None
     on_lost: OnLost
+    keep_for: Seconds | None = None
 
     def checked(self, ttl_ms: int) -> "LeaseOptions":
         """Return the options if they fit the ttl. Raises ConfigError."""

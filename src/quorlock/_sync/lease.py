@@ -154,8 +154,9 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
     def _exit(self, error: BaseException | None) -> None:
         """Leave a `with` block: release, and report a loss without masking the body's error."""
         was_held, given_up = self.held, self._state.was_released
-        if was_held and error is None and self._keep_for is not None:
-            self.keep(self._keep_for)
+        keep_for = self._state.options.keep_for
+        if was_held and error is None and keep_for is not None:
+            self.keep(keep_for)
             return
         try:
             released = self._release()

@@ -176,8 +176,9 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         slipped = self._loss_explains(error)
         was_held = self._state.held
         given_up = not was_held and self._state.was_released
-        if self._keep_for is not None and was_held and error is None:
-            await self.keep(self._keep_for)
+        keep_for = self._state.options.keep_for
+        if keep_for is not None and was_held and error is None:
+            await self.keep(keep_for)
             return
         try:
             released = await self._release()

@@ -106,8 +106,8 @@ FAMILY = [
     Mutant(
         "kept-after-an-exception",
         "_sync/lease.py",
-        "if was_held and error is None and self._keep_for is not None:",
-        "if was_held and self._keep_for is not None:",
+        "if was_held and error is None and keep_for is not None:",
+        "if was_held and keep_for is not None:",
         (_ONCE, "-k", "an_exception_releases"),
     ),
     Mutant(
