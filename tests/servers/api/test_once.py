@@ -155,7 +155,7 @@ async def test_a_node_that_missed_the_mark_is_free_again(face: Face, mortal_node
 async def test_a_lease_that_is_kept_by_another_call_is_not_released(
     face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two calls at once, the second one sends nothing: the first one needs the token."""
+    """A second call at the same time sends nothing, since the first one needs the token."""
     keepable = LeaseBase._keepable
 
     def while_another_call_ends_it(lease: LeaseBase[Any], seconds: float) -> Any:
