@@ -179,7 +179,8 @@ class RLock(AsyncioObject, RLockBase[Lock, Lease]):
             return
         count = hold.count - 1
         try:
-            hold.blocks -= 1
+            # Zero if the body has released the lease of its block, and acquired another one.
+            hold.blocks = max(hold.blocks - 1, 0)
             if count:
                 hold.count = count
                 if not hold.blocks:

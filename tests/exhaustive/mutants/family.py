@@ -11,6 +11,13 @@ _ONCE = "tests/servers/api/test_once.py"
 FAMILY = [
     # --- re-entrant locks ------------------------------------------------------------------------
     Mutant(
+        "blocks-of-another-lease-count",
+        "asyncio/rlock.py",
+        "max(hold.blocks - 1, 0)",
+        "hold.blocks - 1",
+        ("tests/servers/api/test_rlock.py", "-k", "replaced"),
+    ),
+    Mutant(
         "nested-without-its-fence",
         "_api/rlock.py",
         "if self.fencing and lease.fence is None:",

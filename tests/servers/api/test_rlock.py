@@ -306,6 +306,20 @@ async def test_a_lost_lease_cancels_the_body(nodes: Servers) -> None:
         assert task.cancelling() == 0
 
 
+async def test_a_block_whose_lease_was_replaced_counts_for_no_other(nodes: Servers) -> None:
+    """asyncio: the body releases its lease and acquires again. Later blocks are cancelled."""
+    async with aio.Redlock(nodes.urls, **SETTINGS) as redlock:
+        lock = redlock.rlock("a", ttl=0.5)
+        async with lock:
+            await lock.release()
+            await lock.acquire()
+            await lock.acquire()
+        with pytest.raises(LeaseLost):
+            async with lock:
+                await asyncio.wait_for(asyncio.Event().wait(), 5)
+        assert await lock.release() is False
+
+
 async def test_a_cancellation_from_outside_stays_one(nodes: Servers) -> None:
     """asyncio: and every level is left."""
     async with aio.Redlock(nodes.urls) as redlock:
