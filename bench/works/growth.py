@@ -287,7 +287,7 @@ def _hold_in_a_thread(contestant: str, params: dict[str, Any], urls: list[str]) 
     lock = contestants.blocking(contestant, urls, TTL)
     resources = _resources(params)
     leases: list[Any] = [None] * count
-    samples = array("q", bytes(8 * count))  # no object for each, which would count
+    samples = array("q", bytes(8 * count))  # an int object for each would count as memory
     # The first calls open connections and start the threads that do so.
     for _ in range(20):
         lock.release(lock.wait("bench:warm"))
@@ -325,7 +325,7 @@ async def _hold_in_tasks(contestant: str, params: dict[str, Any], urls: list[str
     await lock.open()
     resources = _resources(params)
     leases: list[Any] = [None] * count
-    samples = array("q", bytes(8 * count))  # no object for each, which would count
+    samples = array("q", bytes(8 * count))  # an int object for each would count as memory
 
     async def acquire(number: int) -> None:
         while leases[number] is None:
