@@ -72,9 +72,10 @@ def test_arrivals_keep_their_rate(fleet: Fleet) -> None:
 def test_a_backlog_counts_from_when_each_was_due(fleet: Fleet) -> None:
     """More are due than a process can begin: the last ones are late by as much."""
     case = case_of("arrivals", "asyncio, N = 5, 500 cycles due in a second")
-    row = measured(fleet, case, "quorlock.asyncio", rate=50_000, seconds=0.1)
-    assert row["cycles"] + row["unserved"] == 5_000
-    assert row["worst_us"] > 1e6 * (row["seconds"] - 0.1) / 2
+    row = measured(fleet, case, "quorlock.asyncio", rate=50_000, seconds=0.02)
+    # A cycle fails if so many wait that the nodes answer it too late; the row counts it then.
+    assert row["cycles"] + row["unserved"] + row["errors"] == 1_000, row
+    assert row["worst_us"] > 1e6 * (row["seconds"] - 0.02) / 2
 
 
 # --- sick ------------------------------------------------------------------------------------
