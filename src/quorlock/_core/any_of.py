@@ -23,7 +23,7 @@ from quorlock._core.redlock import (
     time_until_free_ms,
 )
 from quorlock._core.resources import KEYS_BYTES_MAX
-from quorlock._core.results import Acquired
+from quorlock._core.results import Acquired, FailureReason
 from quorlock._core.rounds import Target
 from quorlock._core.tally import LOST, WON, Tally, Verdict
 from quorlock._core.time import FOR_EVER, to_seconds
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from quorlock._core.request import AnyRequest
     from quorlock._core.results import AttemptFailed
     from quorlock._core.rounds import NodeReply, SentRound
+    from quorlock._core.time import Instant
 
 # So many locks are asked for at once, if their keys have no more than KEYS_BYTES_MAX.
 WINDOW = 16
@@ -98,7 +99,8 @@ def acquire(request: AnyRequest, policy: Policy, entropy: Entropy) -> Flow[Acqui
     """
     failures, stop = Failures(request), request.stop
     while stop is None or not stop.is_set():
-        outcome = yield from attempt(request, policy, entropy)
+        is_first = not failures.count and request.timeout != 0
+        outcome = yield from attempt(request, policy, entropy, is_first=is_first)
         if isinstance(outcome, Acquired):
             return outcome
         outcome = failures.add(outcome, None)
@@ -137,39 +139,93 @@ def _raise_failure(
 
 
 def attempt(
-    request: AnyRequest, policy: Policy, entropy: Entropy
+    request: AnyRequest, policy: Policy, entropy: Entropy, *, is_first: bool = False
 ) -> Flow[Acquired | AttemptFailed]:
     """Ask for the locks in an order that is drawn here, `WINDOW` at a time, until one is won.
 
-    Only if a quorum has none free of one window, the next one is asked for: else a pause, and
-    another order, are more likely to end a collision with other clients.
+    Args:
+        request: The locks, of which any one will do.
+        policy: The settings.
+        entropy: The source of tokens and of the order.
+        is_first: Others follow after a pause.  It ends where nodes have given different ones: that
+            is mostly a collision with other clients, which a pause is more likely to end.
     """
     failed: AttemptFailed | None = None
     attempts = 0
     for keys in windows(request.claim.keys, entropy):
-        if failed is not None and not _is_next_window_worth(request, failed, policy):
+        if failed is not None and not _is_next_window_worth(request, failed):
             break
-        attempts += 1
         window = request.on(AnyOf(keys))
-        outcome: Acquired | AttemptFailed = yield from _attempt_window(window, policy, entropy)
+        outcome: Acquired | AttemptFailed = yield from _attempt_window(
+            window, policy, entropy, is_first=is_first
+        )
         if isinstance(outcome, Acquired):
             return outcome
         failed = outcome
+        attempts += failed.attempts
+        if is_first and _first_held(failed.answers, len(keys), policy.quorum) < len(keys):
+            break
     assert failed is not None  # there is a first window
     return failed._replace(attempts=attempts)
 
 
-def _is_next_window_worth(request: AnyRequest, last: AttemptFailed, policy: Policy) -> bool:
-    """Return whether a quorum has no lock of the last window free, and there is time left.
+def _is_next_window_worth(request: AnyRequest, last: AttemptFailed) -> bool:
+    """Return whether a quorum has replied about the last window, and there is time left.
 
-    A single attempt, which has no time to lose, asks for every lock.
+    A single attempt, which has no time to lose, asks for every lock.  But no attempt waits for
+    silent nodes again and again.
     """
-    if request.stop is not None and request.stop.is_set():
-        return False
-    # A node without a free lock replies with the ttl of one of them.
-    full = sum(answer.is_held and answer.ttl_left_ms is not None for answer in last.answers)
     is_late = bool(request.timeout) and last.ended >= request.asked_at + (request.timeout or 0)
-    return full >= policy.quorum and not is_late
+    return not is_late and _is_next_round_worth(request, last)
+
+
+def _is_next_round_worth(request: AnyRequest, last: AttemptFailed) -> bool:
+    stop, answers = request.stop, last.answers
+    if last.reason is not FailureReason.HELD or (stop is not None and stop.is_set()):
+        return False
+    return not any(answer.code is VoteCode.TIMED_OUT for answer in answers)
+
+
+def _attempt_window(
+    request: AnyRequest, policy: Policy, entropy: Entropy, *, is_first: bool
+) -> Flow[Acquired | AttemptFailed]:
+    """Ask for the locks until one is won; after each round without those that it found held.
+
+    So a lock that a quorum has free is found also where each node gives another one.  It takes no
+    longer than one round and its release may take.
+    """
+    keys, rounds = request.claim.keys, 0
+    failed: AttemptFailed | None = None
+    until = FOR_EVER
+    while True:
+        asked = request.on(AnyOf(keys))
+        outcome: Acquired | AttemptFailed = yield from _attempt_round(asked, policy, entropy, until)
+        if isinstance(outcome, Acquired):
+            return outcome
+        rounds += 1
+        is_worth = not is_first and _is_next_round_worth(request, outcome)
+        if failed is None:
+            failed, until = outcome, outcome.started + policy.node_timeout
+        elif is_worth:
+            failed = outcome  # else the one before says more about the locks
+        keys = keys[_first_held(outcome.answers, len(keys), policy.quorum) :]
+        if not (keys and is_worth and outcome.ended < until):
+            return failed._replace(attempts=rounds, ended=outcome.ended)
+
+
+def _first_held(answers: tuple[Answer, ...], count: int, needed: int) -> int:
+    """Return how many locks, the first of those asked for, no quorum has free: at least one.
+
+    A node that gives a lock has found those before it held.  A node that the round did not wait for
+    has said nothing.
+    """
+    return sorted([_found_held(answer, count) for answer in answers])[needed - 1]
+
+
+def _found_held(answer: Answer, count: int) -> int:
+    if answer.vote is Vote.GRANTED or (answer.is_held and answer.ttl_left_ms is None):
+        return answer.before  # it has given this one
+    return 0 if answer.code is VoteCode.NOT_AWAITED else count
 
 
 def windows(keys: Sequence[bytes], entropy: Entropy) -> Iterator[tuple[bytes, ...]]:
@@ -185,20 +241,24 @@ def windows(keys: Sequence[bytes], entropy: Entropy) -> Iterator[tuple[bytes, ..
         yield tuple(drawn)
 
 
-def _attempt_window(
-    request: AnyRequest, policy: Policy, entropy: Entropy
+def _attempt_round(
+    request: AnyRequest, policy: Policy, entropy: Entropy, latest: Instant
 ) -> Flow[Acquired | AttemptFailed]:
-    """Run one acquire round and, if it did not win, its release; as `redlock.attempt` does."""
+    """Run one acquire round and, if it did not win, its release; as `redlock.attempt` does.
+
+    latest: The end of the nodes' time to reply, if that is earlier than usual.
+    """
     token, claim = entropy.token(), request.claim
     sent: SentRound | None = None
     try:
         wait = request.timeout
         by = FOR_EVER if wait is None else request.asked_at + max(wait, policy.connect_timeout)
+        by = min(by, latest)
         acquire = claim.acquire(token, request.ttl_ms, policy)
         sent_round: SentRound = yield to_send((acquire, None, by, FOR_EVER, None, request.stop))
         sent = sent_round
         tally = PlaceTally(policy.n, sent_round.round)
-        until = sent_round.sent_at + policy.node_timeout
+        until = min(latest, sent_round.sent_at + policy.node_timeout)
         decided_at = yield from collect_until_decided(tally, until)
         won_request = request.on(Keys(claim.keys[tally.place]))
         won = yield from lease_won(won_request, token, tally, sent_round, decided_at, policy)

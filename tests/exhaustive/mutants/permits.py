@@ -87,11 +87,33 @@ PERMITS = [
     # --- windows, pauses and reports -------------------------------------------------------------
     _flow("same-order", "index = entropy.between(0, len(left) - 1)", "index = 0"),
     _flow("long-windows", "min(WINDOW, KEYS_BYTES_MAX // max(map(len, keys)))", "WINDOW"),
-    _flow("next-window-in-any-case", "full >= policy.quorum and not is_late", "not is_late"),
-    _flow("next-window-late", "full >= policy.quorum and not is_late", "full >= policy.quorum"),
+    _flow("next-round-in-any-case", "last.reason is not FailureReason.HELD or ", ""),
+    _flow("next-window-late", "return not is_late and ", "return "),
+    _flow(
+        "next-round-waits-again",
+        "return not any(answer.code is VoteCode.TIMED_OUT for answer in answers)",
+        "return bool(answers)",
+    ),
+    _flow("first-attempt-goes-on", "is_worth = not is_first and ", "is_worth = "),
+    _flow(
+        "rounds-without-an-end", "keys and is_worth and outcome.ended < until", "keys and is_worth"
+    ),
+    _flow("hides-what-was-found", "        elif is_worth:\n", "        else:\n"),
+    _flow("every-attempt-is-the-first", "not failures.count and request.timeout != 0", "True"),
+    _flow("leaves-out-what-is-free", "[needed - 1]", "[-1]"),
+    _flow(
+        "leaves-out-what-is-not-known",
+        "0 if answer.code is VoteCode.NOT_AWAITED else count",
+        "count",
+    ),
+    _flow(
+        "leaves-out-what-was-given",
+        "        return answer.before  # it",
+        "        return count  # it",
+    ),
     _flow(
         "next-window-after-stop",
-        "    if request.stop is not None and request.stop.is_set():\n        return False\n",
+        " or (stop is not None and stop.is_set())",
         "",
     ),
     _flow("forgets-attempts", "failed._replace(attempts=attempts)", "failed"),

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import threading
 import time
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -144,6 +145,31 @@ async def test_many_permits_are_asked_for_in_windows(face: Face, nodes: Servers)
         for lease in leases:
             assert await lease.release()
     assert left_over(nodes) == {}
+
+
+@pytest.mark.parametrize("permits", [5, 40])
+async def test_the_free_one_is_found_where_others_are_on_bare_quorums(
+    face: Face, nodes: Servers, permits: int
+) -> None:
+    """As after many clients came at once: every node has another one free, but one is free on all.
+
+    So no node gives that one first, unless it is drawn first.
+    """
+    quorums = list(combinations(nodes, 3))
+    for number in range(permits - 1):
+        for node in quorums[number % len(quorums)]:
+            node.execute("SET", f"pool#{number}", "another", "PX", 60_000)
+    async with face.redlock(nodes.urls, node_timeout=1.0) as redlock:
+        semaphore = redlock.semaphore("pool", permits)
+        for wait in (None, 0, 5):
+            for _ in range(10):
+                made = semaphore.try_acquire() if wait is None else semaphore.acquire(timeout=wait)
+                lease = await made
+                assert lease is not None
+                assert lease.permit == permits - 1
+                assert await lease.release()
+        async with semaphore:
+            assert await semaphore.try_acquire() is None
 
 
 async def test_extend_renewal_and_loss(face: Face, nodes: Servers) -> None:

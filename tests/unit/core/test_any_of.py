@@ -140,11 +140,11 @@ def test_nothing_more_is_sent_where_all_is_known() -> None:
 
 
 def test_a_failed_attempt_releases_all_keys_on_all_nodes() -> None:
-    script = Script([[gives(0), gives(1), gives(2)]], backs=[absent()] * 3)
+    script = Script([[gives(0), gives(1), gives(2)], [full()] * 3], backs=[absent()] * 3)
     failed = one_attempt(script)
     assert isinstance(failed, AttemptFailed)
     assert failed.reason is FailureReason.HELD
-    (acquired, released) = script.sends
+    (acquired, released, *_) = script.sends
     assert isinstance(released.command, Release)
     assert isinstance(acquired.command, AcquireAny)
     assert released.command.keys == asked_for(script)
@@ -199,7 +199,7 @@ def test_windows_of_long_names_have_less_keys() -> None:
     assert all(sum(map(len, window)) <= 1_200 for window in drawn)
 
 
-def test_the_next_window_follows_only_if_a_quorum_has_none_free() -> None:
+def test_the_next_window_follows_if_no_quorum_has_any_free() -> None:
     keys = [b"pool#%d" % permit for permit in range(40)]
     script = Script([[full()] * 3, [full()] * 3, [gives(3)] * 3])
     won = one_attempt(script, keys)
@@ -207,14 +207,80 @@ def test_the_next_window_follows_only_if_a_quorum_has_none_free() -> None:
     asked = [command for command in script.commands if isinstance(command, AcquireAny)]
     assert len(asked) == 3
     assert len({command.token for command in asked}) == 3
-    script = Script([[full(), gives(1), gives(0)]])
-    failed = one_attempt(script, keys)
-    assert isinstance(failed, AttemptFailed)
-    assert failed.attempts == 1
     script = Script([[full()] * 3])
     failed = one_attempt(script, keys)
     assert isinstance(failed, AttemptFailed)
     assert failed.attempts == 3
+
+
+SPLITS: list[tuple[Round, int]] = [
+    # Nodes 1 and 2 have found 0 to 2 held.
+    ([gives(0), gives(4), gives(3)], 3),
+    ([full(), gives(1), gives(0)], 1),
+    ([gives(0), gives(1), gives(1), gives(2), gives(2)], 1),
+    # Down: it gives none.  Not waited for: it may have any of them free.
+    ([gives(0), DOWN, gives(1)], 1),
+    ([gives(0), DOWN, gives(1), DOWN, gives(1)], 1),
+    ([gives(0), gives(1), gives(2), gives(3), gives(9, after=40)], 1),
+    ([gives(0), gives(1), gives(1), gives(2)], 1),
+]
+
+
+@pytest.mark.parametrize(("split", "left_out"), SPLITS)
+def test_what_a_split_shows_to_be_held_is_left_out(split: Round, left_out: int) -> None:
+    """The next round asks for the others in the same order: so one that is free is found."""
+    keys = [b"pool#%d" % permit for permit in range(5)]
+    script = Script([split, [gives(1)] * len(split)], backs=[absent()] * len(split))
+    won = one_attempt(script, keys)
+    first, second = [c for c in script.commands if isinstance(c, AcquireAny)]
+    rest = (first.key, *first.also)[left_out:]
+    assert (second.key, *second.also) == rest
+    assert isinstance(won, Acquired)
+    assert won.claim == Keys(rest[1])
+    assert first.token != second.token
+
+
+def test_a_split_ends_the_first_of_several_attempts() -> None:
+    """A pause is more likely to end a collision; the attempts after it ask for every lock."""
+    policy = policy_of(3)
+    split = [gives(0), gives(1), gives(2)]
+    script = Script([split, split, [gives(0)] * 3], backs=[absent()] * 3)
+    request = request_of(policy, timeout=None)
+    won = script.run(acquire(request, policy, Dice()))
+    assert isinstance(won, Acquired)
+    (pause,) = script.at(Sleep)
+    first, second, third = script.sent(AcquireAny)
+    assert first < pause < second < third
+
+
+@pytest.mark.parametrize(("slow", "rounds"), [(30, 1), (20, 2), (5, 5)])
+def test_rounds_of_one_window_end_in_the_time_of_one(slow: float, rounds: int) -> None:
+    """An acquire and its release may take node_timeout each: a deadline counts on that."""
+    keys = [b"pool#%d" % permit for permit in range(16)]
+    plan = [gives(0, slow), gives(1, slow), gives(2, slow)]
+    script = Script([plan], backs=[absent(slow)] * 3)
+    failed = one_attempt(script, keys)
+    assert isinstance(failed, AttemptFailed)
+    assert failed.attempts == len(script.sent(AcquireAny)) == rounds
+    assert failed.reason is FailureReason.HELD
+    assert failed.ended == script.now <= START + ms(2 * 50)
+
+
+def test_a_further_round_that_gets_no_reply_does_not_hide_what_was_found() -> None:
+    """Nodes have replied that they are held, so they are not unreachable."""
+    script = Script([[gives(0), gives(1), gives(2)], [NEVER] * 3], backs=[absent()] * 3)
+    failed = one_attempt(script)
+    assert isinstance(failed, AttemptFailed)
+    assert (failed.attempts, failed.reason) == (2, FailureReason.HELD)
+
+
+def test_silent_nodes_are_not_waited_for_again() -> None:
+    """Each window would take node_timeout; nor are nodes asked for more without a quorum."""
+    keys = [b"pool#%d" % permit for permit in range(40)]
+    for plan in ([gives(1), gives(2), gives(1), NEVER, NEVER], [gives(0), DOWN, DOWN]):
+        failed = one_attempt(Script([plan]), keys)
+        assert isinstance(failed, AttemptFailed)
+        assert failed.attempts == 1
 
 
 def test_no_further_window_is_asked_for_when_the_time_is_up() -> None:
@@ -276,8 +342,9 @@ def test_a_split_is_no_late_grant() -> None:
     """Many nodes gave a permit, and none had a quorum: the error does not call that late."""
     policy = policy_of(5)
     script = Script([[gives(0), gives(0), gives(1), gives(1), gives(2)]])
+    request = request_of(policy, timeout=0.001)
     with pytest.raises(AcquireTimeout) as raised:
-        script.run(acquire(request_of(policy), policy, Dice()))
+        script.run(acquire(request, policy, Dice()))
     assert "too late" not in str(raised.value)
     late: Round = [gives(0)] * 5
     script = Script([late], sending=10 * NS_PER_S)
