@@ -151,7 +151,7 @@ def attempt(
             is mostly a collision with other clients, which a pause is more likely to end.
     """
     failed: AttemptFailed | None = None
-    attempts = 0
+    found: list[AttemptFailed] = []
     for keys in windows(request.claim.keys, entropy):
         if failed is not None and not _is_next_window_worth(request, failed):
             break
@@ -162,11 +162,20 @@ def attempt(
         if isinstance(outcome, Acquired):
             return outcome
         failed = outcome
-        attempts += failed.attempts
+        found.append(failed)
         if is_first and _first_held(failed.answers, len(keys), policy.quorum) < len(keys):
             break
     assert failed is not None  # there is a first window
-    return failed._replace(attempts=attempts)
+    if failed.reason is FailureReason.HELD:
+        # Of all windows, the one of the lock that is free first: for the report.
+        first = min(found, key=lambda window: _free_after(window, policy))
+        failed = failed._replace(answers=first.answers, key=first.key)
+    return failed._replace(attempts=sum([window.attempts for window in found]))
+
+
+def _free_after(failed: AttemptFailed, policy: Policy) -> int:
+    left = time_until_first_free_ms(failed.answers, policy.quorum)
+    return FOR_EVER if left is None else left
 
 
 def _is_next_window_worth(request: AnyRequest, last: AttemptFailed) -> bool:

@@ -116,7 +116,19 @@ PERMITS = [
         " or (stop is not None and stop.is_set())",
         "",
     ),
-    _flow("forgets-attempts", "failed._replace(attempts=attempts)", "failed"),
+    _flow(
+        "forgets-attempts",
+        "failed._replace(attempts=sum([window.attempts for window in found]))",
+        "failed",
+    ),
+    _flow(
+        "reports-the-last-window", "failed._replace(answers=first.answers, key=first.key)", "failed"
+    ),
+    _flow(
+        "reports-an-earlier-window",
+        "    if failed.reason is FailureReason.HELD:\n",
+        "    if True:\n",
+    ),
     _flow(
         "free-when-different-ones-are",
         "answer.is_held and answer.before == first]",

@@ -140,6 +140,14 @@ async def test_many_permits_are_asked_for_in_windows(face: Face, nodes: Servers)
         assert await semaphore.try_acquire() is None
         error = await raises(AcquireTimeout, semaphore.acquire(timeout=0))
         assert error.permits == 40
+        for node in nodes:  # in any of three windows
+            node.execute("PEXPIRE", "pool#7", 5_000)
+        for _ in range(8):
+            error = await raises(AcquireTimeout, semaphore.acquire(timeout=0))
+            assert error.holder_ttl is not None
+            assert error.holder_ttl <= 5
+        for node in nodes:
+            node.execute("PEXPIRE", "pool#7", 20_000)
         async with redlock.semaphore("pool", 41) as lease:
             assert lease.permit == 40
         for lease in leases:

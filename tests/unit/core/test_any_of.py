@@ -308,6 +308,23 @@ def test_a_failure_reports_what_the_acquire_found() -> None:
     assert [(a.ttl_left_ms, a.before) for a in failed.answers] == [(700, 2)] * 3
 
 
+@pytest.mark.parametrize("lefts", [(900, 700, 800), (700, 800, 900), (-1, 700, -1), (700, -1, -1)])
+def test_the_first_that_is_free_is_that_of_all_windows(lefts: tuple[int, ...]) -> None:
+    keys, policy = [b"pool#%d" % permit for permit in range(40)], policy_of(3)
+    script = Script([[full(left, 2)] * 3 for left in lefts])
+    with pytest.raises(AcquireTimeout) as raised:
+        script.run(acquire(request_of(policy, keys=keys), policy, Dice()))
+    assert (raised.value.holder_ttl, raised.value.attempts) == (0.7, 3)
+
+
+def test_a_later_window_without_a_quorum_is_reported_as_such() -> None:
+    keys, policy = [b"pool#%d" % permit for permit in range(40)], policy_of(3)
+    script = Script([[full()] * 3, [full(), DOWN, DOWN]])
+    with pytest.raises(QuorumUnreachable) as raised:
+        script.run(try_acquire(request_of(policy, keys=keys), policy, Dice()))
+    assert [vote.vote for vote in raised.value.votes] == ["refused", "unknown", "unknown"]
+
+
 # --- waiting --------------------------------------------------------------------------------------
 
 
