@@ -285,7 +285,8 @@ class AcquireTimeout(AcquireError, TimeoutError):
             return f"a permit was granted by {granted} of {n} nodes, but too late to be valid"
         several = getattr(self.resource, "names", None)  # of `any_of`
         many = f"all {self.permits} {'' if several else 'permits '}are"
-        many = "the only permit is" if self.permits == 1 and not several else many
+        if self.permits == 1:
+            many = "the only one is" if several else "the only permit is"
         refused = [vote.node for vote in self.votes if vote.vote == "refused"]
         which = f": {', '.join(refused)}" if len(refused) < n else ""
         return f"{many} held ({len(refused)} of {n} nodes refused{which})"

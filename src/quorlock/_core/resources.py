@@ -148,7 +148,7 @@ def claim_on_any(resources: tuple[object, ...], policy: Policy) -> tuple[str, An
     if len(keys) > PERMITS_MAX:
         raise ConfigError("resources", len(keys), f"give at most {PERMITS_MAX}")
     names = tuple([policy.resource_of(key) for key in keys])
-    return AnyNames(names) if names[1:] else names[0], AnyOf(keys)
+    return AnyNames(names), AnyOf(keys)
 
 
 def claim_shared(

@@ -127,6 +127,7 @@ class Semaphore(AnyLock):
         stop: StopEvent | None,
     ) -> None:
         super().__init__(session, (resource,), ttl, timeout, fencing, options, stop)
+        self._resource = str(self._resource)  # one name, of permits
         self._choice = claim_on_permits(resource, permits, session.policy)
 
     @property

@@ -251,8 +251,14 @@ async def test_any_of_some_resources(face: Face, nodes: Servers) -> None:
         assert await lock.locked()
         assert await first.release()
         assert (await second.hand_over()).permit is None
-        async with redlock.any_of("gpu0") as lease:
-            assert lease.resource == "gpu0"
+        for names in (("gpu0",), ("gpu0", b"gpu0")):
+            only = redlock.any_of(*names)
+            assert (only.resource, only.resources) == ("gpu0", ("gpu0",))
+            async with only as lease:
+                assert lease.resource == "gpu0"
+                error = await raises(AcquireTimeout, only.acquire(timeout=0))
+                assert str(error).startswith("'gpu0': the only one is held (")
+                assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 async def test_a_function_under_a_permit(face: Face, nodes: Servers) -> None:
