@@ -159,9 +159,9 @@ async def test_many_permits_are_asked_for_in_windows(face: Face, nodes: Servers)
 async def test_the_free_one_is_found_where_others_are_on_bare_quorums(
     face: Face, nodes: Servers, permits: int
 ) -> None:
-    """As after many clients came at once: every node has another one free, but one is free on all.
+    """Many clients that come at once leave it so: each node has another one free, and all have one.
 
-    So no node gives that one first, unless it is drawn first.
+    A node gives the latter only if it comes first in the order that is drawn.
     """
     quorums = list(combinations(nodes, 3))
     for number in range(permits - 1):
