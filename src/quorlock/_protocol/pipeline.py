@@ -288,7 +288,7 @@ class RequestPipeline:
             self._on_error(request, str(reply), found)
             return True
         answer = READERS[type(request.command)](reply)
-        if answer is NONSENSE:
+        if answer is NONSENSE or answer.before > len(getattr(request.command, "also", ())):
             self.pending.appendleft(request)  # not answered: it may have been granted
             return False
         found.append((request, answer))

@@ -838,6 +838,13 @@ CORE = [
         ("tests/unit/protocol/test_pipeline.py",),
     ),
     Mutant(
+        "a-key-that-was-not-named",
+        "_protocol/pipeline.py",
+        ' or answer.before > len(getattr(request.command, "also", ())):',
+        ":",
+        ("tests/unit/protocol/test_pipeline.py",),
+    ),
+    Mutant(
         "midway-forgotten",
         "_protocol/peer.py",
         "if pipeline.has_partial_reply or not (pending and node_state.is_healthy):",

@@ -14,6 +14,7 @@ from quorlock._core.commands import (
     JOIN,
     LEAVE,
     Acquire,
+    AcquireAny,
     Command,
     Extend,
     Inspect,
@@ -373,6 +374,28 @@ def test_nonsense_about_a_group_ends_the_connection(reply: bytes) -> None:
     with pytest.raises(ProtocolError, match="unexpected reply to Release"):
         talk.deliver(reply)
     assert list(talk.pipeline.keys_in_doubt()) == [q.command for q in requests]
+
+
+@pytest.mark.parametrize(
+    ("command", "reply"),
+    [
+        (AcquireAny(b"a", b"t", 1_000, also=(b"b",)), b"*4\r\n:1\r\n:1\r\n:0\r\n:%d\r\n"),
+        (AcquireAny(b"a", b"t", 1_000, also=(b"b",)), b"*4\r\n:0\r\n:1\r\n:9\r\n:%d\r\n"),
+        (
+            ScriptedAcquire(b"a", b"t", 1_000, also=(b"b",)),
+            b"*4\r\n:0\r\n:1\r\n:9\r\n:%d\r\n",
+        ),
+    ],
+)
+def test_an_answer_about_a_key_that_was_not_named(command: Command, reply: bytes) -> None:
+    """The second of two keys is the last that a reply can be about."""
+    talk = Talk()
+    talk.ask(command)
+    ((_, answer),) = talk.deliver(reply % 1)
+    assert answer.before == 1
+    talk.ask(command)
+    with pytest.raises(ProtocolError, match="unexpected reply to"):
+        talk.deliver(reply % 2)
 
 
 def test_an_echo_shows_no_token_of_a_group() -> None:
