@@ -45,7 +45,7 @@ class FencedFile:
     @contextmanager
     def _claimed(self, fence: int) -> Generator[None]:
         try:
-            from fcntl import LOCK_EX, flock  # here: tables and keys are fenced without it
+            from fcntl import LOCK_EX, LOCK_UN, flock  # here: tables and keys are fenced without it
         except ImportError:
             raise QuorlockError("this platform has no flock, which FencedFile needs") from None
         lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -54,6 +54,8 @@ class FencedFile:
             self._accept(fence)
             yield
         finally:
+            # A process that was forked meanwhile has the lock open too: closing is not enough.
+            flock(lock, LOCK_UN)
             os.close(lock)
 
     def _accept(self, fence: int) -> None:

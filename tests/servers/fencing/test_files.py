@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,7 +18,7 @@ import pytest
 
 import quorlock.asyncio.fencing as aio
 from quorlock import ConfigError, QuorlockError, StaleFence
-from quorlock.fencing import FencedFile
+from quorlock.fencing import FencedFile, files
 from tests.servers.fencing.awaited import Awaited
 
 Made: TypeAlias = Callable[[Path], Any]
@@ -165,3 +166,36 @@ def test_what_is_no_fence_is_refused(made: Made, tmp_path: Path, fence: Any) -> 
 
     run(scenario())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_was_forked_inside_a_write_keeps_nobody_waiting(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the file of the lock open, and the write has let go of the lock for it too."""
+    path, children = tmp_path / "report", []
+    end, keep_open = os.pipe()
+
+    def forked_before(data: Any, fence: Any = None) -> None:
+        if not children:
+            child = os.fork()
+            if not child:
+                os.close(keep_open)
+                os.read(end, 1)
+                os._exit(0)
+            children.append(child)
+        replace(data, fence)
+
+    replace = files._replace
+    monkeypatch.setattr(files, "_replace", forked_before)
+    try:
+        asyncio.run(made(path).write(b"a", 33))
+        probe = os.open(f"{path}.lock", os.O_RDWR)
+        try:
+            flock(probe, LOCK_EX | LOCK_NB)  # BlockingIOError: the child has it
+        finally:
+            os.close(probe)
+    finally:
+        os.close(keep_open)
+        for child in children:
+            os.waitpid(child, 0)
+        os.close(end)
