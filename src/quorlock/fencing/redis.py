@@ -49,6 +49,10 @@ FENCED_CLAIM: Final = fenced("return redis.status_reply('OK')\n")
 FENCED_SET: Final = fenced("return redis.call('SET', KEYS[1], ARGV[1])\n")
 
 
+def _as_bytes(key: object) -> object:
+    return key.encode(errors="surrogatepass") if isinstance(key, str) else key
+
+
 class Client(Protocol):
     """The method of a redis-py or valkey-py client that is used here."""
 
@@ -79,7 +83,10 @@ class FenceKey:
     def _arguments(
         self, script: str, keys: Sequence[Text], args: Sequence[Datum], fence: int | None
     ) -> tuple[Any, ...]:
-        """Return the arguments of EVAL."""
+        """Return the arguments of EVAL. Raises ConfigError."""
+        if _as_bytes(self.fence_key) in map(_as_bytes, keys):
+            # The data would replace the record of the fence, and older ones would pass.
+            raise ConfigError("keys", self.fence_key, "give keys other than that of the fence")
         return (script, len(keys) + 1, *keys, self.fence_key, *args, as_fence(fence))
 
     def _refusal(self, error: Exception, fence: int | None) -> StaleFence | None:

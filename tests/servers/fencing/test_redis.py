@@ -160,3 +160,20 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(server: Server) -> 
         with pytest.raises(ConfigError, match="#!lua"):
             fenced("#!lua flags=no-writes\nreturn 1")
     assert server.keys() == []
+
+
+@pytest.mark.parametrize("name", ["fence", b"fence"], ids=["str", "bytes"])
+def test_data_is_never_written_to_the_key_of_the_fence(
+    run: Callable[..., None], server: Server, name: str | bytes
+) -> None:
+    """It would replace the record, and an older fence would pass. Nothing is sent."""
+
+    async def scenario(keys: Any) -> None:
+        await keys.claim(50)
+        with pytest.raises(ConfigError, match="other than that of the fence"):
+            await keys.set(name, 1, 50)
+        with pytest.raises(ConfigError, match="other than that of the fence"):
+            await keys.eval("return redis.call('SET', KEYS[2], 1)", ["data", name], [], 50)
+
+    run(scenario)
+    assert server.execute("GET", "fence") == b"50"
