@@ -27,7 +27,14 @@ from quorlock.fencing.connections import (
 )
 from quorlock.fencing.files import FencedFile as _FencedFile
 from quorlock.fencing.redis import Datum, FenceKey, Text
-from quorlock.fencing.statements import Columns, Flow, Rows, RowStatements, TableStatements
+from quorlock.fencing.statements import (
+    Columns,
+    Flow,
+    Rows,
+    RowStatements,
+    TableStatements,
+    row_of_resource,
+)
 
 __all__ = [
     "FENCED_CLAIM",
@@ -115,7 +122,7 @@ class FenceTable(TableStatements):
         """
         reached = await _reached(connection)
         style = paramstyle(reached)
-        await _lead(reached, self._upserted(style, {"resource": resource}, {}, fence))
+        await _lead(reached, self._upserted(style, row_of_resource(resource), {}, fence))
         require_transaction(await _drivers(reached), believed=in_transaction)
 
 

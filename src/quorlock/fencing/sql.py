@@ -26,6 +26,7 @@ from quorlock.fencing.statements import (
     RowStatements,
     Statement,
     TableStatements,
+    row_of_resource,
 )
 
 
@@ -99,7 +100,7 @@ class FenceTable(TableStatements):
         """
         reached = _reached(connection)
         style = paramstyle(reached)
-        _lead(reached, self._upserted(style, {"resource": resource}, {}, fence))
+        _lead(reached, self._upserted(style, row_of_resource(resource), {}, fence))
         require_transaction(_drivers(reached), believed=in_transaction)
 
 

@@ -193,10 +193,18 @@ class TableStatements(RowStatements):
 
         It blocks other claims of the resource until the end of the transaction.
         """
-        return self.upsert_statement({"resource": resource}, {}, fence)
+        return self.upsert_statement(row_of_resource(resource), {}, fence)
 
     def _words(self, key: Columns) -> str:
         return str(key["resource"])
+
+
+def row_of_resource(resource: object) -> Columns:
+    """Return the columns that identify the row of this resource. Raises ConfigError."""
+    if not isinstance(resource, str):
+        fix = "give the name as str: SQLite would keep a second row for bytes"
+        raise ConfigError("resource", resource, fix)
+    return {"resource": resource}
 
 
 def _unknown_style(paramstyle: str | None) -> ConfigError:

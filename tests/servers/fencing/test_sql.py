@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+import quorlock.asyncio.fencing as aio
 from quorlock import ConfigError, QuorlockError, StaleFence
 from quorlock.fencing import FencedRows, FenceTable
 from quorlock.fencing.fences import FENCE_MAX
@@ -370,3 +371,24 @@ def test_an_unknown_style_is_refused() -> None:
     """The drivers say theirs: `sqlite3.paramstyle`."""
     with pytest.raises(ConfigError, match="qmark"):
         FenceTable("dollar")
+
+
+def test_a_resource_has_one_row_and_its_name_is_text() -> None:
+    """As bytes, SQLite would give the same resource a second row, where an older fence passes."""
+
+    async def awaited(connection: Any) -> None:
+        await aio.FenceTable("qmark").claim(connection, name, 45)
+
+    class Connection:
+        def execute(self, *_: object) -> None:
+            raise AssertionError("something was sent")
+
+        cursor = execute
+
+    name: Any = b"a"
+    with pytest.raises(ConfigError, match="give the name as str"):
+        FenceTable("qmark").claim(Connection(), name, 45)
+    with pytest.raises(ConfigError, match="give the name as str"):
+        asyncio.run(awaited(Connection()))
+    with pytest.raises(ConfigError, match="give the name as str"):
+        FenceTable("qmark").claim_statement(name, 45)
