@@ -17,11 +17,11 @@ Datum: TypeAlias = str | bytes | int | float
 
 
 # Fences are below 2^53, so Lua compares them exactly. A key that holds no number, or another type,
-# is an error of the script: it refuses every writer rather than none.
+# refuses every writer rather than none: with an error of the script, or as `nan` by the `not`.
 _CLAIM = """\
 do
   local seen = redis.call('GET', KEYS[#KEYS])
-  if seen and tonumber(seen) > tonumber(ARGV[#ARGV]) then
+  if seen and not (tonumber(seen) <= tonumber(ARGV[#ARGV])) then
     return redis.error_reply('STALEFENCE ' .. seen)
   end
   redis.call('SET', KEYS[#KEYS], ARGV[#ARGV])
@@ -92,7 +92,7 @@ class FenceKey:
     def _refusal(self, error: Exception, fence: int | None) -> StaleFence | None:
         """Return the StaleFence that the server's error stands for; None for another error."""
         word, _, seen = str(error).partition(" ")
-        if word != "STALEFENCE":
+        if word != "STALEFENCE" or not seen.isdigit():  # the key holds no fence
             return None
         name = self.fence_key if isinstance(self.fence_key, str) else repr(self.fence_key)
         return StaleFence(name, as_fence(fence), int(seen))

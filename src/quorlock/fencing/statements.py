@@ -94,7 +94,9 @@ class RowStatements:
         """Return an UPDATE of the row of this key, if it exists and has no larger fence."""
         parameters = _Parameters(self.paramstyle)
         fence = as_fence(fence)
-        changes = [f"{_name('values', n)} = {parameters.put(v)}" for n, v in values.items()]
+        names = self._columns("values", values)
+        pairs = zip(names, values.values(), strict=True)
+        changes = [f"{name} = {parameters.put(value)}" for name, value in pairs]
         changes.append(f"{self._fence} = {parameters.put(fence)}")
         return parameters.statement(
             f"UPDATE {self._quoted} AS held SET {', '.join(changes)}"
@@ -109,8 +111,8 @@ class RowStatements:
         The columns of the key need a PRIMARY KEY or UNIQUE constraint.
         """
         parameters = _Parameters(self.paramstyle)
-        keys = [_name("key", name) for name in _given(key)]
-        changing = [*(_name("values", name) for name in values), self._fence]
+        keys = self._columns("key", _given(key))
+        changing = [*self._columns("values", values), self._fence]
         row = [*key.values(), *values.values(), as_fence(fence)]
         return parameters.statement(
             f"INSERT INTO {self._quoted} AS held ({', '.join(keys + changing)})"
@@ -128,6 +130,16 @@ class RowStatements:
         return parameters.statement(
             f"SELECT held.{self._fence} FROM {self._quoted} AS held WHERE {where}"
         )
+
+    def _columns(self, argument: str, columns: Columns) -> list[str]:
+        """Return the quoted names of these columns. Raises ConfigError.
+
+        The column of the fence has the fence alone: with any other value older ones could pass.
+        """
+        names = [_name(argument, name) for name in columns]
+        if self._fence.lower() in [name.lower() for name in names]:
+            raise ConfigError(argument, list(columns), f"without {self._fence}: `fence` goes there")
+        return names
 
     def _over(self, paramstyle: str | None) -> Self:
         """Return the same table for a connection with this style; None: it does not report one."""

@@ -109,6 +109,8 @@ def test_errors_of_the_server_stay_what_they_are(run: Callable[..., None], serve
             await keys.eval("return no_such_thing()", [], [], 33)
         for spoil, words in (
             (("SET", "fence", "x"), "nil"),
+            (("SET", "fence", "nan"), "STALEFENCE nan"),
+            (("SET", "fence", "inf"), "STALEFENCE inf"),
             (("LPUSH", "fence", "1"), "WRONGTYPE"),
         ):
             server.execute("DEL", "fence")

@@ -356,6 +356,19 @@ def test_names_that_would_need_escaping_are_refused(name: str) -> None:
                 make(key, values, 1)
 
 
+@pytest.mark.parametrize("name", ["fence", "FENCE"])
+def test_the_column_of_the_fence_has_nothing_else(name: str) -> None:
+    """With another value there, older fences could pass; SQLite takes `FENCE` for the same."""
+    rows = FencedRows("t", "qmark")
+    for make in (rows.update_statement, rows.upsert_statement):
+        with pytest.raises(ConfigError, match=r'without "fence": `fence` goes there'):
+            make({"id": 1}, {"amount": 1, name: 7}, 1)
+    with pytest.raises(ConfigError, match=r'without "fence"'):
+        rows.upsert_statement({name: 1}, {"amount": 1}, 1)
+    rows = FencedRows("t", "qmark", fence="token")
+    assert f'"{name}"' in rows.update_statement({"id": 1}, {name: 7}, 1).text
+
+
 @pytest.mark.parametrize("key", [{}, {"id": None}, {"id": 1, "part": None}])
 def test_a_key_names_one_row(key: dict[str, Any]) -> None:
     """A statement without a key would write all rows; NULL equals nothing."""
