@@ -88,7 +88,7 @@ class ElectionBase(HintedNames, Generic[K]):
         if not self._session.locked(request, answers):
             return None
         report = self._session.inspection(request, answers)
-        if report.done:
+        if report.done or report.shared:  # those that share a lock do not lead
             return None
         holders = Counter(view.holder for view in report.nodes if view.holder is not None)
         ((holder, _),) = holders.most_common(1)

@@ -236,6 +236,15 @@ async def test_the_leader_is_named(face: Face, nodes: Servers) -> None:
             assert leader.name is None
 
 
+async def test_those_that_share_a_lock_of_the_name_do_not_lead(face: Face, nodes: Servers) -> None:
+    """Readers keep candidates out, as a lock on the resource does, and are no leader."""
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        election = redlock.election("job")
+        async with redlock.lock("job", shared=True):
+            assert await election.leader() is None
+            assert await election.campaign().try_acquire() is None
+
+
 async def test_a_minority_decides_nothing(face: Face, mortal_nodes: Servers) -> None:
     """A quorum shows who leads: two nodes may show anything, and two that reply no leader."""
     nodes = mortal_nodes
