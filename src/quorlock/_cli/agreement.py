@@ -41,7 +41,7 @@ def config(source: Source) -> int:
     """Show what each node stores. Exit status: 69 if the nodes do not store the same."""
     from quorlock._drivers.change_agreement import read
 
-    found = read(source.settings().nodes)
+    found = read(source.settings().distinct_nodes())
     for kept in found:
         click.echo(f"{kept.address}  {kept.why or kept.text or 'nothing'}")
     is_same = len({kept.text for kept in found}) == 1 and not any(kept.why for kept in found)
@@ -59,7 +59,7 @@ def max_ttl(source: Source, *, longest: float) -> int:
     """
     from quorlock._drivers.change_agreement import change_max_ttl
 
-    nodes = source.settings().nodes
+    nodes = source.settings().distinct_nodes()
     return _done(lambda: change_max_ttl(nodes, round(longest * 1000), click.echo))
 
 
@@ -76,7 +76,7 @@ def guard(source: Source, *, guards: str) -> int:
     words = guards.lower().split(",")
     if not all(word in _GUARDS for word in words) or len(words) > len(set(words)):
         raise Failed(EX_USAGE, f"{guards!r}: give uptime, marker or none")
-    nodes = source.settings().nodes
+    nodes = source.settings().distinct_nodes()
     return _done(lambda: change_guards(nodes, tuple(_GUARDS[word] for word in words), click.echo))
 
 
@@ -108,7 +108,7 @@ def _resize(source: Source, url: str, *, joins: bool, finish: bool) -> int:
     from quorlock._cli.config import node_like
     from quorlock._drivers.change_agreement import begin, finish_change
 
-    listed = source.settings().nodes
+    listed = source.settings().distinct_nodes()
     other = node_like(url, listed)
     members = [node for node in listed if node.address != other.address]
     if not members:
@@ -145,7 +145,7 @@ def fresh(source: Source, *, yes: bool, force: bool) -> int:
     """
     from quorlock._drivers.node_resets import find
 
-    found = find(source.settings().nodes)
+    found = find(source.settings().distinct_nodes())
     wanted = [it for it in found if not it.failed and (force or not it.objection)]
     if any(not it.is_marked for it in wanted) and not yes:
         for it in found:
@@ -190,7 +190,7 @@ def reset_config(source: Source, *, yes: bool, force: bool) -> int:
     """
     from quorlock._drivers.node_resets import ChangeError, read, reset_settings
 
-    nodes = source.settings().nodes
+    nodes = source.settings().distinct_nodes()
     if not yes:
         for kept in read(nodes):
             say(f"{kept.address}: {kept.why or kept.text or 'nothing'}\n")

@@ -61,6 +61,16 @@ class FileSettings(reader.Found):
         arguments = self.arguments | {"owner": given}
         return self._replace(arguments=arguments, origins=self.origins | {"owner": "--owner"})
 
+    def distinct_nodes(self) -> tuple[Node, ...]:
+        """Return the nodes. Raise Failed if there is none, or a server twice."""
+        try:
+            Redlock(self.nodes).close()  # it connects to none
+        except ConfigError as error:
+            failed = self._failed(error)
+        else:
+            return self.nodes
+        raise failed
+
     def redlock(self) -> Redlock:
         """Return the blocking `Redlock`. Raise Failed if a value is invalid."""
         return self.made(Redlock)

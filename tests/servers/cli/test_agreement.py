@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quorlock import Redlock
-from quorlock._cli.exit_status import EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE
+from quorlock._cli.exit_status import EX_CONFIG, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE
 from quorlock.testing.servers import Servers
 from tests.servers.cli.command import Shell
 
@@ -54,3 +56,25 @@ def test_what_cannot_be_changed_is_said(bare_shell: Shell, nodes: Servers) -> No
     done = bare_shell.run("nodes", "config", *at(nodes, 3))
     assert done.returncode == EX_UNAVAILABLE
     assert done.stdout.count("  n=3 ") == 2
+
+
+ACTIONS = [
+    ("config",),
+    ("max-ttl", "2s"),
+    ("guard", "uptime"),
+    ("add", "redis://b"),
+    ("fresh", "--yes"),
+    ("reset-config", "--yes"),
+]
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=" ".join)
+def test_a_list_that_no_client_could_have_is_refused(
+    bare_shell: Shell, action: tuple[str, ...]
+) -> None:
+    """An empty variable in a deployment file, or a server that is listed twice."""
+    complaint = bare_shell.complaint(EX_CONFIG, "nodes", *action, "--nodes", ",")
+    assert "give at least one node" in complaint
+    twice = "redis://127.0.0.1:1,redis://127.0.0.1:1/2"
+    complaint = bare_shell.complaint(EX_CONFIG, "nodes", *action, "--nodes", twice)
+    assert "this is the same server as nodes[0]" in complaint
