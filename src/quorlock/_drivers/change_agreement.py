@@ -96,6 +96,8 @@ def begin(node_states: Sequence[Node], other: Node, *, joins: bool, say: Say) ->
         # Majorities of lists that are two changes apart may be disjoint.
         wait(agreed.guard_ms, say)
     there = _read(other)
+    if joins and agreed.sizes == both.sizes:
+        _require_joined(there, both)
     if not there.why:
         # The other node comes first, so that it admits only clients that list it beside all
         # members.
@@ -113,6 +115,8 @@ def finish_change(node_states: Sequence[Node], other: Node, *, joins: bool, say:
     if size not in agreed.sizes:
         raise ChangeError(f"clients list {agreed.text!r}: begin the change first")
     new = agreed._replace(sizes=(size,))
+    if joins:
+        _require_joined(_read(other), new)
     _make([*node_states, other] if joins else node_states, ChangeStep(new), say)
     if joins:
         return
@@ -121,6 +125,23 @@ def finish_change(node_states: Sequence[Node], other: Node, *, joins: bool, say:
         say(f"{there.address}: {there.why}; it is no member any more: do not start it again")
     else:
         _write(other, new._replace(sizes=_LEFT, version=agreed.version + 2), say)
+
+
+def _require_joined(there: StoredSettings, agreed: Agreement) -> None:
+    """Raise ChangeError unless this node is the one that the change under way adds.
+
+    If two nodes are added at once, the lists with one of them and with the other may have
+    majorities that share no node.
+    """
+    if there.why:
+        raise ChangeError(f"{there.address}: {there.why}")
+    kept = parse(there.text)
+    if kept is None or (kept.name, kept.sizes) != (agreed.name, agreed.sizes[-1:]):
+        raise ChangeError(
+            f"{there.address} is not part of the change that is under way: finish that with"
+            " `quorlock nodes add URL --finish`, or undo it with `quorlock nodes remove URL` and"
+            " `quorlock nodes remove URL --finish`, where URL is the node of that change"
+        )
 
 
 def _join(other: Node, there: StoredSettings, new: Agreement, say: Say) -> None:

@@ -145,6 +145,27 @@ def test_who_comes_with_the_longer_list_of_another_node(nodes: Servers) -> None:
     assert kept([other]) == [""], "nobody writes on an empty node meanwhile"
 
 
+def test_a_second_node_is_not_added_before_the_first_change_is_finished(nodes: Servers) -> None:
+    """Majorities of the lists with one and with the other may be disjoint: {1, 3} and {2, 4}."""
+    two, names = nodes[:2], nodes_of(nodes[:4])
+    with quorlock.Redlock([server.url for server in two], **BRIEF) as redlock:
+        redlock.lock("x").acquire(timeout=5.0).release()
+    members, first, second = names[:2], names[2], names[3]
+    acts = (change.begin, change.finish_change)
+    for joins in (True, False):
+        change.begin(members, first, joins=joins, say=lambda _: None)
+        for act in acts:
+            with pytest.raises(change.ChangeError, match="not part of the change"):
+                act(members, second, joins=True, say=lambda _: None)
+        assert kept([nodes[3]]) == [""]
+    change.begin(members, first, joins=True, say=lambda _: None)
+    for act in acts:
+        act(members, first, joins=False, say=lambda _: None)
+    for act in acts:
+        act(members, second, joins=True, say=lambda _: None)
+    assert {text[:4] for text in kept([*two, nodes[3]])} == {"n=3 "}
+
+
 def test_an_interrupted_change_is_continued(nodes: Servers) -> None:
     three = nodes[:3]
     names = nodes_of(three)
