@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from quorlock._cli.durations import duration
+from quorlock import ConfigError, Redlock
+from quorlock._cli.durations import as_duration, duration
 from quorlock._cli.exit_status import EX_NOPERM, EX_TEMPFAIL, EX_UNAVAILABLE, EX_USAGE, Failed
 from quorlock._cli.nodes import Source, with_nodes
 from quorlock._cli.stdio import say
@@ -19,6 +20,7 @@ from quorlock._cli.stdio import say
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from quorlock._cli.config import FileSettings
     from quorlock._drivers.node_resets import ChangeError, FoundNode
 
 
@@ -59,8 +61,26 @@ def max_ttl(source: Source, *, longest: float) -> int:
     """
     from quorlock._drivers.change_agreement import change_max_ttl
 
-    nodes = source.settings().distinct_nodes()
+    settings = source.settings()
+    nodes = settings.distinct_nodes()
+    _require_usable(longest, settings)
     return _done(lambda: change_max_ttl(nodes, round(longest * 1000), click.echo))
+
+
+def _require_usable(longest: float, settings: FileSettings) -> None:
+    """Raise Failed if no client with these settings could have this max_ttl."""
+    from quorlock._cli.config_errors import words
+
+    others = ("node_timeout", "drift_factor")
+    arguments = {name: settings.arguments[name] for name in others if name in settings.arguments}
+    try:
+        Redlock(settings.nodes, max_ttl=longest, **arguments).close()  # it connects to none
+    except ConfigError as error:
+        why, hint = words(error)
+        failed = Failed(EX_USAGE, f"DURATION {as_duration(longest)}: {why}", hint)
+    else:
+        return
+    raise failed
 
 
 @command.command("guard")

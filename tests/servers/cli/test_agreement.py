@@ -31,6 +31,17 @@ def test_it_is_shown_and_changed(bare_shell: Shell, nodes: Servers) -> None:
     assert "give uptime" in bare_shell.complaint(EX_USAGE, "nodes", "guard", "both", *three)
 
 
+@pytest.mark.parametrize("longest", ["0s", "100ms", "99999999h"])
+def test_a_max_ttl_that_no_client_could_have_is_refused(
+    bare_shell: Shell, nodes: Servers, longest: str
+) -> None:
+    """Every client would be refused then; lowering a very long one would take as long."""
+    use(nodes, 3)
+    complaint = bare_shell.complaint(EX_USAGE, "nodes", "max-ttl", longest, *at(nodes, 3))
+    assert "DURATION" in complaint
+    assert bare_shell.answer("nodes", "config", *at(nodes, 3)).count(" max_ttl_ms=300 ") == 3
+
+
 def test_a_node_is_added_and_removed(bare_shell: Shell, nodes: Servers) -> None:
     two, url = at(nodes, 2), nodes[2].url
     use(nodes, 2)
