@@ -177,6 +177,23 @@ def test_without_a_guard_all_must_be_durable(nodes: Servers) -> None:
     assert [f.check for f in found["error"]] == ["persistence"] * 3
 
 
+def test_settings_that_the_nodes_do_not_share_are_found(bare_shell: Shell, nodes: Servers) -> None:
+    """Every lock is refused then, and waiting does not help; new nodes are left as they are."""
+    urls = nodes.urls[:3]
+    assert names(examine(urls), "error", "warning") == set()
+    assert not any(node.execute("EXISTS", "quorlock:config") for node in nodes)
+    with Redlock(urls, max_ttl=20.0) as redlock:
+        redlock.lock("a").acquire(timeout=5.0).release()
+    assert names(examine(urls, max_ttl=20.0), "error", "warning") == set()
+    finding = only(examine(urls, max_ttl=10.0), "error", "settings")
+    assert "max_ttl_ms=20000" in finding.found
+    assert "give max_ttl=20" in finding.fix
+    assert names(examine(nodes.urls[:4]), "error") == {"settings"}
+    done = bare_shell.run("doctor", "--wait", "9s", "--max-ttl", "10s", "--nodes", ",".join(urls))
+    assert done.returncode == 1
+    assert "these settings are refused" in done.stdout
+
+
 def test_who_came_up_lately_is_kept_out(two: list[str]) -> None:
     with Servers(2) as servers:
         for server in servers:
@@ -259,6 +276,7 @@ def test_few_clients_are_left(two: list[str]) -> None:
         guests = [Redlock([server.url], restart_guard=None) for _ in range(8)]
         for guest in guests:
             guest.inspect("a")
+        server.execute("DEL", "quorlock:config")  # the guests list one node
         found = examine([*two, server.url])
         for guest in guests:
             guest.close()

@@ -84,6 +84,7 @@ class NodeFacts(NamedTuple):
     latencies: Sequence[float] = ()  # durations of single requests, in seconds
     born_empty: str = ""  # the values of the restart guard's side keys
     marker: str = ""
+    settings: str = ""  # those that clients of this node share, as it stores them
 
     @property
     def address(self) -> str:
@@ -123,6 +124,7 @@ class Facts(NamedTuple):
     drift_factor: float = 0.01
     restart_guard: str | None = "uptime"
     waiting: str = "auto"
+    refusal: tuple[str, str] | None = None  # why no client with these settings is let in, the fix
 
     @property
     def n(self) -> int:

@@ -106,6 +106,13 @@ def _left_by_marker(node: NodeFacts, facts: Facts) -> float:
     return max(0.0, facts.max_ttl * (1 + facts.drift_factor) - age)
 
 
+def _settings(facts: Facts) -> list[Result]:
+    """Check that a client with these settings is let in by the nodes."""
+    if facts.refusal is not None:
+        return [error(*facts.refusal)]
+    return [ok("they fit those that the nodes store")] * bool(facts.reached)
+
+
 def _clocks(facts: Facts) -> list[Result]:
     """Compare the servers' clocks, by the local clock."""
     ahead = {
@@ -192,6 +199,11 @@ CHECKS: tuple[Check, ...] = (
         _waiting,
     ),
     Check("sharing", "A lock is shared on a quorum of nodes that can keep its readers.", _sharing),
+    Check(
+        "settings",
+        "All clients must agree on the number of nodes, max_ttl and the restart guard.",
+        _settings,
+    ),
     Check("uptime", "A restarted node may have forgotten locks, so it casts no vote.", _uptime),
     Check("clocks", "Fences and the marker guard go by the nodes' clocks.", _clocks),
 )

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, cast
 
-from quorlock import Node, now
+from quorlock import ConfigError, Node, now
 from quorlock._cli.background import run_all
 from quorlock._cli.config import FileSettings
 from quorlock._cli.doctor.facts import ClockReading, Facts, NodeFacts, clock_rate
@@ -53,14 +53,28 @@ def find_out(settings: FileSettings) -> Facts:
         seconds=settings.seconds("connect_timeout"),
         drift_factor=settings.argument("drift_factor"),
     )
+    nodes = tuple(run_all(look, settings.nodes))
     return Facts(
-        tuple(run_all(look, settings.nodes)),
+        nodes,
         node_timeout=settings.seconds("node_timeout"),
         max_ttl=settings.seconds("max_ttl"),
         drift_factor=settings.argument("drift_factor"),
         restart_guard=settings.argument("restart_guard"),
         waiting=settings.argument("waiting"),
+        # On nodes that store nothing a client would store its settings, and the doctor must not.
+        refusal=_refusal(settings) if any(node.settings for node in nodes) else None,
     )
+
+
+def _refusal(settings: FileSettings) -> tuple[str, str] | None:
+    """Return why no client with these settings is let in, and the fix; None if one is."""
+    with settings.redlock() as redlock:
+        try:
+            redlock.check()
+        except ConfigError as error:
+            why, _, fix = error.fix.partition(": ")
+            return f"clients with these settings are refused: {error.value}: {why}", fix
+    return None
 
 
 @contextmanager
@@ -105,7 +119,8 @@ def _ask(
     unqueued = _try_queue(node, prefix, seconds)
     tracking = _tracking(connection)
     side_keys = [
-        _text(connection.ask(b"GET", b"quorlock:" + name)) for name in (b"born-empty", b"guard")
+        _text(connection.ask(b"GET", b"quorlock:" + name))
+        for name in (b"born-empty", b"guard", b"config")
     ]
     latencies = _latencies(connection)
     if readings:
@@ -125,6 +140,7 @@ def _ask(
         latencies=latencies,
         born_empty=side_keys[0],
         marker=side_keys[1],
+        settings=side_keys[2],
     )
 
 
