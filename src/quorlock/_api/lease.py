@@ -176,6 +176,12 @@ class LeaseBase(HintedNames, Generic[D]):
             votes = node_votes(self._session.policy.addresses, result.answers)
             raise LeaseLost(self.resource, result.loss.value, votes, self)
 
+    def _check_not_closed(self) -> None:
+        """Raise LeaseLost if `close` has released a lease that its block was to keep."""
+        was_released = self._state.over_because == "released"
+        if was_released and self._state.options.keep_for is not None and self._session.driver.closed:
+            self._raise_lost()
+
     def _check_entry(self) -> None:
         """Raise LeaseLost or QuorlockError if no `with` block may begin."""
         self.ensure()

@@ -169,6 +169,8 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
                 raise told from None
             return
         if given_up or (was_held and released.gone is None):
+            if error is None:
+                self._check_not_closed()
             return
         self._state.loss = self._reason(released, was_held=was_held)
         lost = self._loss(released.answers if released.gone is not None else ())

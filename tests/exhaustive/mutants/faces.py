@@ -167,4 +167,25 @@ FACES = [
         "pass",
         ("tests/servers/api/test_once.py", "-k", "kept_by_another"),
     ),
+    Mutant(
+        "a-closed-redlock-hides-that-nothing-was-kept",
+        "_api/lease.py",
+        "if was_released and self._state.options.keep_for is not None and",
+        "if False and",
+        ("tests/servers/api/test_once.py", "-k", "was_closed"),
+    ),
+    Mutant(
+        "two-nodes-are-added-at-once",
+        "_drivers/change_agreement.py",
+        "    if joins and agreed.sizes == both.sizes:\n        _require_joined(there, both)\n",
+        "",
+        ("tests/servers/api/test_changes.py", "-k", "second_node"),
+    ),
+    Mutant(
+        "the-wrong-node-is-finished",
+        "_drivers/change_agreement.py",
+        "        _require_joined(_read(other), new)\n",
+        "        pass\n",
+        ("tests/servers/api/test_changes.py", "-k", "second_node"),
+    ),
 ]

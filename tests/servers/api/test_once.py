@@ -119,6 +119,23 @@ async def test_a_release_by_the_work_means_not_done(face: Face, nodes: Servers) 
         assert keys_on(nodes) == {}
 
 
+async def test_work_during_which_its_redlock_was_closed_is_not_done(
+    face: Face, nodes: Servers
+) -> None:
+    """`close` has released the lease, and the work may be done again: the caller is told."""
+    redlock = face.redlock(nodes.urls, **SETTINGS)
+    lease = await redlock.once("a", every=EVERY).try_acquire()
+    assert lease is not None
+
+    async def work() -> None:
+        async with lease:
+            await redlock.close()
+
+    error = await raises(LeaseLost, work())
+    assert error.reason == "released"
+    assert keys_on(nodes) == {}
+
+
 async def test_a_cancelled_keep_of_an_adopted_lease_releases_it(mortal_nodes: Servers) -> None:
     """Also if it was cancelled before a connection was there to send anything over."""
     async with aio.Redlock(mortal_nodes.urls, **SETTINGS) as redlock:
