@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from quorlock._core.member import Member, News
     from quorlock._core.releases_in_doubt import ReleaseCopy, Remaining
     from quorlock._core.restart_guard import Quarantine
+    from quorlock._protocol.peer import Peer
     from quorlock.testing.fake_node import Reply
     from quorlock_sim.history import CallRecord, LeaseRecord
     from quorlock_sim.network import Link, Message
@@ -124,10 +125,10 @@ class NodeRecord:
         self.pending_releases.add_refused(release, run_id, at)
         self._process.send_due_soon(self.index)
 
-    def on_protocol_error(self, error: ProtocolError, run_id: str) -> None:
+    def on_protocol_error(self, error: ProtocolError, peer: Peer) -> None:
         """Record that the server is a replica: simulated servers send no other such reply."""
         del error
-        self.guard.on_demoted(run_id)
+        self.guard.on_demoted(peer.run_id)
 
     def on_connection_lost(self, answer: Answer) -> None:
         """Do nothing: the process connects again."""

@@ -5,6 +5,7 @@ Both drivers share this module; it opens no sockets.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from enum import Enum
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from quorlock._core.restart_guard import Quarantine
     from quorlock._core.time import Duration, Instant
     from quorlock._nodes.node import Node
+    from quorlock._protocol.peer import Peer
     from quorlock._protocol.pipeline import PendingRequest
     from quorlock._protocol.reader import ProtocolError
 
@@ -176,10 +178,24 @@ class NodeState:
         """Return the node's stored settings as far as they are known. The caller has the lock."""
         return self.settings.known(at, is_connected=self.is_connected())
 
-    def on_protocol_error(self, error: ProtocolError, run_id: str) -> None:
-        """Record that a reply showed that this server process must not vote."""
+    def on_protocol_error(self, error: ProtocolError, peer: Peer) -> None:
+        """Record that a reply showed that the server process of this peer must not vote.
+
+        Its other connections are closed: it may be a master again when they are used next, with
+        other keys, and only a new connection gets a quarantine.
+        """
         if isinstance(error, Demoted):
-            self.guard.on_demoted(run_id)
+            self.guard.on_demoted(peer.run_id)
+            own: object = peer  # its owner closes it, with the reply as the reason
+            for connection in self._snapshot():
+                if connection.run_id == peer.run_id and connection is not own:
+                    connection.supersede(str(error))
+
+    def _snapshot(self) -> list[ServerConnection]:
+        """Return the open connections. Safe from any thread."""
+        while True:
+            with contextlib.suppress(RuntimeError):  # another thread has just added a connection
+                return list(self._connections)
 
     def on_alive(self, run_id: str, at: Instant) -> None:
         """Record that the server of a lost connection was alive at this instant."""

@@ -52,8 +52,8 @@ class PeerNode(Protocol):
         """Retry a release that the server answered with an error."""
         ...
 
-    def on_protocol_error(self, error: ProtocolError, run_id: str) -> None:
-        """Record what a reply has shown that no request gets as its answer."""
+    def on_protocol_error(self, error: ProtocolError, peer: Peer) -> None:
+        """Record what a reply of this peer has shown that no request gets as its answer."""
         ...
 
     def on_connection_lost(self, answer: Answer) -> None:
@@ -119,7 +119,7 @@ class Peer:
         for answered in pipeline.parse_replies():
             self.deliver(answered, at)
         if pipeline.protocol_error is not None:
-            self.node_state.on_protocol_error(pipeline.protocol_error, self.run_id)
+            self.node_state.on_protocol_error(pipeline.protocol_error, self)
             raise pipeline.protocol_error
 
     def deliver(self, answered: tuple[PendingRequest, Answer], at: Instant) -> None:

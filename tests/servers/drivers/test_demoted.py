@@ -1,0 +1,112 @@
+"""A node that was a replica for a while keeps out over all connections, not only over the one that
+was told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+import quorlock
+from quorlock._core.acquiring import try_acquire
+from quorlock._core.redlock import inspect
+from quorlock._drivers.node_state import NodeState
+from quorlock.asyncio import Redlock
+from quorlock.errors import NodeError, QuorlockError
+from quorlock.testing.servers import Server, Servers
+from tests.harness.support.wait import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+T = TypeVar("T")
+SETTINGS: dict[str, Any] = {"ttl": 8.0, "max_ttl": 8.0, "outage_timeout": 0.3}
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Server, Server]]:
+    at_once = ("--repl-diskless-sync-delay", "0")
+    with Servers(2, tcp=True, options=at_once) as (node, other):
+        yield node, other
+
+
+def demote_for_a_while(node: Server, other: Server, ask: Callable[[], object]) -> None:
+    """Make the node a replica of the other, which has no keys; ask it then, and promote it."""
+    node.execute("REPLICAOF", "127.0.0.1", other.port)
+    assert until(lambda: node.keys() == [])
+    with pytest.raises(NodeError, match="READONLY"):
+        ask()
+    node.execute("REPLICAOF", "NO", "ONE")
+
+
+def test_tracked_connections(pair: tuple[Server, Server]) -> None:
+    """The connections of renewal were idle in that time."""
+    with quorlock.Redlock([pair[0].tcp_url], **SETTINGS) as redlock:
+        session = redlock._session
+        policy, entropy, driver = session.policy, session.entropy, session.driver
+        watch = driver.watch()
+        driver.run(inspect(b"x", policy), watch)  # now they are connected
+        lease = redlock.lock("x").acquire()
+        demote_for_a_while(*pair, redlock.lock("y").try_acquire)
+        with pytest.raises(QuorlockError):
+            driver.run(try_acquire(session.request_for("x"), policy, entropy), watch)
+        assert lease.held
+        watch.close(0)
+
+
+class _Loop:
+    """An event loop in a thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="a loop of the test")
+        self.thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(20)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+        self.loop.close()
+
+
+def test_another_event_loop(pair: tuple[Server, Server]) -> None:
+    loops = [_Loop(), _Loop()]
+    redlock = Redlock([pair[0].tcp_url], **SETTINGS)
+
+    async def take(name: str, limit: float) -> Any:
+        return await redlock.lock(name).acquire(timeout=limit)
+
+    try:
+        for loop in loops:
+            loop.run(loop.run(take("warm", 5.0)).release())
+        lease = loops[0].run(take("x", 5.0))
+        demote_for_a_while(*pair, lambda: loops[0].run(take("y", 0)))
+        with pytest.raises(QuorlockError):
+            loops[1].run(take("x", 0))
+        assert lease.held
+    finally:
+        for loop in loops:
+            loop.run(redlock.close())
+            loop.close()
+
+
+def test_a_connection_that_is_added_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may add one at any time; a set cannot be read then."""
+
+    class Busy(list[str]):
+        reads = 0
+
+        def __iter__(self) -> Iterator[str]:
+            self.reads += 1
+            if self.reads == 1:
+                raise RuntimeError("Set changed size during iteration")
+            return super().__iter__()
+
+    state: Any = NodeState.__new__(NodeState)
+    monkeypatch.setattr(state, "_connections", Busy(["one"]), raising=False)
+    assert state._snapshot() == ["one"]
