@@ -23,7 +23,8 @@ class LossTimer:
 
     Nearly every lease is released long before it could be lost, and a timer for each lease was the
     most expensive part of a block. This one is set for the earliest deadline, and checks all
-    watchers then. It has no reference to its loop, which would keep a closed loop in `_TIMERS`.
+    watchers then. It has no reference to its loop, which would keep a closed loop in `_TIMERS`;
+    watchers that are left have one, see `_forget_closed_loops`.
     """
 
     __slots__ = ("_due", "_watchers")
@@ -66,6 +67,14 @@ class LossTimer:
 _TIMERS: WeakKeyDictionary[asyncio.AbstractEventLoop, LossTimer] = WeakKeyDictionary()
 
 
+def _forget_closed_loops() -> None:
+    """Forget the timers of loops that were closed with watchers left: these refer to the loop."""
+    for loop in _TIMERS.keyrefs():
+        closed = loop()
+        if closed is not None and closed.is_closed():
+            _TIMERS.pop(closed, None)
+
+
 class LossWatcher:
     """An event that is set once, when the lease is lost, and never by a release.
 
@@ -103,6 +112,7 @@ class LossWatcher:
         self._soon: asyncio.Handle | None = None
         timer = _TIMERS.get(loop)
         if timer is None:
+            _forget_closed_loops()
             timer = _TIMERS[loop] = LossTimer()
         self._timer = timer
         timer.add(self, lease_state.deadline)

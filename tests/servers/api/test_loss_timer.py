@@ -9,6 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import quorlock
+from quorlock._core.time import FOR_EVER
 from quorlock.asyncio import Redlock, loss_watcher
 from quorlock.asyncio.loss_watcher import LossTimer, LossWatcher
 
@@ -134,3 +135,29 @@ def test_a_closed_loop_is_not_kept() -> None:
     for _ in range(3):
         gc.collect()
     assert loop() is None
+
+
+class _Lost:
+    """The state of a lease whose loss was reported in another loop."""
+
+    was_released = False
+    deadline = FOR_EVER - 1
+
+
+def test_a_closed_loop_is_freed_though_a_loss_was_reported_in_another() -> None:
+    """Its watcher cannot be asked to look again: it stayed in its timer, and kept the loop."""
+    closed: list[weakref.ref[asyncio.AbstractEventLoop]] = []
+    for _ in range(3):
+        loop = asyncio.new_event_loop()
+        lost: Any = _Lost()
+
+        async def watch(lost: Any = lost) -> LossWatcher:
+            return LossWatcher(lost, asyncio.get_running_loop(), None)
+
+        watcher = loop.run_until_complete(watch())
+        loop.close()
+        watcher.ended()
+        closed.append(weakref.ref(loop))
+        del watcher, loop
+    gc.collect()
+    assert [loop() is not None for loop in closed[:-1]] == [False, False]
