@@ -916,4 +916,19 @@ CORE = [
         "    if isinstance(command, VOTES) and type(command) is not Extend:\n",
         ("tests/sim/test_mutations.py", "-k", "guarded"),
     ),
+    # --- readers ---------------------------------------------------------------------------------
+    Mutant(
+        "lua-a-later-reader-does-not-prolong-the-key",
+        "scripts/share.lua",
+        "if left < tonumber(ARGV[2]) then",
+        "if left < 0 then",
+        ("tests/servers/scripts/test_share.py",),
+    ),
+    Mutant(
+        "lua-the-key-of-readers-ends-with-the-first",
+        "scripts/release.lua",
+        "call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]",
+        "call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]",
+        ("tests/servers/scripts/test_share.py",),
+    ),
 ]

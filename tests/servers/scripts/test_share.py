@@ -93,6 +93,18 @@ def test_each_ends_by_itself(client: Client) -> None:
     assert client.ask(b"EXISTS", KEY) == 0
 
 
+def test_the_key_lives_as_long_as_the_last_of_them(client: Client) -> None:
+    """Also if that one joins last; else a writer gets the lock while it still reads."""
+    third = b"1" * 32
+    vote(client, share(TOKEN, 2_000))
+    vote(client, share(OTHER, 9_000))
+    assert client.ask(b"PTTL", KEY) > 8_000
+    vote(client, share(third, 3_000))
+    assert client.ask(b"PTTL", KEY) > 8_000
+    assert vote(client, Release(KEY, third)).code is VoteCode.GRANTED
+    assert client.ask(b"PTTL", KEY) > 8_000
+
+
 def test_an_extension_never_makes_a_reader_nor_shortens(client: Client) -> None:
     vote(client, share(TOKEN, 5_000))
     assert vote(client, Extend(KEY, OTHER, 9_000, shared=True)).code is VoteCode.KEY_MISSING
