@@ -822,4 +822,33 @@ DRIVERS = [
         "_URGENT_WAITS",
         ("tests/exhaustive/test_shared_connections.py", "-k", "releases_wait"),
     ),
+    # --- where the validity begins ---------------------------------------------------------------
+    Mutant(
+        "asyncio-first-round-valid-from-after-the-send",
+        "_drivers/aio/loop_driver.py",
+        "return round_sent((1, started, self._sent(started), self._everywhere))",
+        "return round_sent((1, self._sent(started), now(), self._everywhere))",
+        ("tests/servers/api/test_validity_begins.py",),
+    ),
+    Mutant(
+        "asyncio-valid-from-after-the-send",
+        "_drivers/aio/loop_driver.py",
+        "return round_sent((round_, started, sent, target))",
+        "return round_sent((round_, sent, sent, target))",
+        ("tests/servers/api/test_validity_begins.py",),
+    ),
+    Mutant(
+        "blocking-valid-from-after-the-send",
+        "_drivers/sync/connection_set.py",
+        "return round_sent((round_, started, now(), self._target(asked)))",
+        "return round_sent((round_, now(), now(), self._target(asked)))",
+        ("tests/servers/api/test_validity_begins.py",),
+    ),
+    Mutant(
+        "blocking-batch-valid-from-after-the-send",
+        "_drivers/sync/connection_set.py",
+        "sent_round._replace(sent_at=sent) for",
+        "sent_round._replace(sent_at=sent, started_at=sent) for",
+        ("tests/servers/api/test_validity_begins.py",),
+    ),
 ]
