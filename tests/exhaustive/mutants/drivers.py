@@ -851,4 +851,19 @@ DRIVERS = [
         "sent_round._replace(sent_at=sent, started_at=sent) for",
         ("tests/servers/api/test_validity_begins.py",),
     ),
+    # --- a reply in two packets ------------------------------------------------------------------
+    Mutant(
+        "asyncio-midway-forgotten",
+        "_drivers/aio/connection.py",
+        "pipeline.pending or pipeline.has_partial_reply or not",
+        "pipeline.pending or not",
+        ("tests/servers/drivers/test_shared_pipeline.py",),
+    ),
+    Mutant(
+        "asyncio-a-quorum-counts-for-the-next-round",
+        "_drivers/aio/loop_driver.py",
+        "        if task.round:\n            shared_pipeline.fall_back(task.shared_number)\n",
+        "",
+        ("tests/servers/drivers/test_shared_pipeline.py",),
+    ),
 ]

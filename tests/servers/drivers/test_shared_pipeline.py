@@ -654,3 +654,55 @@ def test_a_grant_of_a_waiter_means_nothing_to_other_commands() -> None:
             net.close()
 
     assert asyncio.run(scene()) is VoteCode.PROTOCOL_ERROR
+
+
+def test_a_part_of_a_reply_is_not_taken_for_a_grant() -> None:
+    """The owner of another's key may be any bytes, and a packet may begin with them."""
+
+    async def scene() -> tuple[Verdict, tuple[Answer, ...]]:
+        net = Net(1)
+        try:
+            (connection,) = healthy(net)
+            for reply in (b":-3\r\n", b"*2\r\n:5000\r\n$5\r\n"):
+                net.ask(Release)
+                net.loop_driver._flush()
+                receive(connection, reply)
+            assert connection.shared_index >= 0, "the second one is in the shared pipeline"
+            receive(connection, b":-3\r\n\r\n")
+            assert not connection.lost
+            turn = net.rounds[b"1"].turn
+            assert turn is not None
+            return turn.future.result()
+        finally:
+            net.close()
+
+    verdict, (answer,) = asyncio.run(scene())
+    assert (verdict, answer.code, answer.ttl_left_ms) == (Verdict.LOST, VoteCode.HELD, 5_000)
+
+
+def test_a_quorum_for_a_round_that_a_flow_did_not_wait_for_is_not_for_its_next_one() -> None:
+    """As after a lost exchange: the waiter's token is released, then the old one at once."""
+
+    def both() -> Flow[tuple[Verdict, tuple[Answer, ...]]]:
+        yield Send(Release(b"a", b"a"))
+        return (yield from asking(Release(b"b", b"b"), 3))
+
+    async def scene() -> Verdict:
+        net = Net(3)
+        try:
+            connections = healthy(net)
+            net.ask(Release)  # with the script
+            for connection in connections:
+                receive(connection, b":-3\r\n")
+            flow = FlowTask(net.loop_driver, both())
+            flow.begin()
+            net.loop_driver._flush()
+            for reply in (b":-3\r\n", b":77\r\n"):
+                assert not flow.future.done()
+                for connection in connections[:2]:
+                    receive(connection, reply)
+            return flow.future.result()[0]
+        finally:
+            net.close()
+
+    assert asyncio.run(scene()) is Verdict.LOST
