@@ -209,9 +209,16 @@ class NodeAdmission:
                 reading = node_state.settings.reading
                 if node_states.own_agreement is not None and reading is not None:
                     connection.ttl_ms_max = ttl_ms_max(reading.agreed, node_states.own_agreement)
+                before = node_state.server_info
                 node_state.on_connected(server_info, at, connection)
-                node_states.close_foreign_nodes(at)
-                return
+                # Again: a thread that is delayed in here loses the lock to others (`locked`).  Each
+                # of them shows its server before it looks, so one of two sees the other.
+                twin = node_states.find_duplicate(node_state, server_info.run_id)
+                if twin is None:
+                    node_states.close_foreign_nodes(at)
+                    return
+                node_state.server_info = before
+                connection.supersede("connection given up: its server is another node's")
         text = f"is the same server as {twin.node.address} (run_id {server_info.run_id[:8]}…)"
         raise _refusal(node_state, text, "one crash would cost two votes; list every server once")
 
