@@ -35,7 +35,7 @@ STALLED_AFTER: Duration = 500 * NS_PER_MS
 _CONTENDED_FOR: Duration = 500 * NS_PER_MS
 # After this time the lock may be free, or the nodes away.
 _VOTES_LAST: Duration = 1_000 * NS_PER_MS
-# Lines that are not in use are removed beyond this number.
+# Lines that are not in use are removed beyond this number, or twice the number of those in use.
 _LINES_MAX = 256
 
 
@@ -209,6 +209,7 @@ class Lines:
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, Line] = {}
+        self._purge_at = _LINES_MAX
         self.polls_until: Instant = PAST
         self.get = self._by_key.get  # called in every acquire and release
 
@@ -221,8 +222,10 @@ class Lines:
 
     def line(self, key: bytes, at: Instant) -> Line:
         """Return the line of this lock, made if there is none."""
-        if len(self._by_key) >= _LINES_MAX:
+        if len(self._by_key) >= self._purge_at:
             for other, line in list(self._by_key.copy().items()):
                 if line.is_idle(at):
                     self._by_key.pop(other, None)
+            # Thousands may be in use: they are looked at when they are twice as many.
+            self._purge_at = max(_LINES_MAX, 2 * len(self._by_key))
         return self._by_key.setdefault(key, Line())

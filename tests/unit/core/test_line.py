@@ -205,3 +205,22 @@ def test_lines_without_use_are_forgotten() -> None:
         lines.line(b"%d" % number, START + number * NS_PER_MS)
     assert lines.get(b"busy") is busy
     assert sum(lines.get(b"%d" % number) is not None for number in range(1_000)) <= 256
+
+
+def test_many_lines_in_use_are_not_looked_at_for_each_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It took half a minute for 8,000 locks that are waited for, in the thread of an event loop."""
+    looks, is_idle = 0, Line.is_idle
+
+    def counted(self: Line, at: int) -> bool:
+        nonlocal looks
+        looks += 1
+        return is_idle(self, at)
+
+    monkeypatch.setattr(Line, "is_idle", counted)
+    lines = Lines()
+    for number in range(2_000):
+        members(lines.line(b"%d" % number, START), 1)
+    assert looks <= 2 * 2_000
+    assert all(lines.get(b"%d" % number) is not None for number in range(2_000)), "all are in use"
