@@ -106,7 +106,10 @@ class PendingReleases:
         """
         token = pending_release.token
         if token not in self._suppressed:
-            self._by_token.setdefault(token, pending_release).keys.update(pending_release.keys)
+            kept = self._by_token.setdefault(token, pending_release)
+            kept.keys.update(pending_release.keys)
+            # A release may be added before the acquire that may still arrive at this process.
+            kept.run_id = kept.run_id or pending_release.run_id
 
     def suppress(
         self, token: bytes, now: Instant, carried: Callable[[bytes], bool]

@@ -91,6 +91,7 @@ class PendingReleasesMachine(RuleBasedStateMachine):
         self.forget_the_expired()
         self.pending_releases.add(Release(b"key of " + token, token), run_id, self.now)
         known = self.expected.setdefault(token, Expected(self.now, run_id, []))
+        known.run_id = known.run_id or run_id
         if known.over:
             known.lost_at = self.now
 
@@ -401,6 +402,20 @@ def test_a_pending_release_ends_when_the_node_is_another_process() -> None:
     """Nothing that was sent to the old process can reach the new one."""
     pending_releases = PendingReleases(MAX_TTL)
     pending_releases.add(Release(b"k", b"t"), "run", 0)
+    pending_releases.on_reply(Release(b"k", b"t"), "another run", ABSENT)
+    assert len(pending_releases) == 0
+
+
+def test_a_process_that_may_still_get_the_acquire_is_named_late() -> None:
+    """The release was added before the loss of the connection that carries the acquire was seen.
+
+    The old process has replied once, and the acquire may still arrive there.
+    """
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(Release(b"k", b"t"), "", 0)
+    pending_releases.add(Release(b"k", b"t"), RUN, 1)
+    pending_releases.on_reply(Release(b"k", b"t"), RUN, ABSENT)
+    assert len(pending_releases) == 1
     pending_releases.on_reply(Release(b"k", b"t"), "another run", ABSENT)
     assert len(pending_releases) == 0
 
