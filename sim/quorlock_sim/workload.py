@@ -203,7 +203,7 @@ class SimWorker:
             "try_acquire" if job.once else "acquire",
             self._acquires(request, job),
             resource,
-            allowed=rounds if job.once else job.timeout + rounds,
+            allowed=rounds * self._windows(request, job) + (request.timeout or 0),
             cancel_after=job.cancel_after,
         )
         if isinstance(won, QuorumUnreachable) and request.timeout:  # else it was one attempt
@@ -214,6 +214,16 @@ class SimWorker:
         self.world.check_granted(self.turn, won)
         held = won.claim.key.decode() if job.any_of else resource
         return self.world.lease(process, won, held)
+
+    def _windows(self, request: AcquireRequest, job: Job) -> int:
+        """Return in how many parts it asks for the locks when the time is up; each has its rounds.
+
+        A single attempt asks for all of them, and has no time to lose.
+        """
+        if request.timeout or not job.any_of:
+            return 1
+        keys = [name.encode() for name in self.world.resources]
+        return -(-len(keys) // any_of.window_of(keys))
 
     def _acquires(self, request: AcquireRequest, job: Job) -> Flow[Acquired | None]:
         process, policy = self.process, self.process.policy

@@ -374,6 +374,13 @@ def answers_before_releases(self: Peer, answer: Answer, at: int) -> None:
         self.node_state.release_later(command, self.run_id, at)
 
 
+def notes_no_process_late(self: PendingReleases, pending_release: Any) -> None:
+    """Leave an entry without the process that may still get the acquire, if it began so."""
+    token = pending_release.token
+    if token not in self._suppressed:
+        self._by_token.setdefault(token, pending_release).keys.update(pending_release.keys)
+
+
 def gives_up_refused_releases(self: Peer, release: Release, at: int) -> None:
     """Never retry a release that the server answered with an error."""
 
@@ -631,6 +638,7 @@ MUTATIONS = (
         (
             (Peer, "register_loss", loses_without_releases),
             (Peer, "answer_open_requests", answers_before_releases),
+            (PendingReleases, "_note", notes_no_process_late),
         ),
     ),
     Mutation(

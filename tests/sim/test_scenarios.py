@@ -68,7 +68,7 @@ def within_bounds(plan: Plan) -> None:
     jobs = [job for workload in plan.workloads for job in workload]
     assert 0 < len(jobs) <= 4 * len(plan.workloads)
     for job in jobs:
-        most = 3 if plan.scenario in ("several", "permits", "loops") else 2
+        most = {"several": 3, "permits": 4, "loops": 3}.get(plan.scenario, 2)
         assert all(0 <= one < len(plan.resources) <= most for one in (job.resource, *job.also))
         assert job.after >= 0 <= job.hold
         for ttl_ms in (job.ttl_ms, *(ttl_ms for _, ttl_ms in job.extensions)):

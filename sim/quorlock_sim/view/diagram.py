@@ -6,6 +6,8 @@ line. `story` reconstructs the facts from the events, and `sentences` has the wo
 
 from __future__ import annotations
 
+import json
+import re
 from bisect import bisect
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -18,7 +20,7 @@ from quorlock_sim.view.sentences import pace_words, place, reply_words, sentence
 from quorlock_sim.view.story import Story, ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from quorlock_sim.view.story import DrawnMessage, Event, Overlap, Round
 
@@ -33,9 +35,20 @@ _SIGNS = (
 )
 
 
+_LONG_NAME = re.compile(r"(?<=\w)\w{100,}")
+
+
+def _shortened(trace: Iterable[Event]) -> Iterator[Event]:
+    """Yield the events, with `~` for most of a long name: no line has room for one."""
+    has_long_names = False
+    for event in trace:
+        has_long_names |= any(len(name) > WIDTH for name in event.get("resources", ()))
+        yield json.loads(_LONG_NAME.sub("~", json.dumps(event))) if has_long_names else event
+
+
 def diagram(trace: Iterable[Event]) -> str:
     """Return the whole trace as text: the events, then the violations."""
-    story = Story(trace)
+    story = Story(_shortened(trace))
     rows = _Rows(story)
     picture = _Picture(story)
     body = [line for row in rows.all() for line in picture.draw(row)]

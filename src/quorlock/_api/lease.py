@@ -178,8 +178,8 @@ class LeaseBase(HintedNames, Generic[D]):
 
     def _check_not_closed(self) -> None:
         """Raise LeaseLost if `close` has released a lease that its block was to keep."""
-        was_released = self._state.over_because == "released"
-        if was_released and self._state.options.keep_for is not None and self._session.driver.closed:
+        keep_for, ended = self._state.options.keep_for, self._state.over_because
+        if keep_for is not None and ended == "released" and self._session.driver.closed:
             self._raise_lost()
 
     def _check_entry(self) -> None:

@@ -239,8 +239,7 @@ def _found_held(answer: Answer, count: int) -> int:
 
 def windows(keys: Sequence[bytes], entropy: Entropy) -> Iterator[tuple[bytes, ...]]:
     """Yield all keys in a random order, so many at a time as one command may name."""
-    left = list(keys)
-    size = max(1, min(WINDOW, KEYS_BYTES_MAX // max(map(len, keys))))
+    left, size = list(keys), window_of(keys)
     while left:
         drawn: list[bytes] = []
         while left and len(drawn) < size:
@@ -248,6 +247,11 @@ def windows(keys: Sequence[bytes], entropy: Entropy) -> Iterator[tuple[bytes, ..
             left[index], left[-1] = left[-1], left[index]
             drawn.append(left.pop())
         yield tuple(drawn)
+
+
+def window_of(keys: Sequence[bytes]) -> int:
+    """Return how many of these keys one command asks for."""
+    return max(1, min(WINDOW, KEYS_BYTES_MAX // max(map(len, keys))))
 
 
 def _attempt_round(

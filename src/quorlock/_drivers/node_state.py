@@ -186,9 +186,9 @@ class NodeState:
         """
         if isinstance(error, Demoted):
             self.guard.on_demoted(peer.run_id)
-            own: object = peer  # its owner closes it, with the reply as the reason
             for connection in self._snapshot():
-                if connection.run_id == peer.run_id and connection is not own:
+                # The owner of the peer closes that, with the reply as the reason.
+                if connection.run_id == peer.run_id and id(connection) != id(peer):
                     connection.supersede(str(error))
 
     def _snapshot(self) -> list[ServerConnection]:

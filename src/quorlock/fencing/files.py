@@ -54,7 +54,7 @@ class FencedFile:
             self._accept(fence)
             yield
         finally:
-            # A process that was forked meanwhile has the lock open too: closing is not enough.
+            # A process that another thread has forked has the file open too: closing is not enough.
             flock(lock, LOCK_UN)
             os.close(lock)
 

@@ -145,7 +145,7 @@ class _Lost:
 
 
 def test_a_closed_loop_is_freed_though_a_loss_was_reported_in_another() -> None:
-    """Its watcher cannot be asked to look again: it stayed in its timer, and kept the loop."""
+    """The watcher of a closed loop cannot look again. One stayed in its timer and kept the loop."""
     closed: list[weakref.ref[asyncio.AbstractEventLoop]] = []
     for _ in range(3):
         loop = asyncio.new_event_loop()

@@ -122,7 +122,7 @@ async def test_a_release_by_the_work_means_not_done(face: Face, nodes: Servers) 
 async def test_work_during_which_its_redlock_was_closed_is_not_done(
     face: Face, nodes: Servers
 ) -> None:
-    """`close` has released the lease, and the work may be done again: the caller is told."""
+    """`close` has released the lease, and the work may be done again. The caller gets an error."""
     redlock = face.redlock(nodes.urls, **SETTINGS)
     lease = await redlock.once("a", every=EVERY).try_acquire()
     assert lease is not None

@@ -1,5 +1,6 @@
-"""A node that was a replica for a while keeps out over all connections, not only over the one that
-was told so.
+"""A node that was a replica for a while does not vote, over any connection.
+
+The one that was used in that time got READONLY; the others were idle and know nothing of it.
 """
 
 from __future__ import annotations

@@ -681,7 +681,7 @@ def test_a_part_of_a_reply_is_not_taken_for_a_grant() -> None:
 
 
 def test_a_quorum_for_a_round_that_a_flow_did_not_wait_for_is_not_for_its_next_one() -> None:
-    """As after a lost exchange: the waiter's token is released, then the old one at once."""
+    """A lost exchange sends such rounds: it releases the waiter's token, then the old one."""
 
     def both() -> Flow[tuple[Verdict, tuple[Answer, ...]]]:
         yield Send(Release(b"a", b"a"))

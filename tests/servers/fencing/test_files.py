@@ -171,8 +171,9 @@ def test_what_is_no_fence_is_refused(made: Made, tmp_path: Path, fence: Any) -> 
 def test_a_process_that_was_forked_inside_a_write_keeps_nobody_waiting(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the file of the lock open, and the write has let go of the lock for it too."""
-    path, children = tmp_path / "report", []
+    """The child has the lock's file open, and the write unlocks that file before it closes it."""
+    path = tmp_path / "report"
+    children: list[int] = []
     end, keep_open = os.pipe()
 
     def forked_before(data: Any, fence: Any = None) -> None:

@@ -168,7 +168,7 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(server: Server) -> 
 def test_data_is_never_written_to_the_key_of_the_fence(
     run: Callable[..., None], server: Server, name: str | bytes
 ) -> None:
-    """It would replace the record, and an older fence would pass. Nothing is sent."""
+    """Data would replace the largest fence there, and an older one would pass. Nothing is sent."""
 
     async def scenario(keys: Any) -> None:
         await keys.claim(50)

@@ -358,7 +358,7 @@ def test_names_that_would_need_escaping_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["fence", "FENCE"])
 def test_the_column_of_the_fence_has_nothing_else(name: str) -> None:
-    """With another value there, older fences could pass; SQLite takes `FENCE` for the same."""
+    """Older fences could pass after another value there. SQLite takes `FENCE` for `fence`."""
     rows = FencedRows("t", "qmark")
     for make in (rows.update_statement, rows.upsert_statement):
         with pytest.raises(ConfigError, match=r'without "fence": `fence` goes there'):
@@ -387,7 +387,7 @@ def test_an_unknown_style_is_refused() -> None:
 
 
 def test_a_resource_has_one_row_and_its_name_is_text() -> None:
-    """As bytes, SQLite would give the same resource a second row, where an older fence passes."""
+    """SQLite would make a second row for the name as bytes, and an older fence would pass there."""
 
     async def awaited(connection: Any) -> None:
         await aio.FenceTable("qmark").claim(connection, name, 45)

@@ -210,7 +210,7 @@ def test_lines_without_use_are_forgotten() -> None:
 def test_many_lines_in_use_are_not_looked_at_for_each_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It took half a minute for 8,000 locks that are waited for, in the thread of an event loop."""
+    """Callers waited for 8,000 locks, and half a minute of an event loop went into looking."""
     looks, is_idle = 0, Line.is_idle
 
     def counted(self: Line, at: int) -> bool:
