@@ -169,7 +169,7 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
                 raise told from None
             return
         if given_up or (was_held and released.gone is None):
-            if error is None:
+            if given_up and error is None:
                 self._check_not_closed()
             return
         self._state.loss = self._reason(released, was_held=was_held)

@@ -191,7 +191,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
                 raise told from error
             return
         if not slipped and (given_up or (was_held and released.gone is None)):
-            if error is None:
+            if given_up and error is None:
                 self._check_not_closed()
             return
         self._state.loss = self._reason(released, was_held=was_held)
