@@ -147,13 +147,13 @@ def attempt(
         request: The locks, of which any one will do.
         policy: The settings.
         entropy: The source of tokens and of the order.
-        is_first: Others follow after a pause.  It ends where nodes have given different ones: that
-            is mostly a collision with other clients, which a pause is more likely to end.
+        is_first: The call has made no attempt yet, and may pause and make others.  A first attempt
+            ends where nodes have given different locks: that is mostly a collision with other
+            clients, which a pause is more likely to end.
     """
-    failed: AttemptFailed | None = None
-    found: list[AttemptFailed] = []
+    found: list[AttemptFailed] = []  # in each window
     for keys in windows(request.claim.keys, entropy):
-        if failed is not None and not _is_next_window_worth(request, failed):
+        if found and not _is_next_window_worth(request, found[-1]):
             break
         window = request.on(AnyOf(keys))
         outcome: Acquired | AttemptFailed = yield from _attempt_window(
@@ -161,11 +161,10 @@ def attempt(
         )
         if isinstance(outcome, Acquired):
             return outcome
-        failed = outcome
-        found.append(failed)
-        if is_first and _first_held(failed.answers, len(keys), policy.quorum) < len(keys):
+        found.append(outcome)
+        if is_first and _first_held(outcome.answers, len(keys), policy.quorum) < len(keys):
             break
-    assert failed is not None  # there is a first window
+    failed = found[-1]  # there is a first window
     if failed.reason is FailureReason.HELD:
         # Of all windows, the one of the lock that is free first: for the report.
         first = min(found, key=lambda window: _free_after(window, policy))
