@@ -100,6 +100,7 @@ class NodeRecord:
         run_id: of the latest connection.
         back_off: the pause before the next attempt to connect.
         send_at: when its pending releases are sent next; None: no timer is set.
+        demoted_at: the true instant at which it last said that it is a replica.
     """
 
     is_healthy = False  # every reply is recorded
@@ -113,6 +114,7 @@ class NodeRecord:
         self.latency: int | None = None
         self.back_off = BACK_OFF_MIN
         self.send_at: int | None = None
+        self.demoted_at = -1
         self._process = process
 
     def on_answer(self, request: PendingRequest, answer: Answer, at: int) -> None:
@@ -127,8 +129,10 @@ class NodeRecord:
 
     def on_protocol_error(self, error: ProtocolError, peer: Peer) -> None:
         """Record that the server is a replica: simulated servers send no other such reply."""
-        del error
-        self.guard.on_demoted(peer.run_id)
+        self.demoted_at = self._process.world.now
+        found = [ways[self.index] for ways in self._process.links]
+        links = [link for link in found if link is not None]
+        self.guard.on_demoted(peer.run_id, links, str(error), but=peer)
 
     def on_connection_lost(self, answer: Answer) -> None:
         """Do nothing: the process connects again."""

@@ -229,6 +229,28 @@ def _read_only(world: World, fault: Fault) -> bool:
     return True
 
 
+def _failover(world: World, fault: Fault) -> bool:
+    """Make the node a replica of an empty master for a while, so that it loses its keys."""
+    server = world.servers[fault.node]
+    before = dict(server.node.keys)
+    server.node.flush()
+    server.node.read_only = True
+    world.tell("failover", node=fault.node, lasts=fault.lasts)
+    world.forgot(server, before, "failover")
+    world.schedule(world.now + fault.lasts, _fail_back, (world, server, world.now))
+    return True
+
+
+def _fail_back(what: tuple[World, SimServer, int]) -> None:
+    """Make it a master again; each client that reaches it should have seen what it was."""
+    world, server, since = what
+    _writable(server)
+    index = server.index
+    clients = [p for p in world.processes if not (p.dead or p.cut_off[index] & 1)]
+    if any(process.nodes[index].demoted_at < since for process in clients):
+        world.history.forgotten.append((since, index, "unseen failover"))
+
+
 def _full(world: World, fault: Fault) -> bool:
     """Let the node reach maxmemory: it refuses writes that need memory."""
     world.servers[fault.node].node.full = True
@@ -485,6 +507,7 @@ KINDS: dict[str, Strike] = {
     "hang": _hang,
     "slow": _slow,
     "read_only": _read_only,
+    "failover": _failover,
     "full": _full,
     "flush": _flush,
     "evict": _evict,

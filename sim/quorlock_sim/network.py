@@ -208,6 +208,11 @@ class Link(Peer):
 
     # --- the end -----------------------------------------------------------------------------
 
+    def supersede(self, text: str) -> None:
+        """Close it: its server must not vote over it any more."""
+        del text
+        self.process.loses(self)
+
     def tear(self, survivors: int, late_by: int) -> None:
         """Close the client's end.
 

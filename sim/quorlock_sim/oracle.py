@@ -62,8 +62,8 @@ RULES = {
 
 # The losses of keys that a restart guard detects, by their first words.
 GUARDED: dict[str | None, tuple[str, ...]] = {
-    "uptime": ("restart",),
-    "marker": ("restart", "flush"),
+    "uptime": ("restart", "failover"),
+    "marker": ("restart", "failover", "unseen failover", "flush"),
     None: (),
 }
 

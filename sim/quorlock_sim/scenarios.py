@@ -87,7 +87,7 @@ HAND_OVER_TROUBLE: Weights = {
     "crash_kept": 1,
 }
 # The faults in the plans of `scenarios_restart`.
-COMEBACKS: Weights = {"break": 2, "save": 1, "crash_saved": 1, "one_way_to": 2}
+COMEBACKS: Weights = {"break": 2, "save": 1, "crash_saved": 1, "one_way_to": 2, "failover": 1}
 # The faults that lose calls and places, or strand a waiter.
 QUEUE_TROUBLE: Weights = {
     "mute": 3,
@@ -510,7 +510,8 @@ SCENARIOS: dict[str, Scenario] = {
         ),
         Scenario(
             "comebacks",
-            "a node that restarts with old keys from disk, at the one critical moment",
+            "a node that comes back with old keys from disk, or without keys, at the one critical"
+            " moment",
             COMEBACKS,
             floors=Floors(1000, 990, 990),
             shaped=scenarios_restart.shaped,

@@ -1,4 +1,4 @@
-"""Worlds in which a node restarts with old keys from disk, at the one critical moment.
+"""Worlds in which a node comes back with old keys from disk, or empty, at the critical moment.
 
 Chance finds these orders of events once in a hundred thousand worlds, if at all. They are written
 down here as plans with random durations.  All other worlds are in `scenarios`; orders of events
@@ -24,8 +24,8 @@ _LONG_AGO = 10**15
 
 
 def shaped(plan: Plan, dice: Random) -> Plan:
-    """Return one of the two plans, in place of the drawn one."""
-    return (_heir, _old_marker)[int(dice.random() * 2)](plan, dice)
+    """Return one of the three plans, in place of the drawn one."""
+    return (_heir, _old_marker, _failover)[int(dice.random() * 3)](plan, dice)
 
 
 def _heir(plan: Plan, dice: Random) -> Plan:
@@ -95,6 +95,38 @@ def _old_marker(plan: Plan, dice: Random) -> Plan:
         node_offsets=tuple(offset + _LONG_AGO for offset in base.node_offsets),
         workloads=((replace(job, after=1, hold=ttl),), (replace(job, after=asks, hold=trip),)),
         faults=in_order(faults),
+        lasts=2 * ttl,
+    )
+
+
+def _failover(plan: Plan, dice: Random) -> Plan:
+    """Plan a master that is a replica for a while, which one connection of a client learns.
+
+    c0 does not reach n2, wins on n0 and n1, and reaches n1 no more.  n1 becomes the replica of an
+    empty master, and refuses an acquire of c1.  When it is a master again, n1 and n2 grant c1 the
+    lock if another connection of c1 to n1, which was idle in that time, still votes.
+    """
+    ttl = _NODE_TIMEOUT * 8 + int(dice.random() * 8 * _NODE_TIMEOUT)
+    ttl -= ttl % NS_PER_MS
+    trip = NS_PER_MS + int(dice.random() * NS_PER_MS)
+    strikes = 5 * trip + int(dice.random() * ttl / 8)
+    lasts = 12 * trip
+    asks = 8 * trip + int(dice.random() * ttl / 8)  # after the job before
+    job = Job(after=1, resource=0, ttl_ms=ttl // NS_PER_MS, once=True, timeout=0, hold=trip)
+    faults = (
+        Fault(0, "break", client=0, node=2),
+        Fault(3 * trip, "one_way_to", client=0, node=1, lasts=ttl),
+        Fault(strikes, "failover", node=1, lasts=lasts),
+    )
+    return replace(
+        bare(plan, 2, ttl, trip),
+        connection_sets=(1, 2),
+        resources=("r0", "r1"),
+        workloads=(
+            (replace(job, hold=ttl),),
+            (replace(job, after=strikes - trip // 2, resource=1), replace(job, after=asks)),
+        ),
+        faults=faults,
         lasts=2 * ttl,
     )
 

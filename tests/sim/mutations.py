@@ -44,6 +44,7 @@ from quorlock_sim import client, client_renewal
 from quorlock_sim.client import Process, SeededEntropy
 from quorlock_sim.client_renewal import Renewer, SimRenewedLease
 from quorlock_sim.history import LeaseRecord
+from quorlock_sim.network import Link
 from quorlock_sim.workload import CallRequest, SimWorker
 from tests.sim import (
     mutations_keeping,
@@ -517,6 +518,25 @@ def anybodys_marker(self: FakeNode, key: bytes, run_id: bytes, worth: bytes, at:
     return _guard(self, key, run_id, worth, at)
 
 
+_on_demoted = guard.Guard.on_demoted
+
+
+def closes_no_other(
+    self: guard.Guard, run_id: str, connections: list[Link], why: str, *, but: object
+) -> None:
+    """The other connections to the replica stay open."""
+    del connections
+    _on_demoted(self, run_id, (), why, but=but)
+
+
+def demands_no_quarantine(
+    self: guard.Guard, run_id: str, connections: list[Link], why: str, *, but: object
+) -> None:
+    """A replica votes as soon as it is a master again, over new connections."""
+    _on_demoted(self, run_id, connections, why, but=but)
+    self._was_replica = False
+
+
 # --- variants of what becomes of a lost lease ---------------------------------------------------
 
 
@@ -736,6 +756,18 @@ MUTATIONS = (
         "marker of the process before is good",
         "overlap",
         ((FakeNode, "guard", anybodys_marker),),
+        "comebacks",
+    ),
+    Mutation(
+        "other connections to a replica stay open",
+        "overlap",
+        ((guard.Guard, "on_demoted", closes_no_other),),
+        "comebacks",
+    ),
+    Mutation(
+        "a replica votes at once when it is a master",
+        "overlap",
+        ((guard.Guard, "on_demoted", demands_no_quarantine),),
         "comebacks",
     ),
     Mutation(

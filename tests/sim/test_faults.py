@@ -188,6 +188,23 @@ def a_read_only_node(seen: Seen) -> None:
     assert [line["vote"] for line in released] == ["refused", "granted"]
 
 
+def a_failover(seen: Seen) -> None:
+    """The node loses its keys, refuses writes, and both clients see it before it ends."""
+    assert seen.one("fault", what="failover")["node"] == 1
+    (release,) = seen.all("execute", node=1, token="c0.1", command="release")
+    assert release["reply"] == -2
+    for client in (0, 1):
+        refused = seen.all("execute", node=1, vote="refused", client=client, command="acquire")
+        assert "READONLY" in refused[0]["reply"]
+    assert granted(seen, 0)[-1] > 100 * MS
+    assert {how for _, _, how in seen.world.history.forgotten} == {"failover"}
+
+
+def an_unseen_failover(seen: Seen) -> None:
+    """The failover ends before the second client asks the node for anything."""
+    assert {how for _, _, how in seen.world.history.forgotten} == {"failover", "unseen failover"}
+
+
 def a_full_node(seen: Seen) -> None:
     """The node refuses new keys and still deletes."""
     (refused,) = seen.before(HEAL, "execute", node=1, vote="refused", client=0, command="acquire")
@@ -392,6 +409,8 @@ EFFECTS: dict[str, tuple[Callable[[Seen], None], tuple[Fault, ...]]] = {
     "hang": (a_hang, (fault("hang", MS, node=1, lasts=40 * MS),)),
     "slow": (slowness, (fault("slow", MS, node=1, amount=5 * MS, lasts=40 * MS),)),
     "read_only": (a_read_only_node, (fault("read_only", MS, node=1, lasts=60 * MS),)),
+    "failover": (a_failover, (fault("failover", MS, node=1, lasts=70 * MS),)),
+    "failover, unseen": (an_unseen_failover, (fault("failover", MS, node=1, lasts=30 * MS),)),
     "full": (a_full_node, (fault("full", MS, node=1, lasts=60 * MS),)),
     "flush": (a_flush, (fault("flush", MS, node=1),)),
     "evict": (an_eviction, (fault("evict", MS, node=1, amount=5),)),

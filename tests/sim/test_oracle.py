@@ -305,13 +305,13 @@ def test_a_loss_of_memory_excuses_overlaps_unless_it_is_what_is_judged() -> None
 @pytest.mark.parametrize(
     ("guard", "excused"),
     [
-        ("uptime", {"flush", "eviction"}),
+        ("uptime", {"flush", "eviction", "unseen failover"}),
         ("marker", {"eviction"}),
-        (None, {"flush", "eviction", "restart (lost)"}),
+        (None, {"flush", "eviction", "restart (lost)", "failover", "unseen failover"}),
     ],
 )
 def test_what_the_guard_catches_is_no_excuse(guard: RestartGuard, excused: set[str]) -> None:
-    for how in ("flush", "eviction", "restart (lost)"):
+    for how in ("flush", "eviction", "restart (lost)", "failover", "unseen failover"):
         world = nothing_happened()
         world.policy = world.policy._replace(restart_guard=guard)
         lease(world, 0, 10, 30)

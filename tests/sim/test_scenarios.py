@@ -127,13 +127,21 @@ def test_all_of_them_have_their_turn() -> None:
 
 def test_kinds_of_trouble_do_not_overlap() -> None:
     kinds = [CLIENT_TROUBLE, NODE_TROUBLE, NETWORK_TROUBLE, MEMORY_TROUBLE, CLOCK_TROUBLE]
-    names = [*(name for trouble in kinds for name in trouble), "unlock", *QUEUES]
+    names = [*(name for trouble in kinds for name in trouble), "unlock", "failover", *QUEUES]
     assert len(names) == len(set(names)) == len(faults.KINDS)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_fault_of_a_client_names_one_and_a_fault_of_a_node_none(name: str) -> None:
-    of_nodes = {*NODE_TROUBLE, *MEMORY_TROUBLE, *QUEUES, "wall_step", "wall_drift", "unlock"}
+    of_nodes = {
+        *NODE_TROUBLE,
+        *MEMORY_TROUBLE,
+        *QUEUES,
+        "wall_step",
+        "wall_drift",
+        "unlock",
+        "failover",
+    }
     for seed in range(100):
         for fault in plan_of(name, seed).faults:
             if fault.kind in of_nodes:

@@ -30,7 +30,7 @@ ENDS = {
 # The first last until an event ends them, or to the end of the world, the second for the duration
 # in the event. All other faults are momentary.
 _LASTING = frozenset({"crash", "pause", "hang", "client_crash"}) | _PARTED
-_TIMED = frozenset({"slow", "readonly", "full"})
+_TIMED = frozenset({"slow", "readonly", "failover", "full"})
 _STILL_LASTS = -1
 ALL_CLIENTS = -1  # the client of a fault that hits every client
 
@@ -489,6 +489,7 @@ class Story:
         "step": _step,
         "drift": _drift,
         "flush": _flush,
+        "failover": _flush,
         "evict": _evict,
         "save": _save,
         "restart": _restart,

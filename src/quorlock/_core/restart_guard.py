@@ -6,7 +6,7 @@ it came up.  The handshake asks the node, and the drivers keep it out
 (docs/contributing/decisions/0013-restart-guard.md).
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from quorlock._core.commands import ACQUIRES, Command, Extend, IssueFence, Keep
 from quorlock._core.time import FOR_EVER, NS_PER_MS, NS_PER_S, Duration, Instant, drift, to_seconds
@@ -14,6 +14,8 @@ from quorlock._core.votes import Answer, Vote
 from quorlock.errors import NodeQuarantine, VoteCode, quarantine_words
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from quorlock._core.config import Policy
 
 # INFO subtracts whole seconds of the wall clock from whole seconds: it reported up to 0.96 s more
@@ -53,6 +55,16 @@ class Quarantine(NamedTuple):
     is_endless: bool = False
 
 
+class GuardedConnection(Protocol):
+    """A connection to the server process `run_id`."""
+
+    run_id: str
+
+    def supersede(self, text: str) -> None:
+        """Close it, for this reason. Safe from any thread."""
+        ...
+
+
 class Guard:
     """The knowledge of one client about the processes behind one address.
 
@@ -72,10 +84,21 @@ class Guard:
         if run_id == self._run_id:
             self._alive_at = max(self._alive_at, at)
 
-    def on_demoted(self, run_id: str) -> None:
-        """Note that this process is a replica now: its keys are replaced by another master's."""
+    def on_demoted(
+        self, run_id: str, connections: "Iterable[GuardedConnection]", why: str, *, but: object
+    ) -> None:
+        """Note that this process is a replica now: its keys are replaced by another master's.
+
+        Its connections are closed.  It may be a master again when they are used next, and only a
+        new connection gets a quarantine.
+
+        but: the connection that showed it, which its owner closes.
+        """
         if run_id == self._run_id:
             self._was_replica = True
+        for connection in connections:
+            if connection.run_id == run_id and connection is not but:
+                connection.supersede(why)
 
     def on_connect(
         self,

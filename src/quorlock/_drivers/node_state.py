@@ -179,17 +179,9 @@ class NodeState:
         return self.settings.known(at, is_connected=self.is_connected())
 
     def on_protocol_error(self, error: ProtocolError, peer: Peer) -> None:
-        """Record that a reply showed that the server process of this peer must not vote.
-
-        Its other connections are closed: it may be a master again when they are used next, with
-        other keys, and only a new connection gets a quarantine.
-        """
+        """Record that a reply showed that the server process of this peer must not vote."""
         if isinstance(error, Demoted):
-            self.guard.on_demoted(peer.run_id)
-            for connection in self._snapshot():
-                # The owner of the peer closes that, with the reply as the reason.
-                if connection.run_id == peer.run_id and id(connection) != id(peer):
-                    connection.supersede(str(error))
+            self.guard.on_demoted(peer.run_id, self._snapshot(), str(error), but=peer)
 
     def _snapshot(self) -> list[ServerConnection]:
         """Return the open connections. Safe from any thread."""

@@ -117,6 +117,19 @@ def test_a_restart_is_called_so_only_if_this_client_saw_it() -> None:
 
 
 LATER = NOW + 100 * NS_PER_S
+
+
+class Connection:
+    """A connection to this server process, and the reason for which it was closed."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.closed_for = ""
+
+    def supersede(self, text: str) -> None:
+        self.closed_for = text
+
+
 GUARDS: list[RestartGuard] = ["uptime", "marker", None]
 
 
@@ -140,7 +153,7 @@ def test_an_address_that_moves_to_an_older_process_keeps_out(restart_guard: Rest
 def test_a_replica_that_is_a_master_again_votes_at_a_known_time() -> None:
     known = guard()
     known.on_connect("one", 1_000, NOW)
-    known.on_demoted("one")
+    known.on_demoted("one", (), "a replica", but=None)
     kept = known.on_connect("one", 1_000, LATER)
     assert kept is not None
     reported = quarantine_answer(kept, LATER)
@@ -148,6 +161,15 @@ def test_a_replica_that_is_a_master_again_votes_at_a_known_time() -> None:
     assert reported.reason == ("was a replica: all its keys were replaced, votes in 31 s")
     assert reported.quarantine is not None
     assert reported.quarantine.votes_in == 30.302
+
+
+def test_all_connections_to_a_replica_are_closed() -> None:
+    """The owner closes the one that got the reply; those to another process stay open."""
+    known = guard()
+    known.on_connect("one", 1_000, NOW)
+    shown_by, idle, other = Connection("one"), Connection("one"), Connection("two")
+    known.on_demoted("one", (shown_by, idle, other), "a replica", but=shown_by)
+    assert [one.closed_for for one in (shown_by, idle, other)] == ["", "a replica", ""]
 
 
 def test_a_process_that_began_after_the_last_reply_is_a_restart() -> None:
