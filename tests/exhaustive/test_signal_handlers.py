@@ -631,6 +631,49 @@ def test_asyncio_interrupted_with_leases_that_are_due(nodes: Servers, caplog: An
         assert at.where
 
 
+async def reconnected(redlock: aio.Redlock, nodes: Servers) -> None:
+    nodes[4].execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await cycle(redlock, RESOURCE)
+    await asyncio.sleep(0.5)
+
+
+async def renewed_once(redlock: aio.Redlock, nodes: Servers) -> None:
+    del nodes
+    async with redlock.lock(RESOURCE, ttl=0.8, renew=True):
+        await asyncio.sleep(0.7)
+
+
+async def closed(redlock: aio.Redlock, nodes: Servers) -> None:
+    del nodes
+    await redlock.close()
+
+
+@pytest.mark.parametrize(
+    ("function", "act"),
+    [
+        ("AsyncConnector._connect", reconnected),
+        ("_LoopRenewal._renew", renewed_once),
+        ("Shutdown._finish", closed),
+    ],
+)
+def test_asyncio_reports_no_interrupt_twice(
+    nodes: Servers, function: str, act: Callable[..., Coroutine[Any, Any, None]], caplog: Any
+) -> None:
+    """The event loop raises the KeyboardInterrupt; asyncio would log that of a task, too."""
+    with asyncio.Runner() as runner:
+        redlock = runner.run(opened(nodes))
+        task = runner.get_loop().create_task(act(redlock, nodes))
+        at = RaiserIn(1, KeyboardInterrupt, function)
+        with at, pytest.raises(KeyboardInterrupt):
+            runner.get_loop().run_until_complete(task)
+        assert at.where
+        runner.run(asyncio.wait([task], timeout=5))
+        runner.run(redlock.close())
+    del redlock, task, at
+    gc.collect()
+    assert caplog.records == []
+
+
 async def renewed(nodes: Servers, at: Raiser) -> None:
     """Keep two leases for longer than their ttl."""
     async with aio.Redlock(nodes.urls, node_timeout=0.05) as redlock:

@@ -81,6 +81,18 @@ def handled_exception() -> BaseException | None:
         return error.__context__
 
 
+def is_running(thread: threading.Thread) -> bool:
+    """Return whether it has not ended.
+
+    One that logs something as the last it does, as garbage is collected there, is listed once more
+    and for ever.
+    """
+    is_listed_late = isinstance(thread, threading._DummyThread) and PROC.exists()
+    if is_listed_late and not (PROC / "self" / "task" / str(thread.native_id)).exists():
+        return False
+    return thread.is_alive()
+
+
 def what_stays(look: Callable[[], list[str]]) -> list[str]:
     """Return what `look` still sees after a grace for ending threads and processes."""
     if look():
@@ -103,7 +115,7 @@ class Present:
 
     def beyond(self, before: "Present") -> list[str]:
         """Describe the resources that were not there before."""
-        threads = [f"thread {t.name!r}" for t in self.threads - before.threads if t.is_alive()]
+        threads = [f"thread {t.name!r}" for t in self.threads - before.threads if is_running(t)]
         # A process in the group of an older one is that one's business: a shared server restarted.
         processes = [
             str(child)

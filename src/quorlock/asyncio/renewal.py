@@ -17,9 +17,8 @@ from quorlock._core.renewal import renew
 from quorlock._core.renewal_schedule import RenewalSchedule
 from quorlock._core.time import FOR_EVER
 from quorlock._drivers import fork
-from quorlock._drivers.aio.connector import timeout_answer
 from quorlock._drivers.aio.driver import Driver
-from quorlock._drivers.aio.loops import call_in, guarded
+from quorlock._drivers.aio.loops import background_task, call_in, guarded
 from quorlock._drivers.clock import now, sleep_seconds
 from quorlock._drivers.log import log_trouble
 from quorlock.errors import QuorlockError
@@ -114,10 +113,7 @@ class _LoopRenewal:
 
     def _start(self) -> None:
         if self._schedule and (self._task is None or self._task.done()):
-            self._task = asyncio.get_running_loop().create_task(
-                self._work(), name="quorlock renewal"
-            )
-            timeout_answer(self._task)
+            self._task = background_task(self._work(), "quorlock renewal")
 
     def _wake(self) -> None:
         self._wakeup.clear()  # an interrupted `set` may have woken no task

@@ -132,9 +132,9 @@ def places(name: str, source: str) -> Iterator[str]:
 
 
 def main(wanted: list[str]) -> None:
-    """Print the places of the folders that are named."""
+    """Print the places of the folders that are named, or of all."""
     found = folders()
-    for name in wanted:
+    for name in wanted or found:
         for module, source in found[name].items():
             for place in places(module, source):
                 print(place)

@@ -139,6 +139,17 @@ def test_what_ends_in_time_and_what_is_shared_is_left_alone(tmp_path: Path) -> N
         def test_a_thread_may_take_a_moment_to_end():
             threading.Thread(target=time.sleep, args=[0.2]).start()
 
+        class Last:
+            def __del__(self):
+                threading.current_thread()  # as a log record does; it is listed again by that
+
+        def test_a_thread_may_log_as_the_last_that_it_does():
+            local = threading.local()
+            thread = threading.Thread(target=lambda: setattr(local, "last", Last()))
+            thread.start()
+            thread.join()
+            assert len(threading.enumerate()) == 2
+
         def test_multiprocessing_may_keep_its_tracker():
             multiprocessing.get_context("spawn").Lock()
 

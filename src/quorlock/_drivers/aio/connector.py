@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from quorlock._drivers.aio.connect import NodeConnections
+from quorlock._drivers.aio.loops import background_task
 from quorlock._drivers.clock import now, sleep_seconds
 from quorlock._drivers.node_state import Reachability
 from quorlock._drivers.release_waiters import ReleaseWaiters
@@ -32,14 +33,6 @@ if TYPE_CHECKING:
     from quorlock._drivers.node_states import NodeStates
     from quorlock._drivers.places import Places
     from quorlock._protocol.pipeline import InvalidationCallback
-
-
-def timeout_answer(task: asyncio.Task[None]) -> None:
-    """Let a loop be closed with this task pending, without a warning: no state is lost by it.
-
-    As asyncio does for its inner tasks; there is no public API.
-    """
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class AsyncConnector:
@@ -77,9 +70,7 @@ class AsyncConnector:
         self._news.set()
         if not self._closed and (self._task is None or self._task.done()):
             name = f"quorlock connector of {self.node_state.node.address}"
-            # Not by `create_task`: an eager task would run, and wake again, before it is set here.
-            self._task = asyncio.Task(self._work(), name=name)
-            timeout_answer(self._task)
+            self._task = background_task(self._work(), name)
 
     def release_later(self, request: PendingRequest, run_id: str = "") -> bool:
         """Register a pending release; return whether its receiver will get the reply.

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
 # `guarded` with its first argument.
 Guard: TypeAlias = "Callable[..., Callable[[], object]]"
@@ -47,6 +47,25 @@ def _guarded(
         # One that comes earlier is our caller's.
         if not is_made or not on_interrupt(error):
             raise
+
+
+def background_task(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """Return a task of the running loop that no caller awaits.
+
+    The loop can be closed while it is pending, without a warning: no state is lost by that.
+    """
+    # Not by `create_task`: an eager task would run before its owner has it.
+    task = asyncio.Task(work, name=name)
+    # asyncio does so for its own tasks; there is no public API.
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+    task.add_done_callback(_mark_retrieved)
+    return task
+
+
+def _mark_retrieved(task: asyncio.Task[None]) -> None:
+    """Keep asyncio from logging an exception that the loop has raised as well."""
+    if not task.cancelled() and isinstance(task._exception, (KeyboardInterrupt, SystemExit)):  # noqa: SLF001
+        task.exception()
 
 
 def call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, cast
 
-from quorlock._drivers.aio.connector import timeout_answer
+from quorlock._drivers.aio.loops import background_task
 from quorlock._drivers.clock import now
 
 if TYPE_CHECKING:
@@ -79,10 +79,8 @@ class Shutdown:
     def _begin(self) -> asyncio.Task[None]:
         self.begun = True
         if self._task is None:
-            # Not by `create_task`: an eager task would run before it is set here.
-            self._task = asyncio.Task(self._finish(), name="quorlock shutdown")
+            self._task = background_task(self._finish(), "quorlock shutdown")
             self._task.add_done_callback(self._on_done)
-            timeout_answer(self._task)
         return self._task
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
