@@ -54,7 +54,7 @@ class SimRenewedLease:
         return self.valid_until - notice(self.lease.ttl_ms)
 
     @property
-    def told_until(self) -> Instant:
+    def reported_until(self) -> Instant:
         """The last promised `valid_until`; in the past once its holder gave it up."""
         return -FOR_EVER if self.lease.given_up is not None else self.lease.promises[-1][1]
 

@@ -103,7 +103,7 @@ class SimServer:
     """
 
     __slots__ = (
-        "_door",
+        "_unread",
         "calls_late_by",
         "denied",
         "died_at",
@@ -144,7 +144,7 @@ class SimServer:
         self.loses_calls = False
         self.calls_late_by = 0
         self.deny_queues()
-        self._door: list[Message] = []  # requests that arrived while it hung
+        self._unread: list[Message] = []  # requests that arrived while it hung
 
     def at_ms(self) -> int:
         """Return the reading of its wall clock in ms, which keys expire by."""
@@ -192,7 +192,7 @@ class SimServer:
         elif self.world.now < link.late_until:
             self.world.schedule(link.late_until, self.arrive, message)
         elif self.hung:
-            self._door.append(message)
+            self._unread.append(message)
         else:
             self._carry_out(message)
 
@@ -301,7 +301,7 @@ class SimServer:
         self.memory = memory
         self.epoch += 1
         self.hung = False
-        self._door.clear()
+        self._unread.clear()
         self.listeners.clear()
 
     def restart(self, memory: str) -> None:
@@ -313,6 +313,6 @@ class SimServer:
     def go_on(self) -> None:
         """End a hang: execute all requests that have arrived, in order."""
         self.hung = False
-        door, self._door = self._door, []
-        for message in door:
+        unread, self._unread = self._unread, []
+        for message in unread:
             self._let_in(message)

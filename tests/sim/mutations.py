@@ -815,13 +815,13 @@ MUTATIONS = (
     Mutation(
         "lost lease released before its end",
         "told",
-        ((SimRenewedLease, "told_until", property(released_when_reported)),),
+        ((SimRenewedLease, "reported_until", property(released_when_reported)),),
         "renewal",
     ),
     Mutation(
         "loss seen in a renewal, released at once",
         "told",
-        ((SimRenewedLease, "told_until", property(released_when_seen)),),
+        ((SimRenewedLease, "reported_until", property(released_when_seen)),),
         "restarts",
     ),
     Mutation(

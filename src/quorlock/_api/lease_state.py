@@ -130,7 +130,7 @@ class LeaseState:
         return self.valid_until - notice(self.ttl_ms)
 
     @property
-    def told_until(self) -> Instant:
+    def reported_until(self) -> Instant:
         """The last `valid_until` that was reported; in the past if the holder released the lease.
 
         The keys of a lost lease are released then, not before: the holder may rely on it.

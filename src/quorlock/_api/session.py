@@ -76,14 +76,14 @@ class Session(Generic[D]):
         return ended(self.live, lease_state, loss)
 
     def lose(self, lease_state: LeaseState, loss: LossReason) -> bool:
-        """End a lost lease; return whether it is released later, at `told_until`.
+        """End a lost lease; return whether it is released later, at `reported_until`.
 
         It stays in the session until then: a release by its holder is sent at once.
         """
         if self.live.get(lease_state.token) is not lease_state:
             return False
         lease_state.end(loss)
-        return now() < lease_state.told_until
+        return now() < lease_state.reported_until
 
     def take_back(self, lease_state: LeaseState) -> None:
         """End a lease that its caller does not get, before it is released."""

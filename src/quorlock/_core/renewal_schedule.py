@@ -50,7 +50,7 @@ class RenewableLease(Protocol):
     """A lease as renewal uses it.
 
     deadline: when its loss is reported, a little before `valid_until`; in the past once it is over.
-    told_until: if it is lost, no key of it is released before; in the past once it is released.
+    reported_until: if it is lost, no key of it is released before; in the past once it is released.
     hold_until: no extension may pass this instant.
     last_failure: the last round, if it was not won.
     """
@@ -67,7 +67,7 @@ class RenewableLease(Protocol):
     def deadline(self) -> Instant: ...
 
     @property
-    def told_until(self) -> Instant: ...
+    def reported_until(self) -> Instant: ...
 
     def facts(self) -> LeaseFacts:
         """Return the facts that the flows need."""
@@ -280,14 +280,14 @@ class RenewalSchedule:
     ) -> tuple[list[RenewalEntry], list[RenewalEntry]]:
         """Put live entries back; return those to be released and those to be warned.
 
-        A lost lease is released at `told_until`, not at once.  Its holder may rely on every
+        A lost lease is released at `reported_until`, not at once.  Its holder may rely on every
         `valid_until` that it has read, even if the loss is reported earlier.
         """
         over: list[RenewalEntry] = []
         warned: list[RenewalEntry] = []
         for renewal in taken:
             if at >= renewal.lease.deadline:
-                renewal.due = renewal.lease.told_until
+                renewal.due = renewal.lease.reported_until
                 if at < renewal.due:
                     self._push(renewal)
                 else:

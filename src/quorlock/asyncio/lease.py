@@ -84,7 +84,7 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
             NodeError: the nodes refuse the release (permission, read-only); the keys stay until
                 they expire.
         """
-        is_ours = self._state.loss is None  # a lost lease's keys only wait for `told_until`
+        is_ours = self._state.loss is None  # a lost lease's keys only wait for `reported_until`
         return (await self._release()).deleted and is_ours
 
     async def keep(self, seconds: Seconds) -> None:

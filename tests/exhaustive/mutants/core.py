@@ -102,7 +102,7 @@ CORE = [
     Mutant(
         "lost-lease-released-at-once",
         "_core/renewal_schedule.py",
-        "                renewal.due = renewal.lease.told_until\n",
+        "                renewal.due = renewal.lease.reported_until\n",
         "                renewal.due = at\n",
         ("tests/unit/core/test_renewal.py", "tests/servers/api/test_renewal.py"),
     ),

@@ -64,7 +64,7 @@ class Stay:
         return self.slept is not None and (self.ended is None or self.slept < self.ended)
 
     @property
-    def told_until(self) -> int:
+    def reported_until(self) -> int:
         """The instant before which no other client is granted the lock, even if the holder lost it
         or was killed.
         """

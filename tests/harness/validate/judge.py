@@ -38,7 +38,7 @@ def broken_words(stays: Iterable[Stay]) -> list[Pair]:
 
     Stays that overlap are not included.
     """
-    clashes = _clashes(stays, lambda stay: stay.told_until - CLOCK_NS)
+    clashes = _clashes(stays, lambda stay: stay.reported_until - CLOCK_NS)
     return [(one, other) for one, other in clashes if other.began >= one.end]
 
 
@@ -113,7 +113,7 @@ def describe(pair: Pair) -> str:
 
 def _describe_broken(pair: Pair) -> str:
     one, other = pair
-    early = (one.told_until - other.began) / 1e6
+    early = (one.reported_until - other.began) / 1e6
     return (
         f"granted {early:.3f} ms before the end of what another was promised:\n  {one}\n  {other}"
     )

@@ -67,7 +67,7 @@ class Leased:
         return self.valid_until - ms(self.ttl_ms / 20)
 
     @property
-    def told_until(self) -> Instant:
+    def reported_until(self) -> Instant:
         return self.until
 
     def facts(self) -> LeaseFacts:
@@ -469,15 +469,15 @@ def test_after_the_deadline_nothing_is_sent() -> None:
     renewal = renewal_of(policy_of(3))
     schedule = RenewalSchedule()
     schedule.add(renewal)
-    deadline, told_until = lease(renewal).deadline, lease(renewal).until
+    deadline, reported_until = lease(renewal).deadline, lease(renewal).until
     script = passed([[yes(1)] * 3], [renewal], deadline)
     assert script.effects == []
     assert schedule.reschedule([renewal], deadline) == ([], [])
-    assert schedule.next_due() == told_until
-    assert schedule.pop_due(told_until - 1) == []
-    assert schedule.pop_due(told_until) == [renewal]
-    assert passed([[yes(1)] * 3], [renewal], told_until).effects == []
-    assert schedule.reschedule([renewal], told_until) == ([renewal], [])
+    assert schedule.next_due() == reported_until
+    assert schedule.pop_due(reported_until - 1) == []
+    assert schedule.pop_due(reported_until) == [renewal]
+    assert passed([[yes(1)] * 3], [renewal], reported_until).effects == []
+    assert schedule.reschedule([renewal], reported_until) == ([renewal], [])
     assert len(schedule) == 0
 
 
@@ -490,17 +490,17 @@ def test_a_loss_that_is_seen_early_is_released_when_the_promised_validity_ends(
     """No node is sent anything before; invalidations cause checks, and change nothing."""
     renewal, schedule = renewal_of(policy_of(5)), RenewalSchedule()
     schedule.add(renewal)
-    told_until, at = lease(renewal).until, renewal.due
+    reported_until, at = lease(renewal).until, renewal.due
     taken = schedule.pop_due(at)
     script = passed([[against, against, against, yes(1), NEVER]], taken, at)  # type: ignore[list-item]
     assert lease(renewal).loss is loss
     assert schedule.reschedule(taken, script.now) == ([], [])
-    while (at := schedule.next_due() or FOR_EVER) < told_until:
+    while (at := schedule.next_due() or FOR_EVER) < reported_until:
         taken = schedule.pop_due(at)
         assert passed([[yes(1)] * 5], taken, at).effects == []
         assert schedule.reschedule(taken, at) == ([], [])
         schedule.expedite(None, at + ms(1))
-    assert at == told_until
+    assert at == reported_until
     assert schedule.reschedule(schedule.pop_due(at), at) == ([renewal], [])
 
 
@@ -550,7 +550,7 @@ def test_it_is_tried_again_to_the_end(failing: Round, ttl_ms: int) -> None:
     assert len(rounds) >= 2
     assert len(rounds) <= ttl_ms // 5
     assert all(b - a >= PAUSE_MIN for a, b in pairwise(rounds))
-    assert rounds[-1] < lease(renewal).deadline < lease(renewal).told_until <= at
+    assert rounds[-1] < lease(renewal).deadline < lease(renewal).reported_until <= at
     assert lease(renewal).deadline - rounds[-1] <= ms(50) + 4 * PAUSE_MIN + ms(ttl_ms) // 4
     assert len(warnings) == 1
     assert warnings[0] <= lease(renewal).deadline
@@ -599,7 +599,7 @@ def test_the_last_extension_ends_at_the_limit() -> None:
     assert isinstance(last, Extend)
     assert 0 < last.ttl_ms < TTL_MS
     assert START + ms(13_000) < lease(renewal).until <= lease(renewal).hold_until
-    assert at == lease(renewal).told_until
+    assert at == lease(renewal).reported_until
     assert over == [renewal]
     assert warnings == 1
     assert lease(renewal).failure is None

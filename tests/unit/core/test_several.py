@@ -332,7 +332,7 @@ class Held:
     """A lease for renewal."""
 
     last_failure: ExtendFailed | None = None
-    hold_until = valid_until = deadline = told_until = START + ms(10_000)
+    hold_until = valid_until = deadline = reported_until = START + ms(10_000)
 
     def facts(self) -> redlock.LeaseFacts:
         return redlock.LeaseFacts("a + b", CLAIM, b"t", self.valid_until, Target(ALL, "path"))
