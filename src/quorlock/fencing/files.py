@@ -48,15 +48,15 @@ class FencedFile:
             from fcntl import LOCK_EX, LOCK_UN, flock  # here: tables and keys are fenced without it
         except ImportError:
             raise QuorlockError("this platform has no flock, which FencedFile needs") from None
-        lock = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            flock(lock, LOCK_EX)
-            self._accept(fence)
-            yield
-        finally:
-            # A process that another thread has forked has the file open too: closing is not enough.
-            flock(lock, LOCK_UN)
-            os.close(lock)
+        with Path(f"{self.path}.lock").open("ab") as lock:
+            try:
+                flock(lock, LOCK_EX)
+                self._accept(fence)
+                yield
+            finally:
+                # A process that another thread has forked has the file open too: closing is not
+                # enough.
+                flock(lock, LOCK_UN)
 
     def _accept(self, fence: int) -> None:
         record = Path(f"{self.path}.fence")
@@ -82,11 +82,16 @@ def _seen(record: Path) -> int:
 def _replace(path: Path, data: bytes) -> None:
     """Replace the file entirely or not at all, even if the power fails."""
     temporary = Path(f"{path}.new")  # may be left by a crash; the lock makes it ours to overwrite
-    with temporary.open("wb") as file:
+    kept = _permissions(path)
+
+    def created(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o666 if kept is None else kept)
+
+    with open(temporary, "wb", opener=created) as file:
+        if kept is not None:
+            os.fchmod(file.fileno(), kept)  # before there is data in it that others may not read
         file.write(data)
         file.flush()
-        with suppress(FileNotFoundError):
-            os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
         os.fsync(file.fileno())
     temporary.replace(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
@@ -94,3 +99,10 @@ def _replace(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _permissions(path: Path) -> int | None:
+    """Return the permissions of a file; None if there is none."""
+    with suppress(FileNotFoundError):
+        return stat.S_IMODE(path.stat().st_mode)
+    return None

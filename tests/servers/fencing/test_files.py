@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import random
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from typing import Any, TypeAlias
 
 import pytest
@@ -166,6 +168,45 @@ def test_what_is_no_fence_is_refused(made: Made, tmp_path: Path, fence: Any) -> 
 
     run(scenario())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_failed_write_leaves_is_as_private_as_the_file(made: Made, tmp_path: Path) -> None:
+    """A disk that is full: here, a limit of the size of files."""
+    path = tmp_path / "report"
+    path.write_bytes(b"a")
+    path.chmod(0o600)
+    soft, hard = getrlimit(RLIMIT_FSIZE)
+
+    async def scenario() -> None:
+        await made(path).claim(33)
+        setrlimit(RLIMIT_FSIZE, (1 << 16, hard))
+        try:
+            with pytest.raises(OSError, match="too large"):
+                await made(path).write(b"secret" * 100_000, 33)
+        finally:
+            setrlimit(RLIMIT_FSIZE, (soft, hard))
+
+    run(scenario())
+    left = tmp_path / "report.new"
+    assert left.read_bytes().startswith(b"secret")
+    assert left.stat().st_mode & 0o077 == 0
+
+
+def test_an_interrupted_call_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C just as the lock's file is being unlocked."""
+    unlocked, before = fcntl.flock, {*Path("/dev/fd").iterdir()}
+
+    def interrupted(file: Any, operation: int) -> None:
+        unlocked(file, operation)
+        if operation == fcntl.LOCK_UN:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fcntl, "flock", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        FencedFile(tmp_path / "report").claim(33)
+    assert {*Path("/dev/fd").iterdir()} == before
 
 
 def test_a_process_that_was_forked_inside_a_write_keeps_nobody_waiting(
