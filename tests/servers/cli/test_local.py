@@ -15,6 +15,7 @@ import pytest
 
 from quorlock._cli.exit_status import (
     EX_CONFIG,
+    EX_SIGNAL,
     EX_TEMPFAIL,
     EX_UNAVAILABLE,
     EX_USAGE,
@@ -201,7 +202,7 @@ def test_down_waits_for_no_holder_and_ends_none(shell: Shell) -> None:
     assert shell.answer("local", "down") == "5 local nodes ended"
 
 
-def test_a_down_that_was_cut_off_is_undone(shell: Shell) -> None:
+def test_a_down_that_was_killed_is_undone(shell: Shell) -> None:
     """No client can acquire while `down` checks; holders continue. The next `up` ends this."""
     token = shell.answer("acquire", "x")
     for server in local_nodes.present():
@@ -213,6 +214,21 @@ def test_a_down_that_was_cut_off_is_undone(shell: Shell) -> None:
     assert shell.answer("release", "x", "--token", token) == ""
     shell.answer("local", "up")
     assert shell.answer("acquire", "y", "-w", "0")
+
+
+def test_a_down_that_is_interrupted_changes_nothing(shell: Shell) -> None:
+    """Ctrl-C while it waits for a node that hangs: the others give locks again."""
+    shell.answer("local", "up", "--count", "3")
+    hung = pids()["2.sock"]
+    os.kill(hung, signal.SIGSTOP)
+    ending = shell.start("local", "down")
+    path, question = local_nodes.present()[1].path, [("CONFIG", "GET", "maxmemory")]
+    assert until(lambda: converse(path, question, 1.0)[0][1] == b"1", 30)
+    ending.send_signal(signal.SIGINT)
+    ending.communicate(timeout=30)
+    assert ending.returncode == EX_SIGNAL + signal.SIGINT
+    os.kill(hung, signal.SIGCONT)
+    assert shell.answer("acquire", "x", "-w", "0")
 
 
 def test_by_force_it_ends_and_those_after_keep_out(shell: Shell) -> None:

@@ -105,11 +105,14 @@ def down(*, force: bool) -> NodeEnded:
         return NodeEnded(0, sure=True)
     with _changing(place):
         servers = present()
-        states = _close(servers)
-        held = sorted({resource for one in states for resource in one.held})
-        if held and not force:
+        try:
+            states = _close(servers)
+            held = sorted({resource for one in states for resource in one.held})
+            if held and not force:
+                raise Failed(EX_TEMPFAIL, f"{_named(held)}; --force ends the nodes all the same")
+        except BaseException:
             _open(servers)
-            raise Failed(EX_TEMPFAIL, f"{_named(held)}; --force ends the nodes all the same")
+            raise
         # A lease needs a quorum, and each quorum contains one of this many nodes that forgot
         # nothing.
         remembering = sum(one.born_empty for one in states)
@@ -137,7 +140,7 @@ def _start_first(place: Path, servers: list[LocalServer]) -> None:
 
 def _start_again(servers: list[LocalServer]) -> None:
     dead = [server for server in servers if not server.pid]
-    # An earlier `down` may have been interrupted.
+    # An earlier `down` may have been killed.
     _open([server for server in servers if server not in dead])
     _start(dead, find_binary() if dead else "")
 
