@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from quorlock import Inspection, NodeStatus, NodeView, Redlock, VoteCode
+from quorlock._cli.exit_status import EX_UNAVAILABLE
 from quorlock._cli.inspection_view import FREE, HELD
 from quorlock._cli.node_pollers import PollReport
 from quorlock._cli.top import facts as top_facts
@@ -81,6 +82,17 @@ def test_once(shell: Shell, nodes: Servers) -> None:
     ]
     assert all(lock["seen_for"] > 0 for lock in facts["locks"])
     assert (facts["more"], facts["notes"]) == (0, [])
+
+
+@pytest.mark.parametrize(("dead", "status"), [(2, 0), (3, EX_UNAVAILABLE), (5, EX_UNAVAILABLE)])
+def test_the_status_of_a_snapshot_says_whether_a_quorum_is_up(
+    dead: int, status: int, shell: Shell, used_nodes: Servers
+) -> None:
+    for node in used_nodes[:dead]:
+        node.kill()
+    done = shell.run("top", "--once", "--json", *OFTEN)
+    assert (done.returncode, done.stderr) == (status, "")
+    assert states(checked(done.stdout)).count("up") == 5 - dead
 
 
 def test_on_a_pipe_it_is_a_picture_and_no_more(shell: Shell, nodes: Servers) -> None:

@@ -47,6 +47,9 @@ def command(
 
     A dash: a permission is missing. Any string with the prefix may be a lock: without a prefix,
     keys of other programs are listed too.
+
+    Exit status of a snapshot: 69 if fewer than a quorum of nodes are up, 77 if authentication or
+    permission failed.
     """
     from quorlock._cli.top.live import TopOptions, watch
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
@@ -18,6 +18,7 @@ import click
 
 from quorlock import Node, NodeStatus, now
 from quorlock._cli.config import FileSettings
+from quorlock._cli.exit_status import EX_NOPERM, EX_UNAVAILABLE
 from quorlock._cli.full_screen import FullScreen
 from quorlock._cli.inspection_view import FREE, verdict
 from quorlock._cli.node_pollers import DiagnosticConnection, NodePollers, PollReport
@@ -74,7 +75,7 @@ def watch(settings: FileSettings, options: TopOptions) -> int:
         show = _as_json if options.as_json else _as_text if drawn is None else _on(drawn)
         watcher = NodeWatcher(pollers, monitor, show, first=1 if once else 0)
         poll(settings, options.interval, watcher.turn, 2 if once else 0, drawn)
-    return 0
+    return watcher.status if once else 0
 
 
 def _pollers(settings: FileSettings, options: TopOptions) -> NodePollers[NodeSample]:
@@ -87,7 +88,10 @@ def _pollers(settings: FileSettings, options: TopOptions) -> NodePollers[NodeSam
 
 
 class NodeWatcher:
-    """The work of every turn. Turns before `first` are not shown."""
+    """The work of every turn. Turns before `first` are not shown.
+
+    status: The exit status that the last turn stands for.
+    """
 
     def __init__(
         self,
@@ -100,6 +104,7 @@ class NodeWatcher:
         self._pollers = pollers
         self._monitor = monitor
         self._show = show
+        self.status: int = 0
         self._unshown = first
         self._wanted = WatchedNames((), _LIMIT)
         self._history = LockHistory()
@@ -116,7 +121,9 @@ class NodeWatcher:
         if self._unshown:
             self._unshown -= 1
             return lambda: None
-        nodes = [node_facts(status, reports[status.address]) for status in redlock.nodes]
+        statuses = redlock.nodes
+        nodes = [node_facts(status, reports[status.address]) for status in statuses]
+        self.status = _exit_status(nodes, statuses)
         notes = [listing.trouble] if listing.trouble and not listing.enough else []
         if self._monitor is not None:
             sample = self._monitor.sample
@@ -124,6 +131,13 @@ class NodeWatcher:
             locks = [with_attempts(lock, sample) for lock in locks]
         facts = NodeColumns(datetime.now().astimezone(), nodes, locks, more, notes)
         return partial(self._show, facts)
+
+
+def _exit_status(nodes: Sequence[TopNodeFacts], statuses: Sequence[NodeStatus]) -> int:
+    if sum(node.state == UP for node in nodes) > len(nodes) // 2:
+        return 0
+    denied = any(status.code is VoteCode.ACCESS_DENIED for status in statuses)
+    return EX_NOPERM if denied else EX_UNAVAILABLE
 
 
 def with_attempts(lock: LockFacts, sample: Tried) -> LockFacts:
