@@ -63,7 +63,10 @@ def _read_tcp(match: re.Match[str], options: dict[str, str]) -> dict[str, Any]:
 def _read_tls(match: re.Match[str], options: dict[str, str]) -> dict[str, Any]:
     tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
     plain = {name: value for name, value in options.items() if name not in tls}
-    return _read_tcp(match, plain) | {"tls": tls_from(tls)}
+    settings = tls_from(tls)
+    if settings.verify == "none" and read_flag(tls.get("ssl_check_hostname", False)):
+        refuse("with ssl_cert_reqs=none no host name is checked: leave out ssl_check_hostname")
+    return _read_tcp(match, plain) | {"tls": settings}
 
 
 def _read_unix(match: re.Match[str], options: dict[str, str]) -> dict[str, Any]:

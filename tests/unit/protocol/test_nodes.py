@@ -189,6 +189,11 @@ REFUSED: list[tuple[str, str, str]] = [
     ("redis://a?ssl_cert_reqs=required", "redis://a", "write rediss://"),
     ("rediss://a?ssl_ciphers=X", "rediss://a", "make an ssl.SSLContext"),
     ("rediss://a?ssl_cert_reqs=CERT_NONE", "rediss://a", "required, optional or none"),
+    (
+        "rediss://a?ssl_cert_reqs=none&ssl_check_hostname=true",
+        "rediss://a",
+        "no host name is checked: leave out ssl_check_hostname",
+    ),
     ("rediss://a?ssl_check_hostname=perhaps", "rediss://a", "must be true or false"),
     ("rediss://a?ssl_min_version=769", "rediss://a", "TLSv1.2 or TLSv1.3"),
     ("rediss://a?ssl_keyfile=/k", "rediss://a", "give certfile too"),
