@@ -17,7 +17,6 @@ _FIXES = {
     "async generator function": _USE_IN_BODY.format("async with lock:"),
     "generator function": _USE_IN_BODY.format("with lock:"),
     "function": "for a plain function take a lock of quorlock",
-    "": "give a function",
 }
 
 
@@ -27,7 +26,8 @@ def check_decorated(
     """Raise ConfigError unless the function is of the wanted kind: a call of it runs its body."""
     kind = _kind(function)
     if kind != wanted:
-        raise ConfigError(argument, function, f"{verb} a {wanted}; {_FIXES[kind]}")
+        fix = f"; {_FIXES[kind]}" if kind else ""
+        raise ConfigError(argument, function, f"{verb} a {wanted}{fix}")
 
 
 def _kind(function: object) -> str:

@@ -429,7 +429,7 @@ CALLS = [
     ),
     calling(
         "something else under a blocking lock",
-        "function=5: decorate a …function; give a function",
+        "function=5: decorate a function",
         lambda redlock: real(redlock.lock("x"))(5),
         only="blocking",
     ),
@@ -487,7 +487,7 @@ CALLS = [
     ),
     calling(
         "an election led by a number",
-        "lead=5: give a …function; give a function",
+        "lead=5: give a …function",
         lambda redlock: redlock.election("x").run(5),
     ),
     calling("every 0", f"every=0: {ABOVE_0}", lambda redlock: redlock.once("x", every=0)),
@@ -499,7 +499,7 @@ CALLS = [
     ),
     calling(
         "once by a number",
-        "work=5: give a …function; give a function",
+        "work=5: give a …function",
         lambda redlock: redlock.once("x", every=1).run(5),
     ),
     # use after close

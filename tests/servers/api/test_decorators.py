@@ -142,7 +142,7 @@ class AsyncCallable:
         (AsyncCallable(), "for a coroutine function take a lock of quorlock.asyncio"),
         (generator_function, "use `with lock:` inside it: its body runs while it is iterated"),
         (async_generator_function, "use `async with lock:` inside it"),
-        (5, "give a function"),
+        (5, "decorate a function"),
     ],
 )
 @pytest.mark.parametrize("resource", ["a", by_number])
@@ -162,7 +162,7 @@ def test_functions_that_run_later_are_refused(
         (plain, "for a plain function take a lock of quorlock"),
         (generator_function, "use `with lock:` inside it"),
         (async_generator_function, "use `async with lock:` inside it"),
-        (None, "give a function"),
+        (None, "decorate a coroutine function"),
     ],
 )
 async def test_asyncio_takes_coroutine_functions(nodes: Servers, wrong: Any, fix: str) -> None:
