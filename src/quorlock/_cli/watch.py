@@ -24,6 +24,7 @@ from quorlock._cli.poll_loop import Show, inspect_all, poll
 from quorlock._cli.scan import Listing, Names, WatchedNames, merged, pollers_of, required
 from quorlock._cli.stdio import say
 from quorlock._cli.text_layout import fitted, screen, wrapped
+from quorlock._cli.timestamps import timestamp
 from quorlock.asyncio import Redlock
 
 
@@ -124,7 +125,7 @@ class Changes:
             if note not in self._said:
                 say(f"quorlock status: {note}\n")
         self._said = set(notes)
-        at = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        at = datetime.now().astimezone()
         for one in inspections:
             was = self._seen.get(one.resource)
             if was is None or sight(was) != sight(one):
@@ -132,12 +133,12 @@ class Changes:
         self._seen = {one.resource: one for one in inspections}
         sys.stdout.flush()
 
-    def _print(self, at: str, was: Inspection | None, one: Inspection) -> None:
+    def _print(self, at: datetime, was: Inspection | None, one: Inspection) -> None:
         if not self._as_json:
-            click.echo(f"{at} {as_text(one)}")
+            click.echo(f"{at.isoformat(timespec='milliseconds')} {as_text(one)}")
             return
         before = None if was is None else verdict(was)
-        click.echo(json.dumps({"time": at, "was": before, "now": as_facts(one)}))
+        click.echo(json.dumps({"time": timestamp(at), "was": before, "now": as_facts(one)}))
 
 
 def sight(inspection: Inspection) -> tuple[object, ...]:

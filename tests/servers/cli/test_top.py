@@ -43,6 +43,7 @@ def checked(line: str) -> dict[str, Any]:
     """Return a line of JSON, validated by the schema."""
     facts: dict[str, Any] = json.loads(line)
     assert schema.problems(facts, SCHEMA["$defs"]["top"], SCHEMA) == []
+    assert facts["time"].endswith("Z")
     return facts
 
 

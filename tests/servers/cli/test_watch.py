@@ -65,6 +65,7 @@ def change(process: subprocess.Popen[str], name: str, verdict: str) -> list[str 
     while line := process.stdout.readline():
         facts: dict[str, Any] = json.loads(line)
         assert schema.problems(facts, SCHEMA["$defs"]["change"], SCHEMA) == []
+        assert facts["time"].endswith("Z")
         if facts["now"]["resource"] == name:
             before.append(facts["was"])
             if facts["now"]["verdict"] == verdict:

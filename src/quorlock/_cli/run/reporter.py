@@ -7,6 +7,7 @@ import os
 from datetime import UTC, datetime
 
 from quorlock._cli.stdio import say
+from quorlock._cli.timestamps import timestamp
 
 INFO, WARNING, FAILURE = range(3)
 _STDERR = 2
@@ -43,7 +44,7 @@ class Reporter:
     def _write(self, level: int, event: str, sentence: str, facts: dict[str, object]) -> None:
         if level < self._level:
             return
-        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        time = timestamp(datetime.now(UTC))
         fields = {"event": event, "time": time, "resource": self._resource, **facts}
         fields["message"] = sentence
         line = json.dumps(fields) if self._as_json else f"quorlock run: {sentence}"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from quorlock._cli.inspection_view import HELD, PASSING, digests, holders, named, verdict
 from quorlock._cli.text_layout import wrapped
+from quorlock._cli.timestamps import timestamp
 from quorlock._cli.top.facts import DOWN, HUNG, KEPT_OUT, UP, LockFacts, NodeColumns, TopNodeFacts
 
 Styled = tuple[str, str]
@@ -53,7 +54,7 @@ _TRIED = _Column("tried", 5, 3)
 def as_facts(facts: NodeColumns) -> dict[str, Any]:
     """Return the facts as `#/$defs/top` of docs/reference/cli.schema.json."""
     return {
-        "time": facts.at.isoformat(timespec="milliseconds"),
+        "time": timestamp(facts.at),
         "nodes": [
             node._asdict() | {"why": node.why or None, "lacks": list(node.lacks)}
             for node in facts.nodes
