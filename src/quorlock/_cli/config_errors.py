@@ -12,7 +12,7 @@ from quorlock._cli.exit_status import Failed, status_of
 from quorlock.errors import ConfigError
 
 # Parameters of commands, by the argument of the library that they become.
-_PARAMETERS = {"timeout": "wait"}
+_PARAMETERS = {"timeout": "wait", "every": "once_per"}
 _NO_VALUE = ("fencing", "token")  # a flag, and a secret
 _FENCING = (
     "fences need a restart guard: a node that forgot its fences would issue them again",

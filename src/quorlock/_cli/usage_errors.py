@@ -19,9 +19,14 @@ def report_usage_error(command: str | None, error: click.UsageError) -> int:
     path = " ".join(filter(None, ("quorlock", command)))
     if error.ctx is not None:  # it also has the subcommand
         path = error.ctx.command_path
-    failed = Failed(EX_USAGE, _why(error), _hint(error) or f"see '{path} --help'")
+    failed = usage_failed(error, path)
     say(f"{path}: {failed}\n")
     return failed.status
+
+
+def usage_failed(error: click.UsageError, path: str) -> Failed:
+    """Return the error in the form of all errors; path: the command, as in `quorlock run`."""
+    return Failed(EX_USAGE, _why(error), _hint(error) or f"see '{path} --help'")
 
 
 def _why(error: click.UsageError) -> str:

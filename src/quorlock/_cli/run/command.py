@@ -22,6 +22,7 @@ from quorlock._cli.nodes import (
     with_wait,
 )
 from quorlock._cli.run.parsing import RunCommand
+from quorlock._cli.usage_errors import usage_failed
 from quorlock.errors import ConfigError, QuorlockError
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 _KILL_AFTER, _KILL_AFTER_MAX = 1 / 5, 1 / 4
 # Characters of the command's name in the owner: even percent-encoded they fit behind any host.
 _NAME_MAX = 16
-_ONCE_PER_MIN = 0.001  # seconds: nodes count in milliseconds
 
 
 @click.command("run", cls=RunCommand)
@@ -107,16 +107,18 @@ def command(source: Source, *, resource: str, as_json: bool, **chosen: Any) -> i
     # Imported here and below: --help and completion load no driver.
     from quorlock._cli.run.reporter import Reporter
 
-    words = _words(chosen["shell"], chosen["words"])
     shown = " + ".join((resource, *chosen["others"]))
     reporter = Reporter(shown, quiet=chosen["quiet"], verbose=chosen["verbose"], as_json=as_json)
     try:
+        words = _words(chosen["shell"], chosen["words"])
         settings = source.settings().owned(chosen["owner"], _owner(words))
         return _run(settings, resource, words, chosen, reporter)
-    except (Failed, QuorlockError) as raised:
+    except (Failed, QuorlockError, click.UsageError) as raised:
         if not as_json:
             raise
         error = source.failed(raised) if isinstance(raised, ConfigError) else raised
+        if isinstance(error, click.UsageError):
+            error = usage_failed(error, "quorlock run")
         reporter.fail(str(error), status=status_of(error))
         return status_of(error)
 
@@ -166,7 +168,9 @@ def _plan(
     longest = max_hold if renew else lock.ttl
     if chosen["min_hold"] > longest:
         raise click.UsageError(f"--min-hold is longer than the {longest:g} s for which it is held")
-    once_per = _once_per(chosen)
+    once_per: float | None = chosen["once_per"]
+    if once_per is not None:
+        redlock.once(resource, every=once_per)  # checks it: afterwards the work would be done
     hold = (chosen["min_hold"], _busy(chosen), renew, max_hold)
     return RunPlan(redlock, lock, orders, *hold, once_per)
 
@@ -198,13 +202,6 @@ def _timeout(chosen: dict[str, Any]) -> float | None:
     skips = chosen["on_busy"] == "skip" and wait is None
     at_once = chosen["nonblock"] or skips or chosen["once_per"] is not None
     return 0 if at_once else wait
-
-
-def _once_per(chosen: dict[str, Any]) -> float | None:
-    once_per: float | None = chosen["once_per"]
-    if once_per is not None and once_per < _ONCE_PER_MIN:
-        raise click.UsageError(f"--once-per: give at least {_ONCE_PER_MIN:g} s")
-    return once_per
 
 
 def _busy(chosen: dict[str, Any]) -> int | None:

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from quorlock._cli.usage_errors import usage_failed
+
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
+
+    from quorlock._cli.exit_status import Failed
 
 
 class SplitArguments(NamedTuple):
@@ -67,6 +71,16 @@ class RunCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments as click does, after they were split."""
         found = split(args, self._valued(ctx))
+        as_json = "--json" in found.options  # click empties the list
+        try:
+            return self._parse(ctx, found)
+        except click.UsageError as error:
+            if not as_json:
+                raise
+            status = _report(found.resource or "", usage_failed(error, ctx.command_path))
+        raise click.exceptions.Exit(status)
+
+    def _parse(self, ctx: click.Context, found: SplitArguments) -> list[str]:
         words = ["--", *found.command] if found.command else []
         if found.resource is not None:
             return super().parse_args(ctx, [found.resource, *found.options, *words])
@@ -94,3 +108,12 @@ class RunCommand(click.Command):
     def _valued(self, ctx: click.Context) -> set[str]:
         options = (option for option in self.get_params(ctx) if isinstance(option, click.Option))
         return {name for it in options if not (it.is_flag or it.count) for name in it.opts}
+
+
+def _report(resource: str, failed: Failed) -> int:
+    """Write the error as the event of --json, and return its exit status."""
+    from quorlock._cli.run.reporter import Reporter
+
+    reporter = Reporter(resource, quiet=False, verbose=False, as_json=True)
+    reporter.fail(str(failed), status=failed.status)
+    return failed.status

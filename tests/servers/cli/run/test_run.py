@@ -66,6 +66,8 @@ STATUSES = {
     "a ttl over max_ttl": (64, ["--ttl", "1h", "--", "true"]),
     "once-per and -w": (64, ["--once-per", "1h", "-w", "1s", "--", "true"]),
     "no once-per": (64, ["--once-per", "0", "--", "true"]),
+    "too long a once-per": (64, ["--once-per", "9999999h", "--", "touch", "ran"]),
+    "digits without end": (64, ["--ttl", "9" * 400, "--", "touch", "ran"]),
     "no nodes": (78, ["--nodes", "http://a", "--", "true"]),
     "no quorum": (69, ["--nodes", NOBODY, "-n", "--", "true"]),
 }
@@ -77,7 +79,27 @@ def test_exit_status(case: str, run: Runner) -> None:
     done = run("x", *arguments)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
+    assert not (run.folder / "ran").exists()
     assert not run.keys_stay()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--ttl", "soon", "--", "true"], "--ttl: 'soon' is no duration"),
+        (["--nonesuch", "--", "true"], "no such option --nonesuch"),
+        (["--kill-after", "0", "--", "true"], "--kill-after: give more than 0"),
+        ([], "the command is missing"),
+    ],
+)
+def test_wrong_usage_is_an_event_too(words: list[str], message: str, run: Runner) -> None:
+    (event,) = events(run("--json")).values()
+    assert (event["resource"], event["message"][:19]) == ("", "RESOURCE is missing")
+    done = run("--json", "x", *words)
+    (event,) = events(done).values()
+    assert (done.returncode, done.stdout) == (64, "")
+    assert (event["event"], event["status"], event["resource"]) == ("failed", 64, "x")
+    assert event["message"].startswith(message)
 
 
 def test_refused_rights_are_reported_without_the_password(run: Runner) -> None:
