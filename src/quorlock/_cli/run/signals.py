@@ -22,13 +22,16 @@ FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
 class Signals:
     """A context manager in which the forwarded signals and `others` have no direct effect.
 
-    Signals that were ignored at the start stay ignored (nohup, `&` in a script).
+    Signals that were ignored at the start stay ignored (nohup, `&` in a script). After one that
+    means an end, all of these are ignored for good, as after `exit_status.interruptible`: the next
+    must not cut short what the exit has to do, nor change the status.
     """
 
     def __init__(self, *others: signal.Signals) -> None:
         caught = [*FORWARDED, *others]
         self._caught = [s for s in caught if signal.getsignal(s) is not signal.SIG_IGN]
         self._raising = False
+        self._is_ending = False
 
     def __enter__(self) -> Self:
         self._pipe = os.pipe()
@@ -41,8 +44,10 @@ class Signals:
 
     def __exit__(self, *_: object) -> None:
         self._raising = False
+        self.taken()
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            is_over = self._is_ending and number in _ENDING
+            signal.signal(number, signal.SIG_IGN if is_over else handler)
         signal.set_wakeup_fd(self._woken_before)
         for end in self._pipe:
             os.close(end)
@@ -52,9 +57,11 @@ class Signals:
 
     def taken(self) -> list[int]:
         """Return the signals since the last call, in their order."""
+        numbers: list[int] = []
         with suppress(BlockingIOError):
-            return list(os.read(self._pipe[0], 4096))
-        return []
+            numbers += os.read(self._pipe[0], 4096)
+        self._is_ending |= any(number in _ENDING for number in numbers)
+        return numbers
 
     @contextmanager
     def raising(self) -> Generator[None]:

@@ -92,6 +92,30 @@ def test_many_ctrl_c_end_neither_us_nor_the_release(run: Runner) -> None:
     assert not run.keys_stay()
 
 
+SIGNALLED_AT_EXIT = """
+import atexit, os, signal, sys
+atexit.register(os.kill, os.getpid(), signal.SIGTERM)
+from quorlock.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_at_exit_does_not_change_the_status(number: int, run: Runner) -> None:
+    held = run.patient("x", does="obey", program=SIGNALLED_AT_EXIT)
+    held.send(number)
+    assert held.end().returncode == 0
+
+
+def test_nor_does_it_after_a_wait_that_a_signal_ended(run: Runner, redlock: Redlock) -> None:
+    with redlock.lock("x"):
+        waiting = run.start("x", "-v", "--", "true", program=SIGNALLED_AT_EXIT)
+        assert waiting.process.stderr is not None
+        waiting.process.stderr.readline()  # for whom it waits
+        waiting.send(signal.SIGINT)
+        assert waiting.end().returncode == 128 + signal.SIGINT
+
+
 @pytest.mark.parametrize("does", ["", "obey"])
 def test_killed_it_leaves_no_command_and_the_lock_frees_itself(does: str, run: Runner) -> None:
     held = run.patient("x", "--ttl", "2s", does=does)
