@@ -143,7 +143,10 @@ class DiagnosticConnection:
             if isinstance(answer, ErrorReply):
                 raise NoAnswer(answer, login=True)
         answer = self.ask(b"PING")
-        if isinstance(answer, ErrorReply) and not answer.startswith("NOPERM"):
+        if not isinstance(answer, ErrorReply):
+            if answer != b"PONG":  # else callers would have to expect anything
+                raise NoAnswer(_NONSENSE)
+        elif not answer.startswith("NOPERM"):
             login = answer.startswith(("NOAUTH", "DENIED", "WRONGPASS"))
             raise NoAnswer(answer, login=login)
 

@@ -481,7 +481,7 @@ def test_a_node_that_plays_back_what_it_was_sent(two: list[str]) -> None:
             text = f"role:{secret}\r\nredis_mode:{secret[:-2]}\r\nrun_id:{'1' * 40}\r\n".encode()
             return bulk(text)
         if words[0] in (b"AUTH", b"PING"):
-            return b"+OK\r\n"
+            return b"+PONG\r\n"
         return f"-ERR no '{secret}' '{secret[3:]}' '{secret[:9]}' '{token}'\r\n".encode()
 
     with Impostor(answers(plays_back)) as odd:

@@ -35,6 +35,12 @@ def test_a_stranger_does_not_speak_the_protocol() -> None:
     assert str(why(b"HTTP/1.1 400 Bad Request\r\n")) == "it does not speak the Redis protocol"
 
 
+@pytest.mark.parametrize("data", [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*1\r\n+PONG\r\n"])
+def test_nor_does_one_that_answers_something_else(data: bytes) -> None:
+    """As a server of another kind does, which says the same to each question."""
+    assert str(why(data)) == "it does not speak the Redis protocol"
+
+
 def test_an_answer_without_an_end() -> None:
     assert str(why(endless_bulk)) == "it does not speak the Redis protocol"
 
