@@ -52,6 +52,7 @@ from quorlock._protocol.replies import (
     PLAIN_GRANTS,
     READERS,
     error_answer,
+    is_of_replica,
 )
 from quorlock._protocol.requests import (
     NO_RECEIVER,
@@ -265,8 +266,9 @@ class RequestPipeline:
                     else self.shared.take_next()
                 )
                 if not self._take(request, reply, found):
-                    name = type(request.command).__name__
-                    self.protocol_error = ProtocolError(f"unexpected reply to {name}")
+                    if self.protocol_error is None:
+                        name = type(request.command).__name__
+                        self.protocol_error = ProtocolError(f"unexpected reply to {name}")
                     break
                 # Nearly every answer is the last one that came: nothing is left to parse then.
                 self.has_partial_reply = reader.has_data()
@@ -281,12 +283,12 @@ class RequestPipeline:
     def _take(
         self, request: PendingRequest, reply: Any, found: list[tuple[PendingRequest, Answer]]
     ) -> bool:
-        """Add the answer that a reply is, if any; return false for nonsense."""
+        """Add the answer that a reply is, if any; return false if no later reply may count."""
         if isinstance(request.receiver, ReleaseGroup):
             return self._take_for_group(request, request.receiver, reply, found)
         if reply.__class__ is ReplyError:
             self._on_error(request, str(reply), found)
-            return True
+            return self.protocol_error is None
         answer = READERS[type(request.command)](reply)
         if answer is NONSENSE or answer.before > len(getattr(request.command, "also", ())):
             self.pending.appendleft(request)  # not answered: it may have been granted
@@ -310,6 +312,7 @@ class RequestPipeline:
             # One of them is to be handed on or is gone, or the server refuses: each asks alone.
             if str(reply).startswith("NOSCRIPT"):
                 self.sent_scripts.forget(request.command)
+            self._check_role(str(reply))
             if self.shared is not None:
                 self.shared.flush_to_private()
             for one in group.separate():
@@ -317,7 +320,7 @@ class RequestPipeline:
         else:
             self.pending.appendleft(request)
             return False
-        return True
+        return self.protocol_error is None
 
     def _on_error(
         self, request: PendingRequest, error: str, found: list[tuple[PendingRequest, Answer]]
@@ -333,9 +336,13 @@ class RequestPipeline:
             found.append((request, self._refused(request, error)))
 
     def _refused(self, request: PendingRequest, error: str) -> Answer:
-        if error.startswith("READONLY"):
-            self.protocol_error = Demoted("connection given up: it is a replica now")
+        self._check_role(error)
         return error_answer(error, self._secrets(request))
+
+    def _check_role(self, error: str) -> None:
+        # It may be a master again by the next reply, without the keys that it had.
+        if is_of_replica(error):
+            self.protocol_error = Demoted("connection given up: it is a replica now")
 
     def _secrets(self, request: PendingRequest) -> list[str | None]:
         """Return what an error text must not show: the password, and the tokens that were sent."""

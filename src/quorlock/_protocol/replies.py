@@ -64,6 +64,14 @@ _PERMANENT = (
     "ERR DB index",
     "ERR invalid DB index",
 )
+# What only a replica says, and how a script says it on servers before 7.0.
+_OF_REPLICA = ("READONLY", "MASTERDOWN")
+_READ_ONLY_INSIDE = ": -READONLY You can't write against"
+
+
+def is_of_replica(text: str) -> bool:
+    """Return whether an error shows that the server is a replica."""
+    return text.startswith(_OF_REPLICA) or _READ_ONLY_INSIDE in text
 
 
 def error_answer(text: str, secrets: Iterable[str | None] = ()) -> Answer:
@@ -76,7 +84,7 @@ def error_answer(text: str, secrets: Iterable[str | None] = ()) -> Answer:
         return Answer(Vote.REFUSED, VoteCode.WRONG_TYPE)
     if text.startswith(_DENIED) or any(words in text for words in _DENIED_INSIDE):
         code = VoteCode.ACCESS_DENIED
-    elif text.startswith(_PERMANENT):
+    elif text.startswith(_PERMANENT) or _READ_ONLY_INSIDE in text:
         code = VoteCode.PERMANENT_ERROR
     return Answer(Vote.REFUSED, code, printable(redacted(text, secrets)))
 

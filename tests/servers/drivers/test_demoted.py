@@ -6,6 +6,9 @@ The one that was used in that time got READONLY; the others were idle and know n
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import socket
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,8 +16,13 @@ import pytest
 
 import quorlock
 from quorlock._core.acquiring import try_acquire
+from quorlock._core.commands import Acquire
 from quorlock._core.redlock import inspect
+from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import NodeState
+from quorlock._drivers.sync.connection import Connection
+from quorlock._protocol.encoding import encode
+from quorlock._protocol.pipeline import NO_RECEIVER, PendingRequest
 from quorlock.asyncio import Redlock
 from quorlock.errors import NodeError, QuorlockError
 from quorlock.testing.servers import Server, Servers
@@ -94,6 +102,68 @@ def test_another_event_loop(pair: tuple[Server, Server]) -> None:
         for loop in loops:
             loop.run(redlock.close())
             loop.close()
+
+
+OTHER = Acquire(b"y", b"t" * 32, 8_000)
+ASKED = PendingRequest(OTHER, NO_RECEIVER, 0, 0)
+
+
+def grant_is_there(sock: socket.socket) -> bool:
+    return b"+OK" in sock.recv(1_000, socket.MSG_PEEK)
+
+
+def test_a_grant_behind_the_refusal(
+    pair: tuple[Server, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are there when they are read: the process was paused, or had much else to do."""
+    node, other = pair
+    with quorlock.Redlock([node.tcp_url], **SETTINGS) as redlock:
+        lease = redlock.lock("x").acquire()
+        (connection_set,) = redlock._session.driver._pool.all()
+        (connection,) = connection_set.connections
+        assert connection is not None
+        node.execute("REPLICAOF", "127.0.0.1", other.port)
+        assert until(lambda: node.keys() == [])
+        connection.send(encode(OTHER), ASKED)
+        assert until(lambda: select.select([connection], [], [], 0)[0])
+        node.execute("REPLICAOF", "NO", "ONE")
+        receive = Connection.receive_grant
+
+        def receive_late(self: Connection, awaited: PendingRequest, grant: bytes) -> bool:
+            assert until(lambda: grant_is_there(connection.sock))
+            return receive(self, awaited, grant)
+
+        monkeypatch.setattr(Connection, "receive_grant", receive_late)
+        connection_set.membership.used_at = now()  # no idle time: nothing is read before it sends
+        with pytest.raises(QuorlockError):
+            redlock.lock("x").try_acquire()
+        assert lease.held
+        monkeypatch.undo()
+
+
+def test_a_grant_behind_the_refusal_in_a_loop(pair: tuple[Server, Server]) -> None:
+    """Requests of that node alone are among them, so that the replies are parsed."""
+    asyncio.run(_ask_late_in_a_loop(*pair))
+
+
+async def _ask_late_in_a_loop(node: Server, other: Server) -> None:
+    async with Redlock([node.tcp_url], **SETTINGS) as redlock:
+        lease = await redlock.lock("x").acquire()
+        connection = redlock._session.driver.loop_driver().connectors[0].connection
+        assert connection is not None
+        node.execute("REPLICAOF", "127.0.0.1", other.port)
+        assert until(lambda: node.keys() == [])
+        sock: Any = connection._socket
+        with socket.socket(fileno=os.dup(sock.fileno())) as copy:
+            connection.send(encode(OTHER), ASKED)
+            assert until(lambda: select.select([copy], [], [], 0)[0])
+            node.execute("REPLICAOF", "NO", "ONE")
+            second = asyncio.ensure_future(redlock.lock("x").try_acquire())
+            # In this order in the loop: the acquire is sent, it waits, and the replies are read.
+            asyncio.get_running_loop().call_soon(lambda: until(lambda: grant_is_there(copy)))
+            with pytest.raises(QuorlockError):
+                await second
+        assert lease.held
 
 
 def test_a_connection_that_is_added_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,6 +193,7 @@ FAILED, FORBIDDEN = VoteCode.TRANSIENT_ERROR, VoteCode.PERMANENT_ERROR
 DENIED = VoteCode.ACCESS_DENIED
 SCRIPT = "script: 0123, on @user_script:5."
 NESTED = "@user_script:5: The user executing the script can't run this command or subcommand"
+READ_ONLY = "@user_script: 1: -READONLY You can't write against a read only replica."
 
 # The texts of Redis 5 to 7 and Valkey 8 and 9 (faults.md, rows 8 and 21 to 25).
 ERRORS: list[tuple[str, VoteCode]] = [
@@ -212,6 +213,7 @@ ERRORS: list[tuple[str, VoteCode]] = [
     ("", FAILED),
     ("READONLY You can't write against a read only replica.", FORBIDDEN),
     (f"READONLY You can't write against a read only replica. {SCRIPT}", FORBIDDEN),
+    (f"ERR Error running script (call to f_0): {READ_ONLY}", FORBIDDEN),
     ("NOAUTH Authentication required.", DENIED),
     ("WRONGPASS invalid username-password pair or user is disabled.", DENIED),
     ("NOPERM User u has no permissions to run the 'set' command", DENIED),

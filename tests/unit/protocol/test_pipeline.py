@@ -35,6 +35,7 @@ from quorlock._protocol.encoding import encode, encode_command, encode_eval
 from quorlock._protocol.pipeline import (
     UNCOUNTED_MAX,
     UNREAD_MAX,
+    Demoted,
     PendingRequest,
     RequestPipeline,
     size_of,
@@ -79,14 +80,16 @@ class Talk:
         talk.rounds = 0
         return talk
 
+    def receive(self, part: bytes) -> list[tuple[int, Answer]]:
+        """Return them for one part, also if it ends the connection."""
+        self.pipeline.feed(bytearray(part), len(part))
+        return [(request.round, answer) for request, answer in self.pipeline.parse_replies()]
+
     def deliver(self, *parts: bytes) -> list[tuple[int, Answer]]:
         """The rounds that got their answers, with them."""
         received = []
         for part in parts:
-            self.pipeline.feed(bytearray(part), len(part))
-            received += [
-                (request.round, answer) for request, answer in self.pipeline.parse_replies()
-            ]
+            received += self.receive(part)
             if self.pipeline.protocol_error:
                 raise self.pipeline.protocol_error
         return received
@@ -423,6 +426,36 @@ def test_an_echo_shows_nothing() -> None:
         talk.deliver(encode(command))
     assert str(caught.value) == "unexpected reply to Acquire"
     assert PASSWORD not in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "READONLY You can't write against a read only replica.",
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        "ERR Error running script (call to f): @user_script: 1: -READONLY You can't write against",
+    ],
+)
+def test_no_reply_after_that_of_a_replica_counts(error: str) -> None:
+    """The server may be a master again by then, without the keys that it had."""
+    talk = Talk.that_released()
+    first = talk.ask(Acquire(b"a", b"A" * 32, 1))
+    talk.ask(Acquire(b"b", b"B" * 32, 1))
+    received = talk.receive(f"-{error}\r\n+OK\r\n".encode())
+    assert [round_ for round_, _ in received] == [first]
+    assert isinstance(talk.pipeline.protocol_error, Demoted)
+    assert [command.token for command in talk.pipeline.keys_in_doubt()] == [b"B" * 32]
+
+
+def test_a_group_that_a_replica_refused_ends_the_connection() -> None:
+    """Each of its releases would be sent alone, and the server could be a master again by then."""
+    talk = Talk.that_released()
+    requests = [PendingRequest(release(token), Asker(), 1, 0) for token in (b"1", b"2")]
+    group = ReleaseGroup(requests)
+    talk.pipeline.pending.append(PendingRequest(release(b"1"), group, 0, 0))
+    assert talk.receive(b"-READONLY You can't write against a read only replica.\r\n") == []
+    assert isinstance(talk.pipeline.protocol_error, Demoted)
+    assert [command.token for command in talk.pipeline.keys_in_doubt()] == [b"1", b"2"]
 
 
 def test_bytes_that_are_no_text() -> None:
