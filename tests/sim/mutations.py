@@ -534,7 +534,7 @@ def demands_no_quarantine(
 ) -> None:
     """A replica votes as soon as it is a master again, over new connections."""
     _on_demoted(self, run_id, connections, why, but=but)
-    self._was_replica = False
+    self._replicas.clear()
 
 
 # --- variants of what becomes of a lost lease ---------------------------------------------------

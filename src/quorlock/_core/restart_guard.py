@@ -76,7 +76,8 @@ class Guard:
         self._policy = policy
         self._run_id = ""
         self._alive_at = _NEVER  # the latest instant at which the process was surely alive
-        self._was_replica = False  # since its first connection
+        # The processes that were replicas, and were not connected to since.
+        self._replicas: dict[str, None] = {}
         self._former: tuple[str, ...] = ()  # the processes before it
 
     def on_alive(self, run_id: str, at: Instant) -> None:
@@ -85,17 +86,23 @@ class Guard:
             self._alive_at = max(self._alive_at, at)
 
     def on_demoted(
-        self, run_id: str, connections: "Iterable[GuardedConnection]", why: str, *, but: object
+        self,
+        run_id: str,
+        connections: "Iterable[GuardedConnection]",
+        why: str,
+        *,
+        but: object = None,
     ) -> None:
         """Note that this process is a replica now: its keys are replaced by another master's.
 
         Its connections are closed.  It may be a master again when they are used next, and only a
         new connection gets a quarantine.
 
-        but: the connection that showed it, which its owner closes.
+        but: the connection that showed it, if one has, which its owner closes.
         """
-        if run_id == self._run_id:
-            self._was_replica = True
+        self._replicas[run_id] = None
+        for old in list(self._replicas.copy())[:-_FORMER_MAX]:
+            self._replicas.pop(old, None)
         for connection in connections:
             if connection.run_id == run_id and connection is not but:
                 connection.supersede(why)
@@ -125,15 +132,15 @@ class Guard:
                 found = self._moved(run_id, told_at)
             self._former = (*self._former, self._run_id)[-_FORMER_MAX:]
             self._alive_at = _NEVER
-        elif self._was_replica:
-            found = self._lasting(told_at, "was a replica: all its keys were replaced")
         elif self._run_id and self._policy.restart_guard == "uptime":
             # Each reported uptime errs to the safe side by a different amount: the best one counts.
             found = _sooner(known, found)
+        if run_id in self._replicas and not (found is not None and found.is_lasting):
+            found = self._lasting(told_at, "was a replica: all its keys were replaced")
         if found is not None and found.what == "started" and self._former:
             found = found._replace(what="restarted")
-        self._was_replica = False
         self._run_id, self.quarantine = run_id, _later(lasting, found)
+        self._replicas.pop(run_id, None)  # last: after an interrupt before it, it keeps out again
         return self.quarantine
 
     def _by_policy(

@@ -305,6 +305,9 @@ class NodeState:
         self.settings.is_considered = False
         if not isinstance(error, NodeRejected):
             self.settings.read_at = -FOR_EVER  # the node is not reachable
+        if isinstance(error, NodeRejected) and error.replica:
+            why = f"connection given up: it {error.text}"
+            self.guard.on_demoted(error.replica, self._snapshot(), why)
         if isinstance(error, ConfigError):
             name = f"nodes[{self.index}].{error.argument}"
             self.misconfigured = ConfigError(name, error.value, error.fix)

@@ -75,13 +75,15 @@ Consider: TypeAlias = Callable[[ServerInfo], Decision]
 class NodeRejected(Exception):
     """The node may not vote over this connection.
 
-    text: why, fit for an error message.  code: of its votes until it is let in.
+    text: why, fit for an error message.  code: of its votes until it is let in.  replica: the
+    run_id of a server that is a replica; "" of others.
     """
 
-    def __init__(self, text: str, code: VoteCode) -> None:
+    def __init__(self, text: str, code: VoteCode, replica: str = "") -> None:
         super().__init__(text)
         self.text = text
         self.code = code
+        self.replica = replica
 
 
 class Handshake:
@@ -279,19 +281,19 @@ def _server_info(
 ) -> ServerInfo:
     if why := unfit_mode(server):
         raise NodeRejected(why, VoteCode.PERMANENT_ERROR)
+    run_id = printable(without(server.get("run_id", ""), [secret]))
     role = replication.get("role", "none")
     if role != "master":
         of = f" of {replication['master_host']}" if "master_host" in replication else ""
         text = printable(redacted(f"is not a master (role {role}{of})", [secret]))
-        raise NodeRejected(text, VoteCode.PERMANENT_ERROR)
-    if not server.get("run_id"):
+        raise NodeRejected(text, VoteCode.PERMANENT_ERROR, run_id)
+    if not run_id:
         name = printable(redacted(product(server), [secret]))
         text = "does not report its run_id in INFO" + f" (it is {name})" * bool(name)
         raise NodeRejected(text, VoteCode.PERMANENT_ERROR)
     uptime = server.get("uptime_in_seconds", "")
     uptime_s = int(uptime) if re.fullmatch("-?[0-9]{1,18}", uptime) else None
     version = server.get("valkey_version") or server.get("redis_version") or "unknown"
-    run_id = printable(without(server["run_id"], [secret]))
     return ServerInfo(run_id, printable(redacted(version, [secret])), uptime_s)
 
 

@@ -381,3 +381,16 @@ async def test_a_process_that_was_seen_as_a_replica_keeps_out(guard: Any, face: 
             await raises(NodeError, redlock.lock("x").acquire(timeout=0))
             node.execute("REPLICAOF", "NO", "ONE")
             assert "cast no vote for" in await why_not(redlock)
+
+
+@pytest.mark.parametrize("guard", ["uptime", "marker", None])
+async def test_a_process_that_was_a_replica_as_we_connected_keeps_out(
+    guard: Any, face: Face
+) -> None:
+    """INFO says so in the handshake; no request was refused."""
+    with Servers(2, tcp=True) as (node, other):
+        node.execute("REPLICAOF", "127.0.0.1", other.port)
+        async with face.redlock([node.tcp_url], **TURNS, restart_guard=guard) as redlock:
+            await raises(NodeError, redlock.lock("x").acquire(timeout=0))
+            node.execute("REPLICAOF", "NO", "ONE")
+            assert "was a replica" in await why_not(redlock)

@@ -172,6 +172,31 @@ def test_all_connections_to_a_replica_are_closed() -> None:
     assert [one.closed_for for one in (shown_by, idle, other)] == ["", "a replica", ""]
 
 
+@pytest.mark.parametrize("restart_guard", GUARDS)
+@pytest.mark.parametrize("before", ["", "another"])
+def test_a_process_that_was_a_replica_before_it_was_connected_keeps_out(
+    restart_guard: RestartGuard, before: str
+) -> None:
+    """Also one to which its address leads since: that may be a failover."""
+    known = guard(restart_guard)
+    if before:
+        known.on_connect(before, 10_000, NOW, marked_ms=10**6)
+    known.on_demoted("one", (), "a replica")
+    kept = known.on_connect("one", 1_000, LATER, marked_ms=10**6, exempt=True)
+    assert kept is not None
+    assert kept.is_lasting
+    assert kept.until == LATER + WHOLE
+    assert known.on_connect("one", 1_000, LATER + WHOLE, marked_ms=10**6, exempt=True) is None
+
+
+def test_few_replicas_are_remembered() -> None:
+    known = guard()
+    for number in range(100):
+        known.on_demoted(f"{number}", (), "a replica")
+    assert len(known._replicas) == 16
+    assert known.on_connect("99", 1_000, LATER) is not None
+
+
 def test_a_process_that_began_after_the_last_reply_is_a_restart() -> None:
     known = guard()
     known.on_connect("one", 1_000, NOW)

@@ -342,6 +342,12 @@ REPORTS: list[tuple[bytes, bytes, str, bool]] = [
 ]
 
 
+def test_a_replica_is_named() -> None:
+    """The restart guard keeps it out for a while when it is a master again."""
+    error = unfit(handshake(), HELLO3 + RAN + bulk(SERVER) + replication(b"role:slave"))
+    assert error.replica == RUN_ID
+
+
 @pytest.mark.parametrize(("server", "replica", "text", "lasting"), REPORTS, ids=range(len(REPORTS)))
 def test_a_report_that_is_refused(server: bytes, replica: bytes, text: str, lasting: bool) -> None:
     """Users without INFO, replicas, sentinels (they have no role there), servers without a
