@@ -19,6 +19,7 @@ import quorlock
 from quorlock._core.acquiring import try_acquire
 from quorlock._core.commands import Acquire
 from quorlock._core.redlock import inspect
+from quorlock._drivers.aio.connection import AsyncConnection
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import NodeState
 from quorlock._drivers.sync.connection import Connection
@@ -27,10 +28,12 @@ from quorlock._protocol.pipeline import NO_RECEIVER, PendingRequest
 from quorlock.asyncio import Redlock
 from quorlock.errors import NodeError, QuorlockError
 from quorlock.testing.servers import Server, Servers
-from tests.harness.support.wait import until
+from tests.harness.support.wait import until, until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
+
+    from quorlock._core.votes import Answer
 
 T = TypeVar("T")
 SETTINGS: dict[str, Any] = {"ttl": 8.0, "max_ttl": 8.0, "outage_timeout": 0.3}
@@ -43,21 +46,42 @@ def pair() -> Iterator[tuple[Server, Server]]:
         yield node, other
 
 
+class Interrupt(Exception):
+    """The exception of a signal handler."""
+
+
+def interrupted_once(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Connection] | type[AsyncConnection]
+) -> None:
+    """Interrupt the first call that closes a connection since its server was a replica."""
+    supersede: Any = kind.supersede
+    calls: list[str] = []
+
+    def interrupted(self: Any, text: str) -> None:
+        calls.append(text)
+        if len(calls) == 1:
+            raise Interrupt
+        supersede(self, text)
+
+    monkeypatch.setattr(kind, "supersede", interrupted)
+
+
 def demote_for_a_while(node: Server, other: Server, ask: Callable[[], object]) -> None:
     """Make the node a replica of the other, which has no keys; ask it then, and promote it."""
     node.execute("REPLICAOF", "127.0.0.1", other.port)
     assert until(lambda: node.keys() == [])
-    with pytest.raises(NodeError, match=r"READONLY|is not a master"):
+    with pytest.raises((NodeError, Interrupt), match=r"READONLY|is not a master|^$"):
         ask()
     node.execute("REPLICAOF", "NO", "ONE")
 
 
-# How the client notices it: by a reply, or by the handshake of a new connection.
+# How the client notices it: by a reply, by the handshake of a new connection, or by a reply whose
+# handling is interrupted.
 NOTICED = pytest.mark.parametrize("how", ["by a reply", "as it connects"])
 
 
 @NOTICED
-def test_tracked_connections(pair: tuple[Server, Server], how: str) -> None:
+def test_tracked_connections(pair: tuple[Server, Server], how: str, monkeypatch: Any) -> None:
     """The connections of renewal were idle in that time."""
     with quorlock.Redlock([pair[0].tcp_url], **SETTINGS) as redlock:
         session = redlock._session
@@ -69,6 +93,8 @@ def test_tracked_connections(pair: tuple[Server, Server], how: str) -> None:
         if how == "as it connects":
             other = driver.watch()
             ask = partial(driver.run, try_acquire(session.request_for("y"), policy, entropy), other)
+        elif how == "interrupted":
+            interrupted_once(monkeypatch, Connection)
         demote_for_a_while(*pair, ask)
         with pytest.raises(QuorlockError):
             driver.run(try_acquire(session.request_for("x"), policy, entropy), watch)
@@ -95,7 +121,7 @@ class _Loop:
 
 
 @NOTICED
-def test_another_event_loop(pair: tuple[Server, Server], how: str) -> None:
+def test_another_event_loop(pair: tuple[Server, Server], how: str, monkeypatch: Any) -> None:
     loops = [_Loop(), _Loop()]
     redlock = Redlock([pair[0].tcp_url], **SETTINGS)
 
@@ -106,6 +132,8 @@ def test_another_event_loop(pair: tuple[Server, Server], how: str) -> None:
         for loop in loops[how == "as it connects" :]:
             loop.run(loop.run(take("warm", 5.0)).release())
         lease = loops[1].run(take("x", 5.0))
+        if how == "interrupted":
+            interrupted_once(monkeypatch, AsyncConnection)
         demote_for_a_while(*pair, lambda: loops[0].run(take("y", 0)))
         with pytest.raises(QuorlockError):
             loops[1].run(take("x", 0))
@@ -153,8 +181,22 @@ def test_a_grant_behind_the_refusal(
         monkeypatch.undo()
 
 
-def test_a_grant_behind_the_refusal_in_a_loop(pair: tuple[Server, Server]) -> None:
-    """Requests of that node alone are among them, so that the replies are parsed."""
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_grant_behind_the_refusal_in_a_loop(
+    pair: tuple[Server, Server], is_interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests of that node alone are among them, so that the replies are parsed.
+
+    The granted key is released, also if a signal handler raises as the connection is given up.
+    """
+    if is_interrupted:
+        lose = NodeState.on_connection_lost
+
+        def interrupted(self: NodeState, answer: Answer) -> None:
+            monkeypatch.setattr(NodeState, "on_connection_lost", lose)
+            raise Interrupt
+
+        monkeypatch.setattr(NodeState, "on_connection_lost", interrupted)
     asyncio.run(_ask_late_in_a_loop(*pair))
 
 
@@ -173,9 +215,10 @@ async def _ask_late_in_a_loop(node: Server, other: Server) -> None:
             second = asyncio.ensure_future(redlock.lock("x").try_acquire())
             # In this order in the loop: the acquire is sent, it waits, and the replies are read.
             asyncio.get_running_loop().call_soon(lambda: until(lambda: grant_is_there(copy)))
-            with pytest.raises(QuorlockError):
+            with pytest.raises((QuorlockError, Interrupt)):
                 await second
         assert lease.held
+        assert await until_async(lambda: b"x" not in node.keys())
 
 
 def test_a_connection_that_is_added_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,12 +261,7 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            if self._handshake is None:
-                self._receive(bytes(self._buffer[:nbytes]))
-            else:
-                self._handshake.receive(bytes(self._buffer[:nbytes]), self)
-        except ProtocolError as nonsense:
-            self._mark_lost(str(nonsense), nonsense.code)
+            self._take(bytes(self._buffer[:nbytes]))
         except BaseException as error:
             if not self._owner.on_interrupt(error):
                 raise
@@ -296,6 +291,15 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         self.run_id, self.resp3 = server_info.run_id, server_info.resp3
         self.pipeline.tracking.is_able = server_info.tracks
         self.pipeline.replied_at = now()
+
+    def _take(self, data: bytes) -> None:
+        try:
+            if self._handshake is None:
+                self._receive(data)
+            else:
+                self._handshake.receive(data, self)
+        except ProtocolError as nonsense:
+            self._mark_lost(str(nonsense), nonsense.code)
 
     def _receive(self, data: bytes) -> None:
         pipeline = self.pipeline
