@@ -119,7 +119,6 @@ class Peer:
         for answered in pipeline.parse_replies():
             self.deliver(answered, at)
         if pipeline.protocol_error is not None:
-            self.node_state.on_protocol_error(pipeline.protocol_error, self)
             raise pipeline.protocol_error
 
     def deliver(self, answered: tuple[PendingRequest, Answer], at: Instant) -> None:
@@ -224,6 +223,8 @@ class Peer:
             blame: The node is the cause; else its state stays as it is.
         """
         self.lost = True
+        if self.pipeline.protocol_error is not None:
+            self.node_state.on_protocol_error(self.pipeline.protocol_error, self)
         self.node_state.on_alive(self.run_id, self.alive_at)
         if blame:
             self.node_state.on_connection_lost(answer)
