@@ -20,17 +20,18 @@ import pytest
 
 import quorlock
 import quorlock.asyncio as quorlock_asyncio
-from quorlock import LeaseLost, Node, Redlock
+from quorlock import LeaseLost, Node, NodeError, QuorlockError, Redlock
 from quorlock._core.time import FOR_EVER
 from quorlock._drivers.sync import connect
 from quorlock._drivers.threads import BackgroundThread
+from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import TlsFront
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from quorlock.testing.servers import Server, Servers
+    from quorlock.testing.servers import Server
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 
@@ -448,6 +449,40 @@ def test_grandchild(nodes: Servers) -> None:
         in_child(child)
         assert lease.held
         assert lease.release()
+
+
+@pytest.mark.parametrize("api", ["blocking", "asyncio"])
+def test_what_the_parent_keeps_out(api: str) -> None:
+    """The parent knows that the node lost its keys as a replica, and so does the child."""
+    settings: dict[str, Any] = {"ttl": 8.0, "max_ttl": 8.0, "outage_timeout": 0.3}
+    kind: Any = Redlock if api == "blocking" else quorlock_asyncio.Redlock
+
+    async def ask(redlock: Any) -> str:
+        """Return why the node does not vote, once it is a master again for this process."""
+        while True:
+            try:
+                lease = redlock.lock("x").try_acquire()
+                return str(lease if api == "blocking" else await lease)
+            except NodeError:
+                await asyncio.sleep(0.01)
+            except QuorlockError as error:
+                return str(error)
+
+    with Servers(2, tcp=True) as (node, other):
+        redlock = kind([node.tcp_url], **settings)
+        assert "held for" in asyncio.run(ask(redlock))
+        node.execute("REPLICAOF", "127.0.0.1", other.port)
+        with pytest.raises(TimeoutError):
+            asyncio.run(asyncio.wait_for(ask(redlock), 0.1))
+        node.execute("REPLICAOF", "NO", "ONE")
+        assert "was a replica" in asyncio.run(ask(redlock))
+
+        def work() -> None:
+            assert "was a replica" in asyncio.run(ask(redlock))
+
+        in_child(work)
+        if api == "blocking":
+            redlock.close()
 
 
 def test_asyncio(nodes: Servers) -> None:

@@ -58,6 +58,13 @@ class NodeStates:
         self._lock = threading.Lock()  # the blocking driver connects nodes in parallel
         self._had_name = False  # a quorum has stored the same name before
 
+    def in_child(self) -> NodeStates:
+        """Return the states for a forked child, which knows of restarts what its parent knew."""
+        states = NodeStates(tuple([each.node for each in self.all]), self.policy)
+        for mine, parents in zip(states.all, self.all, strict=True):
+            mine.guard = parents.guard
+        return states
+
     def admission(self, node_state: NodeState) -> NodeAdmission:
         """Return the object that decides whether a connection to that node may vote."""
         return NodeAdmission(self, node_state)

@@ -90,7 +90,7 @@ def test_the_password_is_that_of_the_environment(
     monkeypatch.setenv("QUORLOCK_NODES", "redis://a")
     monkeypatch.setenv("QUORLOCK_PASSWORD", SECRET)
     redlock = from_env()
-    assert redlock._session.driver._nodes[0].password == SECRET
+    assert redlock._session.driver.node_states.all[0].node.password == SECRET
     assert SECRET not in repr(redlock)
 
 

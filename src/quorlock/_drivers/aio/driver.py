@@ -39,22 +39,22 @@ class Driver:
     """The asyncio driver of one set of nodes, usable from several event loops at once."""
 
     def __init__(self, nodes: tuple[Node, ...], policy: Policy) -> None:
-        self._nodes = nodes
         self._policy = policy
+        self.node_states = NodeStates(nodes, policy)
         self.on_loop_end: Callable[[LoopDriver], None] = _nothing
         self.closed = False
         # Other threads add and remove entries at any time: only copies of it are read.
         self._loop_drivers: dict[asyncio.AbstractEventLoop, LoopDriver] = {}
-        self.reset_after_fork()
+        self._latest: LoopDriver | None = None
         fork.register(self)
 
     def reset_after_fork(self) -> None:
         """Start again in a forked child, without touching the parent's transports."""
         for loop_driver in self._loop_drivers.values():
             loop_driver.shutdown.abandon()
-        self.node_states = NodeStates(self._nodes, self._policy)
+        self.node_states = self.node_states.in_child()
         self._loop_drivers.clear()
-        self._latest: LoopDriver | None = None
+        self._latest = None
 
     def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
         """Run the flow to its end."""

@@ -61,13 +61,12 @@ class Driver:
     def __init__(self, nodes: tuple[Node, ...], policy: Policy) -> None:
         if not hasattr(select, "poll"):
             raise ConfigError("select.poll", None, _NO_POLL)
-        self._nodes = nodes
         self._policy = policy
+        self.node_states = NodeStates(nodes, policy)
         self._start()
         fork.register(self)
 
     def _start(self) -> None:
-        self.node_states = NodeStates(self._nodes, self._policy)
         self._waiting_flows = WaitingFlows()
         self._closed = self._waiting_flows.closed
         self.lines = Lines() if self._policy.waiting == "auto" else None
@@ -198,6 +197,7 @@ class Driver:
         for watch in self._watches:
             watch.reset_after_fork()
         closed = self.closed
+        self.node_states = self.node_states.in_child()
         self._start()
         if closed:
             self._closed.set()
