@@ -11,6 +11,7 @@ import pytest
 import quorlock
 import quorlock.asyncio as aio
 from quorlock import NodeError, QuorumUnreachable
+from quorlock._core.config import LONGEST
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Caller, Impostor, Proxy, answers
 from tests.harness.support.resp import bulk
@@ -186,3 +187,14 @@ async def test_a_restart_is_no_other_server(nodes: Servers, face: Face) -> None:
         for _ in range(20):
             await (await redlock.lock("y").acquire(timeout=5.0)).release()
         assert "living" not in redlock.nodes[0].why
+
+
+async def test_leases_of_years(face: Face) -> None:
+    """An option of TCP sockets is no longer than 24 days; max_ttl may be."""
+    with Servers(1, tcp=True) as (node,):
+        settings: dict[str, Any] = {"ttl": LONGEST, "max_ttl": LONGEST, "outage_timeout": 0.5}
+        async with face.redlock([node.tcp_url], **settings, restart_guard=None) as redlock:
+            lease = await redlock.lock("x").acquire(timeout=5.0)
+            assert lease.validity > 0.98 * LONGEST
+            assert node.execute("PTTL", "x") > 999 * LONGEST
+            assert await lease.release()

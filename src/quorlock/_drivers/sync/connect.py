@@ -32,6 +32,7 @@ NO_ADDRESS = "its name has no address"
 # The kernel detects a peer that vanished (power, cable): probes after 5 s of silence, three of them
 # 2 s apart. A hung process keeps its connection, since its kernel replies.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
+_OPTION_MAX = 2**31 - 1  # a C int: 24 days in ms
 
 
 def connect(node_state: NodeState, node_states: NodeStates, give_up: Instant) -> Connection:
@@ -84,7 +85,7 @@ def tune(sock: socket.socket, max_silence_ms: int) -> None:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = {**_KEEPALIVE, "TCP_USER_TIMEOUT": max_silence_ms}
+    options = {**_KEEPALIVE, "TCP_USER_TIMEOUT": min(max_silence_ms, _OPTION_MAX)}
     for name, value in options.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
