@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorlock._core import redlock
 from quorlock._core.commands import ACQUIRES
+from quorlock._core.redlock import release_without_waiting
 from quorlock._core.renewal import renew
 from quorlock._core.renewal_schedule import RenewalEntry, RenewalSchedule
 from quorlock._core.rounds import Target, joined
@@ -19,7 +20,7 @@ from quorlock._core.time import FOR_EVER, notice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from quorlock._core.effects import SendBatch
+    from quorlock._core.effects import Flow, SendBatch
     from quorlock._core.redlock import LeaseFacts
     from quorlock._core.results import ExtendFailed, LossReason
     from quorlock._core.time import Instant
@@ -87,6 +88,12 @@ class SimRenewedLease:
         """Add the nodes on which a repair may have set keys to those to release."""
         everywhere = (1 << self._process.policy.n) - 1
         self.lease.target = joined(self.lease.target, target, everywhere)
+
+    def release_flow(self, restored: Target) -> Flow[None]:
+        """Release the lease, which is over, where it was restored, unless it was handed over."""
+        if self.lease.why != "handed over":
+            facts = facts_of(self.lease)
+            yield from release_without_waiting(facts.claim, facts.token, restored)
 
 
 class Renewer:

@@ -230,13 +230,14 @@ class LeaseState:
         valid_until, target = self.valid_until, self.target
         return Facts(self.resource, self.claim, self.token, valid_until, target, self.in_doubt)
 
-    def release_flow(self) -> Flow[None]:
+    def release_flow(self, restored: Target | None = None) -> Flow[None]:
         """Release the lease, which is over, without waiting for replies, unless it was handed over.
 
-        That counts when it is sent: another process may hold the lease since.
+        That counts when it is sent: another process may hold the lease since.  restored: Only where
+        this round restored its keys; the release of the rest has another result to report.
         """
         if not self.was_handed_over:
-            yield from release_without_waiting(self.claim, self.token, self.target)
+            yield from release_without_waiting(self.claim, self.token, restored or self.target)
 
 
 class AdoptedLeaseState(LeaseState):

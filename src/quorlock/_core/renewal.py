@@ -208,8 +208,12 @@ def _restore_keys(rounds: Sequence[_LeaseRound], at: Instant, policy: Policy) ->
         return at
     sent_rounds: tuple[SentRound, ...] = yield SendBatch(tuple([send for _, send in asked]))
     for (renewal, _), sent_round in zip(asked, sent_rounds, strict=True):
+        lease = renewal.lease
         if sent_round.target.nodes:
-            renewal.lease.add_release_target(sent_round.target)
+            lease.add_release_target(sent_round.target)
+            # Read after that: another event loop may have released it.
+            if lease.reported_until <= sent_round.sent_at:
+                yield from lease.release_flow(sent_round.target)
         renewal.clear_in_flight()
     return (yield from _drain_restore_replies(sent_rounds, policy))
 

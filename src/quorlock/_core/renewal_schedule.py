@@ -19,7 +19,7 @@ from quorlock._core.time import NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from quorlock._core.effects import Entropy
+    from quorlock._core.effects import Entropy, Flow
     from quorlock._core.redlock import LeaseFacts
     from quorlock._core.results import ExtendFailed
     from quorlock._core.rounds import Target
@@ -83,6 +83,10 @@ class RenewableLease(Protocol):
 
     def add_release_target(self, target: Target) -> None:
         """Record that a restored key was sent: a release must follow it too."""
+        ...
+
+    def release_flow(self, restored: Target) -> Flow[None]:
+        """Release the lease, which is over, where it was restored, unless it was handed over."""
         ...
 
 

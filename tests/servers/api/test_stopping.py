@@ -7,7 +7,7 @@ record that a request is in flight and its sending.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,17 +15,23 @@ import quorlock
 from quorlock._api.lease_options import lease_options
 from quorlock._api.lease_state import LeaseState
 from quorlock._core.claims import Keys
+from quorlock._core.commands import Acquire
 from quorlock._core.rounds import SentRound, Target
 from quorlock._core.time import FOR_EVER, NS_PER_S
 from quorlock._core.votes import GRANTED
 from quorlock._drivers import clock
 from quorlock._drivers.clock import now
+from quorlock._drivers.sync.connection_set import ConnectionSet
 from quorlock._sync.lease import Lease
 from quorlock._sync.renewal import RenewalThread, _ThreadRenewedLease, renewer
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from quorlock._core.effects import SendBatch
+    from quorlock._drivers.sync.connection import Inbox
+    from quorlock.testing.servers import Servers
 
 
 class Scene:
@@ -99,3 +105,40 @@ def test_released_before_it_begins(scene: Scene) -> None:
     scene.stopping.join(10)
     assert not scene.stopping.is_alive()
     assert scene.renewal.mark_in_flight(now()) is None
+
+
+# --- keys that renewal restores at that moment ---------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["release", "by token", "dropped"])
+def test_a_release_overtakes_no_key_that_is_restored(
+    nodes: Servers, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renewal has found the lease valid, and sends the key while the release waits."""
+    waits: list[bool] = []
+    restores, ends = threading.Event(), threading.Event()
+    send_all = ConnectionSet.send_all
+
+    def send_late(self: ConnectionSet, effect: SendBatch, receiver: Inbox) -> Any:
+        if any(isinstance(send.command, Acquire) for send in effect.sends):
+            restores.set()
+            assert ends.wait(10)
+            until(lambda: thread.settled.waiting or not nodes[1].execute("EXISTS", "a"))
+            waits.append(bool(thread.settled.waiting))
+        return send_all(self, effect, receiver)
+
+    with quorlock.Redlock(nodes.urls, ttl=8.0, restart_guard=None) as redlock:
+        held = [redlock.lock("a", renew=True).acquire(timeout=5.0)]
+        thread: RenewalThread = renewer(redlock._session)
+        monkeypatch.setattr(ConnectionSet, "send_all", send_late)
+        nodes[0].execute("DEL", "a")
+        assert restores.wait(10)
+        ends.set()
+        if how == "release":
+            assert held[0].release()
+        elif how == "by token":
+            assert redlock.release("a", held[0].token)
+        held.clear()
+        assert until(lambda: not redlock._session.live)
+        assert until(lambda: not any(node.execute("EXISTS", "a") for node in nodes))
+        assert waits == [True]

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from quorlock._core.commands import Acquire
+from quorlock._drivers.aio.loop_driver import LoopDriver
 from quorlock.asyncio import Redlock
 from tests.harness.support.impostors import Proxy
 from tests.harness.support.stats import scripts_asked
@@ -19,6 +21,7 @@ from tests.harness.support.wait import until, until_async
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
+    from quorlock._core.effects import SendBatch
     from quorlock.testing.servers import Server, Servers
 
 T = TypeVar("T")
@@ -263,3 +266,41 @@ def test_a_loop_that_has_ended_is_forgotten(nodes: Servers) -> None:
     driver = redlock._session.driver
     assert driver._loop_drivers == {}
     assert len(redlock._session.renewers[0]._tasks) <= 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", ["release", "by token"])
+def test_a_key_that_is_restored_as_another_loop_releases(
+    nodes: Servers, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The acquire did not reach that node, so the release does not ask it."""
+    loops = [Loop(), Loop()]
+    redlock = Redlock(nodes.urls, ttl=8.0, restart_guard=None)
+    restores, goes_on = threading.Event(), threading.Event()
+    send_all = LoopDriver.send_all
+
+    def send_late(self: LoopDriver, effect: SendBatch, task: Any) -> Any:
+        if any(isinstance(send.command, Acquire) for send in effect.sends):
+            restores.set()
+            assert goes_on.wait(10)
+        return send_all(self, effect, task)
+
+    async def acquire() -> Any:
+        return await redlock.lock("x", renew=True).acquire(timeout=5.0)
+
+    monkeypatch.setattr(LoopDriver, "send_all", send_late)
+    try:
+        nodes[2].kill()
+        lease = loops[0].run(acquire())
+        nodes[2].restart()
+        assert restores.wait(10)  # renewal has found the lease valid, and sends the key next
+        work = lease.release() if how == "release" else redlock.release("x", lease.token)
+        assert loops[1].run(work)
+        goes_on.set()
+        loops[0].run(redlock.inspect("x"))  # behind all that was sent there by now
+        assert until(lambda: not any(node.execute("EXISTS", "x") for node in nodes))
+    finally:
+        goes_on.set()
+        for loop in loops:
+            loop.run(redlock.close())
+            loop.stop()
+            loop.loop.close()

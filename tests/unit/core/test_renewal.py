@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from quorlock._core.claims import Keys
-from quorlock._core.commands import Acquire, Extend
+from quorlock._core.commands import Acquire, Extend, Release
 from quorlock._core.config import Policy
-from quorlock._core.effects import SendBatch
+from quorlock._core.effects import Effect, Flow, Send, SendBatch
 from quorlock._core.redlock import LeaseFacts
 from quorlock._core.renewal import renew
 from quorlock._core.renewal_schedule import (
@@ -57,6 +58,7 @@ class Leased:
         self.loss: LossReason | None = None
         self.target: Target | None = Target((1 << policy.n) - 1, "its own")
         self.everywhere = (1 << policy.n) - 1
+        self.is_released = False
 
     @property
     def valid_until(self) -> Instant:
@@ -68,7 +70,7 @@ class Leased:
 
     @property
     def reported_until(self) -> Instant:
-        return self.until
+        return PAST if self.is_released else self.until
 
     def facts(self) -> LeaseFacts:
         return LeaseFacts("r", Keys(self.name), b"t", self.until, self.target)
@@ -88,6 +90,10 @@ class Leased:
 
     def add_release_target(self, target: Target) -> None:
         self.target = joined(self.target, target, self.everywhere)
+
+    def release_flow(self, restored: Target) -> Flow[None]:
+        facts = self.facts()
+        yield Send(facts.claim.release(facts.token), restored)
 
 
 def renewal_of(policy: Policy, ttl_ms: int = TTL_MS, dice: Dice | None = None) -> RenewalEntry:
@@ -344,6 +350,26 @@ def test_who_says_that_it_is_not_there_gets_it_back() -> None:
     assert target is not None
     assert target.path == ("its own", None)  # the script's own path is None
     assert target.nodes == 0b11111
+
+
+def test_a_lease_that_is_released_as_its_key_is_restored_is_released_there_too() -> None:
+    """Another event loop released it after it was found valid, and did not ask that node."""
+    renewal = renewal_of(policy_of(3))
+    lease(renewal).target = Target(0b011, "its own")
+
+    class Releasing(Script):
+        def _perform(self, effect: Effect) -> Any:
+            sends = effect.sends if isinstance(effect, SendBatch) else ()
+            lease(renewal).is_released = any(isinstance(send.command, Acquire) for send in sends)
+            return super()._perform(effect)
+
+    script = Releasing([[yes(1), yes(1), absent(1)]])
+    script.now = renewal.due
+    script.run(renew([renewal], script.now, policy_of(3), Dice()))
+    (back,) = script.sends
+    assert back.command == Release(b"r", b"t")
+    assert back.behind is not None
+    assert back.behind.nodes == 0b100
 
 
 @pytest.mark.parametrize(

@@ -346,6 +346,9 @@ class Held:
     def add_release_target(self, target: Target) -> None:
         assert target
 
+    def release_flow(self, restored: Target) -> Any:
+        raise AssertionError(restored)
+
 
 def test_renewal_extends_and_restores_all_keys() -> None:
     """A node that lacks one of them is asked to set what is missing."""
