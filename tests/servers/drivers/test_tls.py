@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
 
+import quorlock
 from quorlock._drivers.ssl_context import context
 from quorlock._nodes.node import Node
 from quorlock._nodes.tls import Tls
 from quorlock.errors import ConfigError
+from tests.harness.support.impostors import TlsFront
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from quorlock.testing.servers import Servers
 
 HOST = "node.test"
 CANARY = "canary-Pa55"
@@ -206,3 +211,28 @@ def test_file_at_fault_is_named(
     assert said in caught.value.fix
     assert CANARY not in str(caught.value)
     assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+def test_a_connection_that_is_given_up_stays_encrypted(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread gives it up, and its owner may send at every instant of that."""
+    versions: list[str | None] = []
+    shutdown = socket.socket.shutdown
+
+    def noted(self: socket.socket, how: int) -> None:
+        if isinstance(self, ssl.SSLSocket):
+            versions.append(self.version())
+        shutdown(self, how)
+
+    with TlsFront(nodes[0].url) as front:
+        node = Node("localhost", front.port, tls=front.client_context())
+        with quorlock.Redlock([node], restart_guard=None) as redlock:
+            assert redlock.lock("a").acquire(timeout=5.0).release()
+            (connection,) = redlock._session.driver._pool.all()[0].connections
+            assert connection is not None
+            monkeypatch.setattr(socket.socket, "shutdown", noted)
+            connection.supersede("the address leads to another server")
+            monkeypatch.undo()
+            assert versions[0] == "TLSv1.3"
+            assert redlock.lock("a").acquire(timeout=5.0).release()

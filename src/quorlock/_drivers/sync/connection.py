@@ -243,7 +243,9 @@ class Connection(Peer):
         self._superseded = text
         self.lost = True
         with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)  # this wakes the owner
+            # This wakes the owner.  `shutdown` of a TLS socket first makes a plain one of it, over
+            # which the owner could send unencrypted at this moment.
+            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
         if self.owner is not None:
             self.owner.visit(None)
 
