@@ -129,10 +129,14 @@ class NodeRecord:
 
     def on_protocol_error(self, error: ProtocolError, peer: Peer) -> None:
         """Record that the server is a replica: simulated servers send no other such reply."""
+        self.on_replica(peer.run_id, str(error), peer)
+
+    def on_replica(self, run_id: str, why: str, but: Peer | None = None) -> None:
+        """Record that this server is a replica, as a reply or a handshake has shown."""
         self.demoted_at = self._process.world.now
         found = [ways[self.index] for ways in self._process.links]
         links = [link for link in found if link is not None]
-        self.guard.on_demoted(peer.run_id, links, str(error), but=peer)
+        self.guard.on_demoted(run_id, links, why, but=but)
 
     def on_connection_lost(self, answer: Answer) -> None:
         """Do nothing: the process connects again."""
@@ -426,7 +430,10 @@ class Process:
         """Connect in one round trip, if the node is reachable."""
         connection_set, index = way
         server = self.world.servers[index]
-        if not server.up or server.hung or server.node.read_only or self.cut_off[index]:
+        is_reached = server.up and not server.hung and not self.cut_off[index]
+        if is_reached and server.node.read_only:
+            self.nodes[index].on_replica(server.node.run_id, "is not a master")
+        if not is_reached or server.node.read_only:
             self.later(self._wait(index), self._try, way)
             return
         trip = 2 * self.world.network_profile.delay(self.rng)
