@@ -43,8 +43,10 @@ def colour() -> bool | None:
 def wrapped(text: str, width: int) -> list[str]:
     """Return the text's lines, none wider than this; continuation lines are indented further."""
     lines: list[str] = []
+    width = max(width, 1)  # COLUMNS=0
     for line in text.splitlines():
-        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        # Narrower than the line: textwrap would never end.
+        indent = " " * min(len(line) - len(line.lstrip()) + 4, width - 1)
         # textwrap would drop leading blanks too.
         folded = textwrap.wrap(
             line, width, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False

@@ -203,6 +203,14 @@ def test_lines_are_folded() -> None:
     assert wrapped(text, 14) == folded
 
 
+def test_lines_are_folded_at_any_width() -> None:
+    """Also where the indentation is wider than the line, as in a terminal that is being resized."""
+    for width in range(9):
+        folded = wrapped("  3 more match", width)
+        assert max(map(len, folded)) <= max(width, 1)
+        assert "".join(folded).replace(" ", "") == "3morematch"
+
+
 def test_what_does_not_fit_is_counted() -> None:
     blocks = [["a", " 1"], ["b", " 1"], ["c", " 1"]]
     assert fitted(blocks, ["a.", "b.", "c."], 6) == ["a", " 1", "b", " 1", "c", " 1"]
