@@ -222,8 +222,9 @@ class AcquireTimeout(AcquireError, TimeoutError):
             quorum of nodes names the same, or if the client that holds it has none.  It is what
             another client has written: show it, and decide nothing by it.
         in_the_way: the name of the resource that is held; of several, that of one of them.
-        permits: of a semaphore, how many permits it has, and all are held; of `any_of`, how many
-            resources.  Then `holder_ttl` is about the first that is free.  None for a lock.
+        permits: of a semaphore, how many permits it has, of which none was granted; of `any_of`,
+            how many resources.  Then `holder_ttl` is about the first that is free, of those that
+            the last attempt asked for.  None for a lock.
         shared_by: how many share the lock (`shared=True`); then `holder` names a few of them.  None
             if one client holds it alone.
     """
@@ -284,12 +285,13 @@ class AcquireTimeout(AcquireError, TimeoutError):
         if granted > n // 2:
             return f"a permit was granted by {granted} of {n} nodes, but too late to be valid"
         several = getattr(self.resource, "names", None)  # of `any_of`
-        many = f"all {self.permits} {'' if several else 'permits '}are"
+        # Not that all are held: the last attempt may have had no time to ask for each of them.
+        many = f"none of {self.permits} {'' if several else 'permits '}was granted"
         if self.permits == 1:
-            many = "the only one is" if several else "the only permit is"
+            many = "the only one is held" if several else "the only permit is held"
         refused = [vote.node for vote in self.votes if vote.vote == "refused"]
         which = f": {', '.join(refused)}" if len(refused) < n else ""
-        return f"{many} held ({len(refused)} of {n} nodes refused{which})"
+        return f"{many} ({len(refused)} of {n} nodes refused{which})"
 
     def _hint(self) -> str:
         if self.permits is not None:

@@ -81,7 +81,7 @@ async def test_the_error_says_when_one_is_free(face: Face, nodes: Servers) -> No
             assert (error.resource, error.permits, error.holder) == ("pool", 3, None)
             assert error.holder_ttl is not None
             assert 4 < error.holder_ttl <= 5
-            assert str(error).startswith("'pool': all 3 permits are held (")
+            assert str(error).startswith("'pool': none of 3 permits was granted (")
             assert "; the first is free in at most " in str(error)
             assert str(pickle.loads(pickle.dumps(error))) == str(error)
         single = redlock.semaphore("single", 1)
@@ -246,7 +246,7 @@ async def test_any_of_some_resources(face: Face, nodes: Servers) -> None:
         assert {first.resource, second.resource} == {"gpu0", "gpu1"}
         assert (first.permit, first.resources) == (None, (first.resource,))
         error = await raises(AcquireTimeout, lock.acquire(timeout=0))
-        assert str(error).startswith("'gpu0' or 'gpu1': all 2 are held (")
+        assert str(error).startswith("'gpu0' or 'gpu1': none of 2 was granted (")
         assert str(pickle.loads(pickle.dumps(error))) == str(error)
         assert await lock.locked()
         assert await first.release()

@@ -335,7 +335,9 @@ def test_it_tries_again_after_pauses_until_the_timeout() -> None:
         script.run(acquire(request_of(policy, timeout=0.2), policy, Dice()))
     error = raised.value
     assert (error.permits, error.holder_ttl, error.attempts) == (3, 0.8, 5)
-    assert str(error).startswith("'pool': all 3 permits are held (3 of 3 nodes refused) after 5")
+    assert str(error).startswith(
+        "'pool': none of 3 permits was granted (3 of 3 nodes refused) after 5"
+    )
     assert str(error).endswith("; the first is free in at most 800 ms")
     assert len(script.at(Sleep)) == 4
     assert script.now == START + ms(200 + 2)
