@@ -37,7 +37,7 @@ def test_a_stranger_does_not_speak_the_protocol() -> None:
 
 @pytest.mark.parametrize("data", [b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*1\r\n+PONG\r\n"])
 def test_nor_does_one_that_answers_something_else(data: bytes) -> None:
-    """As a server of another kind does, which says the same to each question."""
+    """A server of another kind may say the same to each question."""
     assert str(why(data)) == "it does not speak the Redis protocol"
 
 
