@@ -12,6 +12,7 @@ import quorlock
 import quorlock.asyncio as aio
 from quorlock import NodeError, QuorumUnreachable
 from quorlock._core.config import LONGEST
+from quorlock._drivers.clock import now
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Caller, Impostor, Proxy, answers
 from tests.harness.support.resp import bulk
@@ -121,6 +122,18 @@ async def test_an_address_that_moves_to_an_older_server(face: Face) -> None:
             error = await raises(QuorumUnreachable, redlock.lock("x").acquire(timeout=5.0))
             assert "leads to run_id other…, and led to first…" in str(error)
             assert "votes in 3" in str(error)
+
+
+async def test_each_reply_is_a_contact(nodes: Servers, face: Face) -> None:
+    """Also a plain grant, which is counted without being parsed: a server that was up before the
+    last reply of another one is no restart of it.
+    """
+    async with face.redlock(nodes.urls[:1], **SETTINGS) as redlock:
+        await (await redlock.lock("warm").acquire(timeout=5.0)).release()
+        asked_at = now()
+        await redlock.lock("x").acquire(timeout=5.0)
+        (connection,) = redlock._session.driver.node_states.all[0]._connections
+        assert connection.alive_at >= asked_at
 
 
 async def test_the_same_server_twice_while_one_connection_is_broken(

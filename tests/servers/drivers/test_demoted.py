@@ -22,11 +22,11 @@ from quorlock._core.redlock import inspect
 from quorlock._drivers.aio.connection import AsyncConnection
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import NodeState
-from quorlock._drivers.sync.connection import Connection
+from quorlock._drivers.sync.connection import Connection, Inbox
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import NO_RECEIVER, PendingRequest
 from quorlock.asyncio import Redlock
-from quorlock.errors import NodeError, QuorlockError
+from quorlock.errors import NodeError, QuorlockError, VoteCode
 from quorlock.testing.servers import Server, Servers
 from tests.harness.support.wait import until, until_async
 
@@ -179,6 +179,19 @@ def test_a_grant_behind_the_refusal(
             redlock.lock("x").try_acquire()
         assert lease.held
         monkeypatch.undo()
+
+
+def test_a_grant_that_is_unread_as_its_connection_is_given_up(nodes: Servers) -> None:
+    with quorlock.Redlock(nodes.urls[:1], restart_guard=None) as redlock:
+        assert redlock.lock("x").acquire().release()
+        (connection,) = redlock._session.driver._pool.all()[0].connections
+        assert connection is not None
+        inbox = Inbox()
+        connection.send(encode(OTHER), ASKED._replace(receiver=inbox))
+        assert until(lambda: grant_is_there(connection.sock))
+        connection.supersede("connection given up: it is a replica now")
+        assert [reply.answer.code for reply in inbox.inbox] == [VoteCode.CONNECTION_LOST]
+        assert until(lambda: nodes[0].execute("EXISTS", "y") == 0)
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True])

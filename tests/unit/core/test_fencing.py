@@ -130,6 +130,17 @@ def test_else_the_highest_is_issued_by_the_others_as_well() -> None:
     assert won.valid_until == START + 10 * NS_PER_S - ms(102), "counted from the first round"
 
 
+@pytest.mark.parametrize("others", [FENCE - 5, FENCE + 5])
+def test_the_same_fence_of_two_in_a_quorum_of_three_is_not_enough(others: int) -> None:
+    """Two other nodes may have issued it to another attempt."""
+    highest = max(FENCE, others)
+    first = [issues(FENCE, 1), issues(FENCE, 2), issues(others, 3), NEVER, NEVER]
+    second = [above() if say.answer.fence == highest else issues(highest) for say in first[:3]]
+    script = Script([first, [*second, NEVER, NEVER]])
+    assert granted(script).fence == highest
+    assert kinds(script) == [ScriptedAcquire, IssueFence]
+
+
 def test_a_node_that_issued_it_first_and_refuses_to_raise_counts_once() -> None:
     """Three of four nodes must have issued it: the one that did, and two that raise."""
     first = [issues(FENCE + 5, 1), issues(FENCE, 2), issues(FENCE, 3), NEVER]
