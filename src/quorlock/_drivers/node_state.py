@@ -87,10 +87,14 @@ class ServerConnection(Protocol):
 
 
 class Reconnect:
-    """The back-off of one node, and its vote until it is connected."""
+    """The back-off of one node, and its vote until it is connected.
+
+    has_moved: Its address led to another node's server last.
+    """
 
     def __init__(self) -> None:
         self.retry_at: Instant = 0
+        self.has_moved = False
         self._back_off = BACK_OFF_MIN
         self.answer = _down("not connected yet")
 
@@ -242,6 +246,7 @@ class NodeState:
         connection.quarantine = kept
         self._connections.add(connection)
         self.settings.is_considered = False
+        self.reconnect.has_moved = False  # first: from the next line on it counts where it is
         self.server_info = server_info
         self.misconfigured = None
         self.reachability = Reachability.UP
@@ -251,6 +256,11 @@ class NodeState:
             self.reconnect.wait_longer(at)
         else:
             self.reconnect.reset()
+
+    def on_moved(self, run_id: str) -> None:
+        """Record that the address leads to this process, which is another node's server."""
+        self.reconnect.has_moved = True
+        self._close_rivals(run_id)
 
     def _close_rivals(self, run_id: str) -> bool:
         """Close the connections to other processes; return whether one of these may be alive."""

@@ -158,7 +158,9 @@ class NodeStates:
     def find_duplicate(self, node_state: NodeState, run_id: str) -> NodeState | None:
         """Return the other node that is the same server, if there is one."""
         others = (other for other in self.all if other is not node_state)
-        return next((other for other in others if other.run_id == run_id), None)
+        # Two nodes may swap their addresses: then neither is where it was.
+        there = (other for other in others if not other.reconnect.has_moved)
+        return next((other for other in there if other.run_id == run_id), None)
 
 
 class NodeAdmission:
@@ -226,6 +228,8 @@ class NodeAdmission:
                     return
                 node_state.server_info = before
                 connection.supersede("connection given up: its server is another node's")
+            elif node_state.run_id != server_info.run_id:
+                node_state.on_moved(server_info.run_id)
         text = f"is the same server as {twin.node.address} (run_id {server_info.run_id[:8]}…)"
         raise _refusal(node_state, text, "one crash would cost two votes; list every server once")
 

@@ -10,7 +10,7 @@ import pytest
 
 import quorlock
 import quorlock.asyncio as aio
-from quorlock import NodeError, QuorumUnreachable
+from quorlock import NodeError, QuorlockError, QuorumUnreachable
 from quorlock._core.config import LONGEST
 from quorlock._drivers.clock import now
 from quorlock.testing.servers import Servers
@@ -85,6 +85,30 @@ async def test_an_address_that_takes_turns(nodes: Servers, face: Face) -> None:
                     await (await redlock.lock("x").acquire(timeout=5.0)).release()
             error = await raises(QuorumUnreachable, redlock.lock("x").acquire(timeout=5.0))
             assert "list independent masters, each by its own address" in str(error)
+
+
+async def test_two_nodes_swap_their_addresses(nodes: Servers, face: Face) -> None:
+    """Each is found to be the other one at first, and then neither is where it was."""
+    with Proxy(nodes.urls[0]) as one, Proxy(nodes.urls[1]) as two:
+        async with face.redlock([one.url, two.url, nodes.urls[2]], **SETTINGS) as redlock:
+
+            def servers() -> list[str]:
+                return [state.run_id for state in redlock._session.driver.node_states.all]
+
+            await (await redlock.lock("x").acquire(timeout=5.0)).release()
+            assert await until_async(lambda: all(node.up for node in redlock.nodes))
+            first, second, third = servers()
+            one.lead_to(nodes.urls[1])
+            two.lead_to(nodes.urls[0])
+            one.cut()
+            two.cut()
+
+            async def are_found() -> bool:
+                with suppress(QuorlockError):
+                    await redlock.lock("y").acquire(timeout=0)
+                return servers() == [second, first, third]
+
+            assert await until_async(are_found), redlock.nodes
 
 
 class Pretended:
