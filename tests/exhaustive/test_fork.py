@@ -344,6 +344,74 @@ def test_fork_while_other_threads_acquire(nodes: Servers) -> None:
     assert [server.keys() for server in nodes] == [[]] * 5
 
 
+class Local:
+    """A thread's local whose finalizer waits in a new child, so that other threads run there."""
+
+    def __init__(self, wait: Callable[[], object]) -> None:
+        self._parent = os.getpid()
+        self._wait = wait
+
+    def __del__(self) -> None:
+        if os.getpid() != self._parent:
+            self._wait()
+
+
+@pytest.mark.parametrize("redlock_is_local", [False, True])
+def test_fork_while_another_thread_holds_a_reentrant_lock(
+    nodes: Servers, *, redlock_is_local: bool
+) -> None:
+    """The child deletes the locals of that thread, with the lease, and releases nothing."""
+    held, leave = threading.Event(), threading.Event()
+    local, later = threading.local(), threading.local()
+    released: list[bool] = []
+
+    def work(redlock: Redlock | None) -> None:
+        local.redlock = redlock or Redlock(nodes.urls, **PATIENT)
+        local.redlock.rlock("parents").acquire()
+        before = holders(nodes)
+        later.slow = Local(lambda: until(lambda: holders(nodes) != before, 0.3))
+        held.set()
+        leave.wait()
+        released.append(local.redlock.rlock("parents").release())
+
+    with Redlock(nodes.urls, **PATIENT) as redlock:
+        thread = threading.Thread(target=work, args=(None if redlock_is_local else redlock,))
+        thread.start()
+        held.wait()
+        before = holders(nodes)
+        in_child(lambda: None)
+        assert holders(nodes) == before
+        leave.set()
+        thread.join()
+    assert released == [True]
+
+
+def test_fork_while_a_task_in_another_thread_holds_a_reentrant_lock(nodes: Servers) -> None:
+    """Asyncio: the same."""
+    held, leave = threading.Event(), threading.Event()
+    later = threading.local()
+    released: list[bool] = []
+
+    async def work() -> None:
+        async with quorlock_asyncio.Redlock(nodes.urls, **PATIENT) as redlock:
+            await redlock.rlock("parents").acquire()
+            before = holders(nodes)
+            later.slow = Local(lambda: until(lambda: holders(nodes) != before, 0.3))
+            held.set()
+            await asyncio.to_thread(leave.wait)
+            released.append(await redlock.rlock("parents").release())
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    held.wait()
+    before = holders(nodes)
+    in_child(lambda: None)
+    assert holders(nodes) == before
+    leave.set()
+    thread.join()
+    assert released == [True]
+
+
 def test_fork_while_it_connects(nodes: Servers) -> None:
     """Connectors run in the parent; the child has none of them, and starts its own."""
     for _ in range(10):

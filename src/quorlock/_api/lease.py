@@ -20,6 +20,7 @@ from quorlock._core.resources import PermitName, names_of
 from quorlock._core.results import LossReason, ReleaseResult
 from quorlock._core.time import NS_PER_MS, to_seconds
 from quorlock._core.votes import Answer, node_votes
+from quorlock._drivers import fork
 from quorlock._drivers.clock import now
 from quorlock.errors import ConfigError, HoldLimitReached, LeaseLost, NodeVote, QuorlockError
 
@@ -217,7 +218,7 @@ class LeaseBase(HintedNames, Generic[D]):
         # Garbage: no caller can release it any more.
         try:
             if self._session.live.get(self._state.token) is self._state:
-                self._release_in_background()
+                self._drop()
         except BaseException:  # noqa: BLE001 (Python swallows exceptions from here)
             with contextlib.suppress(Exception):
                 self._drop()  # interrupted by a Ctrl-C
@@ -225,9 +226,10 @@ class LeaseBase(HintedNames, Generic[D]):
     def _drop(self) -> None:
         """Release the lease in the background, if it is still in the session.
 
-        For a block that was not entered, or not left.
+        For a lease that is garbage, and a block that was not entered, or not left.
         """
-        if self._session.live.get(self._state.token) is self._state:
+        # The lease of a re-entrant lock may be garbage in a new child, and is held in the parent.
+        if self._session.live.get(self._state.token) is self._state and not fork.is_new_child():
             self._release_in_background()
 
     @abstractmethod

@@ -23,6 +23,8 @@ class ForkAware(Protocol):
     def reset_after_fork(self) -> None: ...
 
 
+# The process that this module's state is of.
+_pid = os.getpid()
 # The number of forks between the first process and this one. A lease stores its own.
 generation: int = 0
 
@@ -43,13 +45,23 @@ def close_in_child(sock: Closable) -> None:
     _sockets.add(sock)
 
 
+def is_new_child() -> bool:
+    """Return whether this is a forked child that has not been reset yet.
+
+    Only finalizers run in it.  CPython deletes the locals of the parent's other threads there,
+    before it calls the functions of `register_at_fork` (PyOS_AfterFork_Child).
+    """
+    return os.getpid() != _pid
+
+
 def _in_child() -> None:
-    global generation  # noqa: PLW0603 (the process is what it counts)
+    global generation, _pid  # noqa: PLW0603 (the process is what it counts)
     generation += 1
     for sock in list(_sockets):
         sock.close()
     for thing in list(_registered):
         thing.reset_after_fork()
+    _pid = os.getpid()
 
 
 if hasattr(os, "register_at_fork"):

@@ -25,6 +25,7 @@ from quorlock._core.config import Policy, Seconds
 from quorlock._core.request import AcquireRequest, StopEvent
 from quorlock._core.resources import Resource
 from quorlock._core.results import Extended, ExtendFailed, is_unreachable
+from quorlock._drivers import fork
 from quorlock._sync.lease import Lease
 from quorlock._sync.lock import Lock, LockDecorator
 from quorlock.errors import QuorlockError
@@ -474,6 +475,8 @@ def _close(
     ending: dict[object, LeaseState],
     renewers: list[Closable],
 ) -> None:
+    if fork.is_new_child():
+        return  # called by the finalizer: the parent's Redlock stays open
     driver.stop()  # first: no lock may be won after this
     held = [*list(ending.values()), *list(lease_states.values())]
     for lease_state in held:
