@@ -21,11 +21,25 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class _HoldsOfThread(dict[bytes, Hold[Lease]]):
+    """The holds of one thread; its end releases them, also if other code refers to a lease."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def __del__(self) -> None:
+        # Unless the Redlock is garbage, and its leases are not.
+        if self and self._thread not in {thread.ident for thread in threading.enumerate()}:
+            for hold in self.values():
+                drop(hold.lease)
+
+
 class ThreadHolds(threading.local):
     """The holds of each thread; gone with the thread, also if a later one gets its number."""
 
     def __init__(self) -> None:
-        self.by_key: MutableMapping[bytes, Hold[Lease]] = {}
+        self.by_key: MutableMapping[bytes, Hold[Lease]] = _HoldsOfThread()
 
 
 class RLock(BlockingObject, RLockBase[Lock, Lease]):

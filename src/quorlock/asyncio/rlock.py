@@ -42,7 +42,8 @@ class TaskHolds:
         return self._tasks[task]
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
+        for hold in self._tasks.pop(task, {}).values():
+            drop(hold.lease)  # the traceback of the task's error may refer to it
 
 
 class RLock(AsyncioObject, RLockBase[Lock, Lease]):

@@ -172,6 +172,31 @@ async def test_an_end_without_a_release_releases(face: Face, nodes: Servers) -> 
             pass
 
 
+async def test_an_end_releases_a_lease_that_is_referred_to(face: Face, nodes: Servers) -> None:
+    """The traceback of the error of a thread or task may do so; a later lease is not affected."""
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        leases: list[Any] = []
+
+        async def work(_: int) -> None:
+            leases.append(await redlock.rlock("a", renew=True).acquire())
+
+        assert await face.crowd(1, work) == [None]
+        assert await emptied(nodes)
+        assert not leases[0].held
+        lease = await redlock.rlock("a").acquire()
+        assert not await leases[0].release()
+        assert lease.held
+        assert await redlock.rlock("a").release()
+
+
+async def test_a_lease_outlives_its_redlock(face: Face, nodes: Servers) -> None:
+    """The thread or task has not ended, and has the lease."""
+    lease = await face.redlock(nodes.urls, **SETTINGS).rlock("a").acquire()
+    gc.collect()
+    assert lease.held
+    assert await lease.release()
+
+
 async def test_a_lost_lease_does_not_nest(face: Face, nodes: Servers) -> None:
     """LeaseLost instead of a lie; the count is as before, and later the lock works again."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
