@@ -217,12 +217,16 @@ class LeaseState:
         Its validity may have been read as lost by then, and a lease that was seen to be lost stays
         lost (rule 4).
         """
-        if not self.held:
+        ends = self.valid_until
+        if now() >= ends:
             return False
         # Capped: an extension by hand that had to retry reaches further than it asked for.
         valid_until = min(valid_until, self.hold_until)
         self._valid_for = max(self._valid_for, valid_until - self._started_at)
         self.ttl_ms = ttl_ms
+        if now() >= ends:  # this thread was paused, and another one may have read it as lost
+            self.end(LossReason.EXPIRED)
+            return False
         return True
 
     def facts(self) -> Facts:

@@ -192,6 +192,32 @@ async def test_an_extension_noticed_after_the_end_is_a_loss(
         assert await emptied(nodes)
 
 
+async def test_an_extension_paused_while_it_is_recorded_is_a_loss(
+    face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread saw it lost in the middle of `extend_validity`: the loss is final."""
+    prolong, hold_until = LeaseState.extend_validity, LeaseState.hold_until
+
+    def after_a_pause(lease_state: LeaseState) -> int:
+        assert until(lambda: not lease_state.held, 20)
+        limit: int = hold_until.__get__(lease_state)
+        return limit
+
+    def paused_inside(lease_state: LeaseState, valid_until: int, ttl_ms: int) -> bool:
+        monkeypatch.setattr(LeaseState, "hold_until", property(after_a_pause))
+        return prolong(lease_state, valid_until, ttl_ms)
+
+    monkeypatch.setattr(LeaseState, "extend_validity", paused_inside)
+    async with face.redlock(nodes.urls) as redlock:
+        lease = await redlock.lock("a", ttl=0.8).acquire()
+        with pytest.raises(LeaseLost) as caught:
+            await lease.extend(2)
+        assert caught.value.reason == "expired"
+        assert not lease.held
+        assert lease.lost.is_set()
+        assert await emptied(nodes)
+
+
 async def test_extend_never_shortens(face: Face, nodes: Servers) -> None:
     """A shorter ttl leaves the keys' lives and the validity alone: "at least", not "exactly"."""
     async with face.redlock(nodes.urls) as redlock:
