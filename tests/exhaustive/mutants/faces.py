@@ -48,8 +48,8 @@ FACES = [
     Mutant(
         "prolonged-though-over",
         "_api/lease_state.py",
-        "        if not self.held:\n            return False\n        # Capped",
-        "        # Capped",
+        "        ends = self.valid_until\n",
+        "        ends = 1 << 62\n",
         ("tests/unit/core/test_extend.py", "tests/servers/api/test_lease.py"),
     ),
     Mutant(

@@ -20,6 +20,7 @@ from quorlock._drivers.sync.connection import Inbox
 from quorlock._drivers.sync.pool import Borrower
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import PendingRequest, size_of
+from quorlock.errors import VoteCode
 from tests.harness.support.impostors import Proxy, TlsFront
 from tests.harness.support.wait import until
 
@@ -269,6 +270,26 @@ def test_a_node_that_must_not_vote_gets_no_round_of_a_follower(nodes: Servers) -
             connection_set.submit(Send(Release(b"crowd %d" % number, b"token")), inbox)
         assert until(lambda: drained(connection_set, releases))
         assert not keys(nodes)
+
+
+def test_the_limit_of_the_nodes_outlives_a_quarantine(nodes: Servers) -> None:
+    """A round to a node whose quarantine has ended looks for the limits again."""
+    with Redlock(nodes.urls) as redlock, borrowed(redlock) as connection_set:
+        for connection in connection_set.connections:
+            assert connection is not None
+            connection.ttl_ms_max = 10_000
+        last = connection_set.connections[-1]
+        assert last is not None
+        last.quarantine = Quarantine(None, now())
+        connection_set.membership.find_limits()
+        short, long = Inbox(), Inbox()
+        connection_set.send(Send(Acquire(b"crowd short", b"token", 10_000)), short)
+        assert until(lambda: drained(connection_set, [short]))
+        assert last.quarantine is None
+        connection_set.send(Send(Acquire(b"crowd long", b"token", 10_001)), long)
+        codes = [reply.answer.code for reply in long.inbox]
+        assert codes == [VoteCode.PERMANENT_ERROR] * len(nodes)
+        assert keys(nodes) == [b"crowd short"] * len(nodes)
 
 
 def test_rounds_of_followers_keep_their_order(nodes: Servers) -> None:
