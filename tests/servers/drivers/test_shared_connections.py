@@ -285,7 +285,8 @@ def test_the_limit_of_the_nodes_outlives_a_quarantine(nodes: Servers) -> None:
         short, long = Inbox(), Inbox()
         connection_set.send(Send(Acquire(b"crowd short", b"token", 10_000)), short)
         assert until(lambda: drained(connection_set, [short]))
-        assert last.quarantine is None
+        quarantines = [one and one.quarantine for one in connection_set.connections]
+        assert quarantines == [None] * len(nodes)
         connection_set.send(Send(Acquire(b"crowd long", b"token", 10_001)), long)
         codes = [reply.answer.code for reply in long.inbox]
         assert codes == [VoteCode.PERMANENT_ERROR] * len(nodes)
