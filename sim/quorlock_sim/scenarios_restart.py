@@ -120,7 +120,7 @@ def _failover(plan: Plan, dice: Random) -> Plan:
     )
     return replace(
         bare(plan, 2, ttl, trip),
-        connection_sets=(1, 2),
+        connection_sets=(1, 3),
         resources=("r0", "r1"),
         workloads=(
             (replace(job, hold=ttl),),

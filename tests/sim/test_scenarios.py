@@ -60,7 +60,7 @@ def within_bounds(plan: Plan) -> None:
         len(plan.connection_sets) == len(plan.client_paces) == len(plan.client_offsets) == clients
     )
     assert len(plan.node_paces) == len(plan.node_offsets) == n
-    assert set(plan.connection_sets) <= {1, 2}
+    assert set(plan.connection_sets) <= {1, 2, 3}
     assert 0 < plan.lasts <= 6 * NS_PER_S
     # A call may take a few turns of its loop beyond its deadlines, which have a slack of 1 ms.
     assert (0 < plan.tick <= NS_PER_MS // 5) if plan.scenario == "loops" else plan.tick == 0

@@ -5,6 +5,7 @@
 -- returns 1 extended (or would live longer anyway), 0 one is held by another, -1 one is absent; of a
 --   reader also -1 if others are there, and it is not
 -- errors  WRONGTYPE: a key holds another type of data; nothing is changed then
+--         READONLY: of a replica, also if there is nothing to extend
 local extended = 1
 for _, key in ipairs(KEYS) do
   local holder = redis.pcall('GET', key)
@@ -34,6 +35,8 @@ for _, key in ipairs(KEYS) do
   end
   if not holder then
     extended = -1
+    -- Deletes nothing. A replica, whose keys are another master's, refuses it.
+    redis.call('DEL', key)
   end
 end
 if extended == -1 then

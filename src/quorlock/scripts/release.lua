@@ -19,6 +19,7 @@
 --   of several keys {number, owner or ''} or the four with a place, and how many keys are before the
 --   one that is reported: the first of another's, else the first absent one, else none (-3)
 -- errors  WRONGTYPE: a key holds another type of data; nothing is changed then
+--         READONLY: of a replica, also if there is nothing to free
 -- The queue never prevents a release: its errors (another type, no right, no memory) are ignored.
 -- Short names: the first release on a connection is sent in full, behind acquires (UNREAD_MAX).
 local call, try = redis.call, redis.pcall
@@ -45,7 +46,7 @@ local function now()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 local kept = place and next .. place
-local values, shared, ready = {}, {}
+local held, shared, ready = {}, {}
 for i, key in ipairs(KEYS) do
   local holder = try('GET', key)
   if type(holder) == 'table' then
@@ -58,9 +59,9 @@ for i, key in ipairs(KEYS) do
     holder = shared[i] and ends >= now() and ARGV[1] or ''
     ready = ready or i == 1 and place and call('ZSCORE', key, kept)
   end
-  values[i] = holder
+  held[i] = holder
 end
-ready = ready or place and values[1] == kept
+ready = ready or place and held[1] == kept
 -- Returns how many connections receive it (-1: no right), and the ms of the reservation.
 local function publish(waiter, text)
   local inbox, ms = waiter:gsub(':shared$', ''):match('^(%x+):%d+:(%d+)$')
@@ -108,7 +109,7 @@ elseif place then
 end
 local left, owner, before = -3, '', 0
 for i, key in ipairs(KEYS) do
-  local holder, queue = values[i], 'quorlock:queue:' .. key
+  local holder, queue = held[i], 'quorlock:queue:' .. key
   local ours = holder == ARGV[1] and holder ~= '' or i == 1 and ready and action >= -1
   local read, given = shared[i]
   if ours and read then
@@ -154,6 +155,10 @@ for i, key in ipairs(KEYS) do
     call('DEL', key)
   end
   local found = ours and -3 or call('PTTL', key)
+  if found == -2 then
+    -- Deletes nothing. A replica, whose keys are another master's, refuses it.
+    call('DEL', key)
+  end
   if left == -3 and not ours or left == -2 and found > -2 then
     left, before = found, i - 1
     owner = owner_of(holder or '')

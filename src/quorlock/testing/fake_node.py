@@ -387,6 +387,8 @@ class FakeNode(FakeKeys):
                 return error
             ticket = 0 if is_deaf else ticket
             left = DELETED if is_ours else self._pttl(lock, at)
+            if left == -2 and self.read_only:  # noqa: PLR2004
+                return in_script(READ_ONLY, scripts.RELEASE, b"call('DEL', key)\nend\nif left")
             if not is_ours and (reported[0] == DELETED or reported[0] == -2 < left):  # noqa: PLR2004
                 owner = readers.report() if was_shared else owner_in(holder or b"")
                 reported, before = (left, owner), index
@@ -435,7 +437,7 @@ class FakeNode(FakeKeys):
         entry = self.alive(key, at)
         return -2 if entry is None else ttl_left(entry, at)
 
-    def extend(  # noqa: PLR0911 (as the script)
+    def extend(  # noqa: C901, PLR0911 (as the script)
         self,
         key: bytes,
         token: bytes | None,
@@ -456,6 +458,8 @@ class FakeNode(FakeKeys):
                 return self._extend_reader(readers, token or b"", ttl_ms, at)
             if entry is not None and entry.value != token:
                 return 0
+            if entry is None and self.read_only:
+                return in_script(READ_ONLY, scripts.EXTEND, b"redis.call('DEL'")
         if any(entry is None for _, entry in entries):
             return -1
         for lock, entry in entries:

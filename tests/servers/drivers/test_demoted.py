@@ -103,6 +103,20 @@ def test_tracked_connections(pair: tuple[Server, Server], how: str, monkeypatch:
             each.close(0)
 
 
+def test_an_extension_of_a_key_that_is_gone(pair: tuple[Server, Server]) -> None:
+    """Nothing is to be written, and the node says all the same that it is a replica."""
+    node, other = pair
+    with quorlock.Redlock([node.tcp_url], **SETTINGS) as redlock:
+        lease = redlock.lock("x").acquire()
+        node.execute("REPLICAOF", "127.0.0.1", other.port)
+        assert until(lambda: node.keys() == [])
+        with pytest.raises(QuorlockError, match="replica"):
+            lease.extend()
+        node.execute("REPLICAOF", "NO", "ONE")
+        with pytest.raises(QuorlockError, match="was a replica"):
+            redlock.lock("y", timeout=0.5).acquire()
+
+
 class _Loop:
     """An event loop in a thread."""
 
@@ -149,7 +163,10 @@ ASKED = PendingRequest(OTHER, NO_RECEIVER, 0, 0)
 
 
 def grant_is_there(sock: socket.socket) -> bool:
-    return b"+OK" in sock.recv(1_000, socket.MSG_PEEK)
+    try:
+        return b"+OK" in sock.recv(1_000, socket.MSG_PEEK)
+    except BlockingIOError:  # nothing has come yet
+        return False
 
 
 def test_a_grant_behind_the_refusal(
