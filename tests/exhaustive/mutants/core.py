@@ -356,6 +356,13 @@ CORE = [
         ("tests/unit/core/test_fencing.py",),
     ),
     Mutant(
+        "lua-a-replica-says-that-a-key-is-gone",
+        "scripts/extend.lua",
+        "    redis.call('DEL', key)\n",
+        "",
+        ("tests/servers/drivers/test_demoted.py",),
+    ),
+    Mutant(
         "lua-fence-without-clock",
         "scripts/acquire.lua",
         "  fence = (math.floor(ms / ARGV[3]) + 1) * ARGV[3] * 1000\n",
