@@ -237,8 +237,10 @@ class LeaseState:
     def release_flow(self, restored: Target | None = None) -> Flow[None]:
         """Release the lease, which is over, without waiting for replies, unless it was handed over.
 
-        That counts when it is sent: another process may hold the lease since.  restored: Only where
-        this round restored its keys; the release of the rest has another result to report.
+        That counts when it is sent: another process may hold the lease since.
+
+        restored: Only on these nodes, to which renewal has just sent the key again.  Another call
+            releases it on the rest, and reports their replies.
         """
         if not self.was_handed_over:
             yield from release_without_waiting(self.claim, self.token, restored or self.target)

@@ -246,7 +246,8 @@ class NodeState:
         connection.quarantine = kept
         self._connections.add(connection)
         self.settings.is_considered = False
-        self.reconnect.has_moved = False  # first: from the next line on it counts where it is
+        # In this order: other threads compare their nodes with `run_id` unless it has moved.
+        self.reconnect.has_moved = False
         self.server_info = server_info
         self.misconfigured = None
         self.reachability = Reachability.UP
