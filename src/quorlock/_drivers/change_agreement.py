@@ -12,7 +12,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from quorlock._core.agreement import Agreement, ChangeStep, parse, passes_of_max_ttl
+from quorlock._core.agreement import Agreement, parse, passes_of_max_ttl
 from quorlock._core.tally import quorum
 from quorlock._core.time import NS_PER_S
 from quorlock._drivers.clock import now, sleep_seconds
@@ -34,6 +34,10 @@ _SECONDS = 2.0  # to connect, and for each reply
 _SHARE, _MORE = 1.02, 0.05
 # No list has this length: the node has left its set.
 _LEFT = (0,)
+_FINISH = (
+    "end that change first, with `quorlock nodes add URL --finish` if its node (URL) is to be in"
+    " the set, else with `quorlock nodes remove URL --finish`"
+)
 
 
 class StoredSettings(NamedTuple):
@@ -72,88 +76,130 @@ def read(nodes: Sequence[Node]) -> list[StoredSettings]:
 
 def change_max_ttl(nodes: Sequence[Node], max_ttl_ms: int, say: Say) -> None:
     """Set the longest ttl that clients may use. Raises ChangeError."""
-    for step in passes_of_max_ttl(_agreed(nodes), max_ttl_ms):
-        _make(nodes, step, say)
+    for step in passes_of_max_ttl(_unchanging(nodes), max_ttl_ms):
+        _write_all([(node, step.new) for node in nodes], say)
+        if step.wait_ms:
+            wait(step.wait_ms, say)
 
 
 def change_guards(nodes: Sequence[Node], guards: tuple[str, ...], say: Say) -> None:
     """Set the restart guards that clients may use. Raises ChangeError."""
-    _make(nodes, ChangeStep(_agreed(nodes)._replace(guards=guards)), say)
+    new = _unchanging(nodes)._replace(guards=guards)
+    _write_all([(node, new) for node in nodes], say)
 
 
-def begin(node_states: Sequence[Node], other: Node, *, joins: bool, say: Say) -> None:
+def begin(members: Sequence[Node], other: Node, *, joins: bool, say: Say) -> None:
     """Let clients list the members alone, or the members and the other node. Raises ChangeError.
 
     joins: The other node is being added. If false, it is a member until now and may be dead.
     """
-    larger = len(node_states) + 1
+    larger = len(members) + 1
     size = larger - 1 if joins else larger
-    agreed = _agreed(node_states)
-    both = agreed._replace(sizes=(larger - 1, larger))
-    if agreed.sizes not in ((size,), both.sizes):
-        raise ChangeError(f"clients list {agreed.text!r}, and these are {size} nodes")
+    both = (larger - 1, larger)
+    agreed = _agreed_on(members, (size,), both)
     if agreed.sizes == (size,):
         # Majorities of lists that are two changes apart may be disjoint.
         wait(agreed.guard_ms, say)
+        agreed = _agreed_on(members, (size,), both)  # another change may have begun
     there = _read(other)
-    if joins and agreed.sizes == both.sizes:
-        _require_joined(there, both)
-    if not there.why:
-        # The other node comes first, so that it admits only clients that list it beside all
-        # members.
-        _join(other, there, agreed._replace(sizes=(larger,), version=agreed.version + 1), say)
-    elif joins:
+    if there.why and joins:
         raise ChangeError(f"{there.address}: {there.why}")
-    _make(node_states, ChangeStep(both), say)
+    with_other: list[tuple[Node, Agreement]] = []
+    if not there.why:
+        if agreed.sizes == both:
+            _require_joined(there, agreed)
+        else:
+            _require_free(there, agreed)
+        # It admits only clients that list it beside all members.
+        with_other.append((other, agreed._replace(sizes=(larger,))))
+    first, *rest = [(node, agreed._replace(sizes=both)) for node in members]
+    # A member comes first: of two changes that begin at once, one fails there.
+    _write_all([first, *with_other, *rest], say)
 
 
-def finish_change(node_states: Sequence[Node], other: Node, *, joins: bool, say: Say) -> None:
+def finish_change(members: Sequence[Node], other: Node, *, joins: bool, say: Say) -> None:
     """Let clients list the new set only. Raises ChangeError."""
-    larger = len(node_states) + 1
-    agreed = _agreed(node_states)
+    larger = len(members) + 1
     size = larger if joins else larger - 1
-    if size not in agreed.sizes:
-        raise ChangeError(f"clients list {agreed.text!r}: begin the change first")
-    new = agreed._replace(sizes=(size,))
-    if joins:
-        _require_joined(_read(other), new)
-    _make([*node_states, other] if joins else node_states, ChangeStep(new), say)
-    if joins:
-        return
+    agreed = _agreed_on(members, (size,), (larger - 1, larger), fix="begin the change first")
     there = _read(other)
-    if there.why:
+    if joins or (not there.why and agreed.is_changing):
+        _require_joined(there, agreed)
+    elif not there.why:
+        _require_free(there, agreed)
+    new = agreed._replace(sizes=(size,))
+    changed = [(node, new) for node in members]
+    if joins:
+        changed.insert(0, (other, new))  # first: it is never older than the members
+    elif there.why:
         say(f"{there.address}: {there.why}; it is no member any more: do not start it again")
     else:
-        _write(other, new._replace(sizes=_LEFT, version=agreed.version + 2), say)
+        changed.append((other, new._replace(sizes=_LEFT)))
+    _write_all(changed, say)
 
 
 def _require_joined(there: StoredSettings, agreed: Agreement) -> None:
-    """Raise ChangeError unless this node is the one that the change under way adds.
+    """Raise ChangeError unless this node is the one of the change under way.
 
-    If two nodes are added at once, the lists with one of them and with the other may have
-    majorities that share no node.
+    If two nodes are added or removed at once, the lists with one of them and with the other may
+    have majorities that share no node.
     """
     if there.why:
         raise ChangeError(f"{there.address}: {there.why}")
     kept = parse(there.text)
-    if kept is None or (kept.name, kept.sizes) != (agreed.name, agreed.sizes[-1:]):
-        raise ChangeError(
-            f"{there.address} is not part of the change that is under way: finish that with"
-            " `quorlock nodes add URL --finish`, or undo it with `quorlock nodes remove URL` and"
-            " `quorlock nodes remove URL --finish`, where URL is the node of that change"
-        )
+    of_this_change = (
+        kept is not None
+        and (kept.name, kept.sizes) == (agreed.name, agreed.sizes[-1:])
+        and kept.version >= agreed.version
+    )
+    if not of_this_change:
+        raise ChangeError(f"{there.address} is not part of the change that is under way: {_FINISH}")
 
 
-def _join(other: Node, there: StoredSettings, new: Agreement, say: Say) -> None:
+def _require_free(there: StoredSettings, agreed: Agreement) -> None:
+    """Raise ChangeError if this node belongs to another set."""
     kept = parse(there.text)
-    if there.text and (kept is None or (kept.sizes != _LEFT and kept.name != new.name)):
+    if there.text and (kept is None or (kept.sizes != _LEFT and kept.name != agreed.name)):
         fix = "if that set is gone, run `quorlock nodes reset-config` for this node"
         raise ChangeError(f"{there.address} belongs to another set ({there.text!r}): {fix}")
-    _write(other, new, say)
 
 
-def _agreed(nodes: Sequence[Node]) -> Agreement:
-    """Return the settings that the nodes share; during a change, the settings before it."""
+def _unchanging(nodes: Sequence[Node]) -> Agreement:
+    """Return the settings that the nodes share, with the limits that suit the leases of all.
+
+    Raises ChangeError, also if a node is being added or removed.
+    """
+    kept = _agreements(nodes)
+    agreed = _oldest(kept)
+    if any(one.is_changing for one in kept):
+        raise ChangeError(f"a node is being added or removed: {_FINISH}")
+    return agreed._replace(
+        max_ttl_ms=min(one.max_ttl_ms for one in kept), guard_ms=max(one.guard_ms for one in kept)
+    )
+
+
+def _agreed_on(nodes: Sequence[Node], *sizes: tuple[int, ...], fix: str = "") -> Agreement:
+    """Return the settings that the nodes share. Raises ChangeError if clients list other sizes."""
+    agreed = _oldest(_agreements(nodes))
+    if agreed.sizes not in sizes:
+        fix = fix or f"these are {sizes[0][0]} nodes"
+        raise ChangeError(f"clients list {agreed.text!r}: {fix}")
+    return agreed
+
+
+def _oldest(kept: Sequence[Agreement]) -> Agreement:
+    """Return the settings that the nodes share; during a change, the settings before it.
+
+    Raises ChangeError if the newest differ: one of the nodes is being added or removed.
+    """
+    newest = max(one.version for one in kept)
+    if len({one.sizes for one in kept if one.version == newest}) > 1:
+        raise ChangeError(f"one of these nodes is being added or removed: {_FINISH}")
+    return min(kept, key=lambda one: one.version)
+
+
+def _agreements(nodes: Sequence[Node]) -> list[Agreement]:
+    """Return what the nodes store, without those that store nothing. Raises ChangeError."""
     found = read(nodes)
     lacking = [f"{kept.address}: {kept.why}" for kept in found if kept.why]
     if lacking:
@@ -163,18 +209,21 @@ def _agreed(nodes: Sequence[Node]) -> Agreement:
     if len(agreements) < quorum(len(nodes)) or len(names) > 1:
         texts = "; ".join(f"{kept.address}: {kept.text or 'nothing'}" for kept in found)
         raise ChangeError(f"these nodes do not keep the same: {texts}")
-    return min(agreements, key=lambda agreed: agreed.version)
+    return agreements
 
 
-def _make(nodes: Sequence[Node], step: ChangeStep, say: Say) -> None:
-    """Write the same settings on all nodes, unless all of them store these already."""
-    found = [parse(_read(node).text) for node in nodes]
-    version = max(agreed.version for agreed in found if agreed is not None)
-    if any(agreed != step.new._replace(version=version) for agreed in found):
-        for node in nodes:
-            _write(node, step.new._replace(version=version + 1), say)
-    if step.wait_ms:
-        wait(step.wait_ms, say)
+def _write_all(changed: Sequence[tuple[Node, Agreement]], say: Say) -> None:
+    """Write these settings, with one new version, unless all of the nodes store them already."""
+    found = read([node for node, _ in changed])
+    kept = [parse(there.text) for there in found]
+    version = max((one.version for one in kept if one is not None), default=0)
+    if kept == [new._replace(version=version) for _, new in changed]:
+        # An earlier command may have been interrupted after it had written the last one.
+        with asking(changed[-1][0]) as ask:
+            disconnect_clients(ask)
+        return
+    for (node, new), there in zip(changed, found, strict=True):
+        _write(node, there.text, new._replace(version=version + 1), say)
 
 
 def wait(ttl_ms: int, say: Say) -> None:
@@ -194,13 +243,12 @@ def _read(node: Node) -> StoredSettings:
         return StoredSettings(node.address, "", str(error).removeprefix(f"{node.address}: "))
 
 
-def _write(node: Node, new: Agreement, say: Say) -> None:
-    """Write the settings on one node and disconnect all its clients. Raises ChangeError."""
+def _write(node: Node, before: str, new: Agreement, say: Say) -> None:
+    """Replace the settings of one node and disconnect all its clients. Raises ChangeError."""
     text = new.text.encode()
     with asking(node, "begin the same change again when it is there") as ask:
         require_disconnecting(ask)  # else clients would not read the new text
-        before = ask(b"GET", CONFIG) or b""
-        if ask(b"EVAL", CONFIG_SCRIPT.text, b"1", CONFIG, before, text) != text:
+        if ask(b"EVAL", CONFIG_SCRIPT.text, b"1", CONFIG, before.encode(), text) != text:
             why = "another client has just changed it; run the command again"
             raise ChangeError(f"{node.address}: {why}")
         disconnect_clients(ask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -164,6 +165,135 @@ def test_a_second_node_is_not_added_before_the_first_change_is_finished(nodes: S
     for act in acts:
         act(members, second, joins=True, say=lambda _: None)
     assert {text[:4] for text in kept([*two, nodes[3]])} == {"n=3 "}
+
+
+def in_use(servers: list[Server]) -> list[quorlock.Node]:
+    """Have a client write its settings on these nodes, and return them."""
+    with quorlock.Redlock([server.url for server in servers], **BRIEF) as redlock:
+        redlock.lock("x").acquire(timeout=5.0).release()
+    await_name(servers)
+    return nodes_of(servers)
+
+
+def quiet(line: str) -> None:
+    """Say nothing."""
+    del line
+
+
+@pytest.mark.parametrize("finish", [False, True], ids=["begin", "finish"])
+def test_no_member_is_removed_while_another_node_is_added(nodes: Servers, finish: bool) -> None:
+    """Two lists would be allowed whose majorities {a, c} and {b, d} share no node."""
+    a, b, c, d = nodes_of(nodes[:4])
+    in_use(nodes[:3])
+    change.begin([a, b, c], d, joins=True, say=quiet)
+    before = kept(nodes[:4])
+    act = change.finish_change if finish else change.begin
+    with pytest.raises(change.ChangeError, match="one of these nodes is being added or removed"):
+        act([a, b, d], c, joins=False, say=quiet)
+    assert kept(nodes[:4]) == before
+    change.finish_change([a, b, c], d, joins=True, say=quiet)
+    change.begin([a, b, d], c, joins=False, say=quiet)
+    change.finish_change([a, b, d], c, joins=False, say=quiet)
+    assert [text[:4] for text in kept(nodes[:4])] == ["n=3 ", "n=3 ", "n=0 ", "n=3 "]
+
+
+@pytest.mark.parametrize("finish", [False, True], ids=["begin", "finish"])
+def test_two_members_are_removed_one_after_the_other(nodes: Servers, finish: bool) -> None:
+    a, b, c, d = in_use(nodes[:4])
+    change.begin([a, b, d], c, joins=False, say=quiet)
+    before = kept(nodes[:4])
+    act = change.finish_change if finish else change.begin
+    with pytest.raises(change.ChangeError, match="one of these nodes is being added or removed"):
+        act([a, b, c], d, joins=False, say=quiet)
+    assert kept(nodes[:4]) == before
+
+
+@pytest.mark.parametrize("joins", [True, False], ids=["added", "removed"])
+def test_other_settings_wait_for_the_end_of_a_change(nodes: Servers, joins: bool) -> None:
+    """The fourth node would allow the lists of the others, if all four were given."""
+    four = in_use(nodes[:4]) if not joins else [*in_use(nodes[:3]), *nodes_of(nodes[3:4])]
+    change.begin(four[:3], four[3], joins=joins, say=quiet)
+    before = kept(nodes[:4])
+    for listed in (four, four[:3]):
+        with pytest.raises(change.ChangeError, match="end that change first"):
+            change.change_max_ttl(listed, 1_000, quiet)
+        with pytest.raises(change.ChangeError, match="end that change first"):
+            change.change_guards(listed, ("marker",), quiet)
+    assert kept(nodes[:4]) == before
+
+
+def test_of_two_changes_that_begin_in_the_same_wait_one_is_refused(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = in_use(nodes[:2])
+    c, d = nodes_of(nodes[2:4])
+    wait = change.wait
+
+    def begin_the_other(ttl_ms: int, say: object) -> None:
+        monkeypatch.setattr(change, "wait", wait)
+        change.begin([a, b], c, joins=True, say=quiet)
+
+    monkeypatch.setattr(change, "wait", begin_the_other)
+    with pytest.raises(change.ChangeError, match="not part of the change"):
+        change.begin([a, b], d, joins=True, say=quiet)
+    assert kept(nodes[3:4]) == [""]
+
+
+@pytest.mark.parametrize("lines", range(4))
+def test_of_two_changes_at_the_same_instant_one_fails(nodes: Servers, lines: int) -> None:
+    """Whichever write the second change comes after, at most one of the new nodes can be added."""
+    a, b = in_use(nodes[:2])
+    c, d = nodes_of(nodes[2:4])
+    said: list[str] = []
+
+    def begin_the_other(line: str) -> None:
+        said.append(line)
+        if len(said) == lines + 1:
+            with contextlib.suppress(change.ChangeError):
+                change.begin([a, b], d, joins=True, say=quiet)
+
+    with contextlib.suppress(change.ChangeError):
+        change.begin([a, b], c, joins=True, say=begin_the_other)
+    assert len(said) > lines
+    added: list[quorlock.Node] = []
+    for _ in range(2):
+        for node in (c, d):
+            with contextlib.suppress(change.ChangeError):
+                change.begin([a, b], node, joins=True, say=quiet)
+                added.append(node)
+    assert len(set(added)) == 1
+
+
+def test_who_was_connected_at_an_interrupt_reads_the_new_settings_at_the_next_run(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted after the last node was written, and before its clients were disconnected."""
+    (node,) = in_use(nodes[:1])
+    with quorlock.Redlock([nodes[0].url], **BRIEF) as redlock:
+        redlock.lock("x").acquire(timeout=5.0).release()
+        change.change_guards([node], ("None", "uptime"), quiet)
+        redlock.lock("x").acquire(timeout=5.0).release()
+        disconnect = change.disconnect_clients
+
+        def interrupted(ask: object) -> None:
+            monkeypatch.setattr(change, "disconnect_clients", disconnect)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(change, "disconnect_clients", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            change.change_guards([node], ("uptime",), quiet)
+        redlock.lock("x").acquire(timeout=5.0).release()
+        change.change_guards([node], ("uptime",), quiet)
+        with pytest.raises(QuorlockError, match="restart_guard=uptime version=3"):
+            redlock.lock("x").acquire(timeout=5.0)
+
+
+def test_a_node_of_another_set_is_not_removed(nodes: Servers) -> None:
+    members, other = in_use(nodes[:3]), in_use(nodes[3:4])[0]
+    before = kept(nodes[:4])
+    with pytest.raises(change.ChangeError, match="belongs to another set"):
+        change.finish_change(members, other, joins=False, say=quiet)
+    assert kept(nodes[:4]) == before
 
 
 def test_an_interrupted_change_is_continued(nodes: Servers) -> None:
