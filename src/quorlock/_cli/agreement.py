@@ -126,7 +126,8 @@ def remove(source: Source, *, url: str, finish: bool) -> int:
 
 def _resize(source: Source, url: str, *, joins: bool, finish: bool) -> int:
     from quorlock._cli.config import node_like
-    from quorlock._drivers.change_agreement import begin, finish_change
+    from quorlock._drivers.change_agreement import begin
+    from quorlock._drivers.change_agreement import finish as finish_change
 
     listed = source.settings().distinct_nodes()
     other = node_like(url, listed)

@@ -3,9 +3,8 @@
 Each node stores them as a text (`quorlock:config`).  A node without a text is new, or has lost it.
 It gets one only if a quorum of the nodes agrees with the client or is empty too.  Otherwise any
 client writes there what the other nodes store.  So a client with wrong settings cannot take over a
-set whose nodes restart one by one.  The handshake reads and writes the text;
-`_drivers.change_agreement` changes it while clients run
-(docs/contributing/decisions/0030-agreement.md).
+set whose nodes restart one by one.  The handshake reads and writes the text; `changes` has the
+steps that change it while clients run (docs/contributing/decisions/0030-agreement.md).
 """
 
 from collections.abc import Sequence
@@ -281,30 +280,3 @@ def ttl_ms_max(agreed: Agreement | None, own: Agreement) -> int:
     if agreed is None or agreed.max_ttl_ms >= own.max_ttl_ms:
         return 0
     return agreed.max_ttl_ms
-
-
-# --- changes -------------------------------------------------------------------------------------
-
-
-class ChangeStep(NamedTuple):
-    """One step of a change, made on every node before the next begins.
-
-    wait_ms: how long to wait after it, until earlier leases are over.
-    """
-
-    new: Agreement
-    wait_ms: int = 0
-
-
-def passes_of_max_ttl(agreed: Agreement, max_ttl_ms: int) -> list[ChangeStep]:
-    """Return the steps to another max_ttl.
-
-    At every instant all clients keep restarted nodes out for as long as any lease may last.  If
-    leases are to become longer, clients with too short a `max_ttl` are refused first.  If they are
-    to become shorter, such clients are admitted last, when the longer leases are over.
-    """
-    longest = max(max_ttl_ms, agreed.max_ttl_ms, agreed.guard_ms)
-    first = agreed._replace(max_ttl_ms=min(max_ttl_ms, agreed.max_ttl_ms), guard_ms=longest)
-    last = agreed._replace(max_ttl_ms=max_ttl_ms, guard_ms=max_ttl_ms)
-    wait_ms = longest if max_ttl_ms < longest else 0
-    return [ChangeStep(first, wait_ms), ChangeStep(last)]

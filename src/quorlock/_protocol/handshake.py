@@ -224,8 +224,11 @@ def _agree(server_info: ServerInfo, consider: Consider, secret: str | None) -> T
         if server_info.agreed:
             words = [(b"EVAL", CONFIG_SCRIPT.text, b"1", CONFIG, server_info.agreed, text)]
         replies = yield words
-        server_info = server_info._replace(agreed=_value(replies[-1], secret))
-        if not server_info.agreed:
+        kept = _value(replies[-1], secret)
+        if kept and kept == server_info.agreed:
+            kept = text  # it was replaced
+        server_info = server_info._replace(agreed=kept)
+        if not kept:
             raise _keeps_nothing(replies[0], secret)
     return server_info
 

@@ -47,7 +47,7 @@ ACQUIRE: Final = _load(
 ANY: Final = _load(
     b"9ac05b5d0d215810ff0ecf6b910510c5125a9dc2", "kept_out.lua", "holder_of.lua", "any.lua"
 )
-CONFIG: Final = _load(b"e967d9227683c7102d07b7d087f0075f62b6fd20", "config.lua")
+CONFIG: Final = _load(b"669a8040f95b3bfb67edffff7160819f37d746fc", "config.lua")
 EXTEND: Final = _load(b"fc7acb1afb38dcbf27b4e5fcb4be399ddecfe313", "extend.lua")
 GUARD: Final = _load(b"637aa00e948dc7acde1175fe2aa99126e71946e6", "guard.lua")
 INSPECT: Final = _load(b"4b0d947f95ab8e645a44ee921aeee02edcdea302", "inspect.lua")

@@ -552,8 +552,7 @@ class FakeNode(FakeKeys):
             if refusal := self._refusal():
                 return in_script(refusal, scripts.CONFIG, b"redis.call('SET'")
             self.keys[key] = Entry(new, None)
-            return new
-        return entry.value or None
+        return entry.value
 
 
 def followed_by(owner: bytes) -> bytes:

@@ -17,7 +17,6 @@ from quorlock._core.agreement import (
     decide,
     name_of,
     parse,
-    passes_of_max_ttl,
     ttl_ms_max,
 )
 from quorlock._core.tally import quorum
@@ -221,24 +220,6 @@ def connected(own: Agreement, state: State, index: int) -> list[State]:
 
 
 # --- changes -------------------------------------------------------------------------------------
-
-
-@given(st.integers(1, 100), st.integers(1, 100))
-def test_no_lease_is_ever_longer_than_a_client_keeps_nodes_out(old: int, new: int) -> None:
-    """Whichever passes the nodes have seen: of any two that a client may meet, before and after a
-    pass, the leases of the one are no longer than the quarantine of the other.
-    """
-    agreed = GOOD._replace(max_ttl_ms=old, guard_ms=old)
-    before = agreed
-    for step in passes_of_max_ttl(agreed, new):
-        for one, other in ((before, step.new), (step.new, before)):
-            assert one.max_ttl_ms <= other.guard_ms or step.wait_ms, (one, other)
-        if step.new.guard_ms < before.guard_ms:
-            assert step.new.max_ttl_ms == before.max_ttl_ms, (
-                "leases became shorter in a pass before"
-            )
-        before = step.new
-    assert (before.max_ttl_ms, before.guard_ms) == (new, new)
 
 
 @pytest.mark.parametrize("n", range(1, 8))

@@ -500,13 +500,15 @@ def test_it_is_written_where_nothing_is_kept_after_a_wait_for_the_others() -> No
 
 def test_what_is_kept_is_compared_and_set() -> None:
     """Another client may have changed it since it was read."""
-    made, kept = agreeing(Decision(Step.WRITE, "named"))
+    made, kept = agreeing(*[Decision(Step.WRITE, "named")] * 2)
     made.feed(server_reply(agreed=bulk(AGREED)))
     compare = [b"EVAL", scripts.CONFIG.text, b"1", b"quorlock:config", AGREED, b"named"]
     assert sent(made) == [compare]
-    made.feed(bulk(b"named"))
+    made.feed(bulk(b"of another"))
+    assert sent(made) == [[*compare[:4], b"of another", b"named"]]
+    made.feed(bulk(b"of another"))
     assert made.server_info is not None
-    assert kept == [AGREED, b"named"]
+    assert kept == [AGREED, b"of another", b"named"]
 
 
 @pytest.mark.parametrize(
