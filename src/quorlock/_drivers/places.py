@@ -62,7 +62,7 @@ class Places:
         self._serials = count(1)
         self._receivers: dict[bytes, ReplyReceiver] = {}
         self._keys: dict[bytes, tuple[bytes, bytes]] = {}  # of each place, and its call in bytes
-        self._by_key: dict[bytes, bytes] = {}  # the latest place
+        self._by_key: dict[bytes, dict[bytes, None]] = {}  # the places for each lock, in order
 
     @property
     def in_use(self) -> bool:
@@ -85,7 +85,8 @@ class Places:
         place = place_of(self._inbox, next(self._serials), 2 * self._policy.node_timeout)
         self._receivers[place] = receiver
         call = encode_message(channel_of(self._inbox), b"%b %b" % (place, key))
-        self._keys[place], self._by_key[key] = (key, call), place
+        self._keys[place] = key, call
+        self._by_key.setdefault(key, {})[place] = None
         self.expected[call] = receiver
         return place
 
@@ -95,7 +96,9 @@ class Places:
             self._receivers.pop(place, None)
             key, call = self._keys.pop(place, (b"", b""))
             self.expected.pop(call, None)
-            if self._by_key.get(key) == place:
+            same_lock = self._by_key.get(key, {})
+            same_lock.pop(place, None)
+            if not same_lock:
                 self._by_key.pop(key, None)
 
     def on_connected(self, connection: CallingConnection) -> None:
@@ -110,8 +113,8 @@ class Places:
         """
         at = connection.replied_at
         if not place:
-            changed = [self._by_key.get(key, b"")] if key else list(self._by_key.values())
-            self._on_change(connection.node_state.index, changed, at)
+            for changed in [key] if key else list(self._by_key):
+                self._on_change(connection.node_state.index, changed, at)
             return
         receiver = self._receivers.get(enlisted_place(place))
         if receiver is not None and not receiver.over:
@@ -120,8 +123,10 @@ class Places:
             leave = Release(key, b"", place, LEAVE)
             connection.send(encode(leave), PendingRequest(leave, NO_RECEIVER, 0, at))
 
-    def _on_change(self, node: int, places: Iterable[bytes], at: Instant) -> None:
-        for place in places:
+    def _on_change(self, node: int, key: bytes, at: Instant) -> None:
+        """Deliver it to the first waiter: the first of a queue looks, and later ones do not."""
+        for place in self._by_key.get(key, ()):
             receiver = self._receivers.get(place)
             if receiver is not None and not receiver.over:
                 receiver.deliver(replied((CHANGED, node, NO_REPLY, at)))
+                return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from operator import gt
 from typing import Any
@@ -156,17 +157,53 @@ async def test_a_key_that_another_library_deletes(
         await other.release()
 
 
+@pytest.mark.parametrize("kind", ["readers", "several"])
+async def test_a_key_that_others_delete_while_many_wait_apart(
+    kind: str, face: Face, nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a place in the queue, and the nodes' report reaches the first of them."""
+    monkeypatch.setattr("quorlock._core.waiter._LOOKS", (90_000_000_000, 90_000_000_000))
+    monkeypatch.setattr("quorlock._core.waiter._FIRST_LOOK_BEHIND", 90_000_000_000)
+    waiters = 3
+    granted_at: list[float] = []
+
+    async def work(index: int) -> None:
+        assert await until_async(lambda: all(queued(node) >= index for node in nodes))
+        if index < waiters:
+            also = () if kind == "readers" else (f"own {index}",)
+            lock = redlock.lock("a", *also, shared=kind == "readers")
+            lease = await lock.acquire(timeout=LONG)
+            granted_at.append(time.monotonic())
+            assert await lease.release() is True
+            return
+        assert await until_async(lambda: all(tracked(node, waiters) for node in nodes))
+        granted_at.append(time.monotonic())
+        for node in nodes:
+            node.execute("DEL", "a")
+
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        for node in nodes:
+            node.execute("SET", "a", "theirs", "NX", "PX", "60000")
+        assert await face.crowd(waiters + 1, work) == [None] * (waiters + 1)
+    # At its timeout one of them would be granted the lock, and call the others.
+    assert max(granted_at) - min(granted_at) < LONG / 2
+
+
 def scripts_run(node: Server) -> int:
     """Return how many scripts the node has run."""
     calls = re.findall(rb"cmdstat_eval(?:sha)?:calls=(\d+)", node.execute("INFO", "commandstats"))
     return sum(map(int, calls))
 
 
-def tracked(node: Server) -> bool:
-    """Does the node track the waiter's key?"""
+def queued(node: Server) -> int:
+    """Return how many wait in the node's queue."""
+    return int(node.execute("ZCARD", "quorlock:queue:a"))
+
+
+def tracked(node: Server, waiters: int = 1) -> bool:
+    """Does the node track the waiters' key?"""
     count = re.search(rb"tracking_total_keys:(\d+)", node.execute("INFO", "stats"))
-    queue = node.execute("ZCARD", "quorlock:queue:a")
-    return bool(queue == 1 and count and int(count[1]) > 0)
+    return bool(queued(node) == waiters and count and int(count[1]) > 0)
 
 
 async def test_one_that_polls_is_not_seen(face: Face, nodes: Servers) -> None:

@@ -57,6 +57,18 @@ def test_calls_and_changes_find_their_waiters() -> None:
     assert other.got == [(CHANGED, 0)]
 
 
+def test_a_change_goes_to_the_first_of_many_waiters_for_a_lock() -> None:
+    """The first of them in the queue looks. Once it has ended, the next one does."""
+    places, node = Places(policy_of(1)), Connection(0)
+    first, second, third = Receiver(), Receiver(), Receiver()
+    waiting = [places.enlist(receiver, b"a", [node]) for receiver in (first, second, third)]
+    places.on_call(node, b"", b"a")
+    places.remove([waiting[0]])
+    second.over = True
+    places.on_call(node, b"", b"")
+    assert (first.got, second.got, third.got) == ([(CHANGED, 0)], [], [(CHANGED, 0)])
+
+
 def test_nothing_is_kept_of_a_flow_that_has_ended() -> None:
     """Calls for it are answered, changes ignored; a later place of that lock gets both."""
     places, nodes = Places(policy_of(3)), [Connection(index) for index in range(3)]
