@@ -1150,13 +1150,13 @@ REAL = """
                 faults.append(f"{number} {act}: {error}")
             if thread is not None:
                 thread.join()
-            # The lock too: interrupted at the door of __exit__ (python/cpython#74174) it has the
+            # The lock too: interrupted as __exit__ begins (python/cpython#74174) it has the
             # lease still, and gives it back when it is garbage itself.
             lock = lease = None
             end = time.monotonic() + 2.0
             while not lost and left(servers, name) and time.monotonic() < end:
                 time.sleep(0.001)
-            # What Python swallowed at the door of __del__ is given back by close(), see below.
+            # What Python swallowed as __del__ began is given back by close(), see below.
             if not lost and left(servers, name):
                 faults.append(f"{number} {act}: keys left {left(servers, name)}")
                 for server in servers:

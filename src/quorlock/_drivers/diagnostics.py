@@ -2,7 +2,7 @@
 
 `quorlock doctor`, `status --match` and `top` use it. Votes never do, and its replies never count as
 votes. The caller chooses the commands and interprets the replies
-(docs/contributing/decisions/0020-a-door-for-the-doctor.md).
+(docs/contributing/decisions/0020-diagnostic-connections.md).
 """
 
 from __future__ import annotations

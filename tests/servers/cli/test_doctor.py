@@ -284,8 +284,8 @@ def test_few_clients_are_left(two: list[str]) -> None:
 
 
 @odd("--bind", "0.0.0.0", "--protected-mode", "no")
-def test_an_open_door(two: list[str], odd_one: Servers) -> None:
-    finding = only(examine([*two, odd_one[0].url]), "error", "door")
+def test_access_without_a_password(two: list[str], odd_one: Servers) -> None:
+    finding = only(examine([*two, odd_one[0].url]), "error", "access")
     assert finding.found == "bind 0.0.0.0, protected-mode no, and no password"
     odd_one[0].execute("CONFIG", "SET", "protected-mode", "yes")
     assert names(examine([*two, odd_one[0].url]), "error") == set()

@@ -175,9 +175,9 @@ def test_in_clear_on_a_network() -> None:
     assert levels(bad(ONE, TWO, node(3, node=Node("n3")))) == [("warning", "tls")]
 
 
-def test_an_open_door_that_we_came_through() -> None:
+def test_access_from_here_without_a_password() -> None:
     found = bad(ONE, TWO, node(3, open_to_all=True))
-    assert levels(found) == [("error", "door")]
+    assert levels(found) == [("error", "access")]
 
 
 def test_clocks_apart() -> None:

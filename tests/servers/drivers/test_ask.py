@@ -1,4 +1,4 @@
-"""The doctor's door and nodes that misbehave. None of its words shows our password."""
+"""Diagnostic connections, and nodes that misbehave. None of its words shows our password."""
 
 from __future__ import annotations
 

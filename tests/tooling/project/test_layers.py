@@ -65,9 +65,9 @@ LAZY: dict[str, str] = {
     "quorlock/_settings/environment.py": "quorlock._cli.local.nodes",
 }
 
-# Doors: what `quorlock doctor`, `status --match` and `top` ask a node has no place in the public
+# Commands: what `quorlock doctor`, `status --match` and `top` ask a node is not in the public
 # API (decision 0020).
-DOORS: dict[str, tuple[str, ...]] = {
+COMMANDS: dict[str, tuple[str, ...]] = {
     "quorlock/_cli/doctor/probe.py": ("quorlock._drivers.diagnostics.",),
     "quorlock/_cli/node_pollers.py": ("quorlock._drivers.diagnostics.",),
     # Only that changes shared settings (decision 0030).
@@ -131,8 +131,8 @@ def violation(src: Path, found: Import) -> str | None:
         if found.types_only:
             allowed |= TYPES_ONLY.get(folder, set())
         named = found.lazy and name.startswith(f"{LAZY.get(found.file, name)}.")
-        door = name.startswith(DOORS.get(found.file, ()))
-        fine = named or door or top_package(src, name) in allowed
+        command = name.startswith(COMMANDS.get(found.file, ()))
+        fine = named or command or top_package(src, name) in allowed
         return None if fine else f"{folder} may not import {name}"
     if package not in sys.stdlib_module_names:
         ours = package in THIRD_PARTY.get(folder, set())
@@ -313,12 +313,12 @@ BROKEN = {
         "def read():\n    from quorlock.testing.memory import node",
         "testing.memory",
     ),
-    "a command that goes through another's door": (
+    "a command that imports what only others may": (
         "_cli/status.py",
         "from quorlock._drivers.diagnostics import Talk",
         "_drivers.diagnostics",
     ),
-    "a command that goes through its door for something else": (
+    "a command that may import diagnostics, and imports something else": (
         "_cli/doctor/probe.py",
         "from quorlock._drivers.sync.connect import dial",
         "_drivers.sync.connect",

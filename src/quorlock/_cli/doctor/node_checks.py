@@ -197,7 +197,7 @@ def _clients(node: NodeFacts, _: Facts) -> Result:
     return ok("there is room for more clients")
 
 
-def _door(node: NodeFacts, _: Facts) -> Result:
+def _access(node: NodeFacts, _: Facts) -> Result:
     """Check whether clients from elsewhere are admitted without a password."""
     guarded = node.number("tcp_port") == 0 or node.config.get("protected-mode") == "yes"
     if not node.open_to_all or (node.here and guarded):
@@ -245,5 +245,5 @@ CHECKS = (
     Check("version", "Older servers lack commands, users and mended bugs.", each(_version)),
     Check("tls", "A stolen token can break a lock; a stolen password, all locks.", each(_tls)),
     Check("clients", "A full server turns the next client away.", each(_clients)),
-    Check("door", "A stranger can break every lock, and do much worse.", each(_door)),
+    Check("access", "A stranger can break every lock, and do much worse.", each(_access)),
 )
