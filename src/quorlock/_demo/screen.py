@@ -6,6 +6,7 @@ All text is ASCII, so that every terminal and pipe can show it.
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Sequence
 from typing import Self
@@ -35,6 +36,8 @@ class DemoScreen:
 
     def __init__(self, settings: DemoSettings) -> None:
         self._console = Console(highlight=False)
+        if not self._console.width:  # COLUMNS=0: rich prints nothing
+            self._console.width = shutil.get_terminal_size().columns
         self._settings = settings
         live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._live = (

@@ -313,6 +313,14 @@ def shown(width: int, *what: RenderableType) -> list[str]:
     return captured.get().splitlines()
 
 
+def test_a_width_of_0_counts_as_unset(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    screen.DemoScreen(settings()).say("shown")
+    assert capsys.readouterr().out == "shown\n"
+
+
 @pytest.mark.parametrize("width", [60, 71, 72, 80])
 def test_no_figure_is_cut(width: int) -> None:
     """Nor a word, on a narrow terminal: the last column breaks its lines."""
