@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import stat
 import sys
 import weakref
 from contextlib import contextmanager
@@ -101,7 +102,10 @@ def report_error(command: str | None, error: BaseException) -> int:
     An interruption writes nothing, nor does a broken pipe (`quorlock ... | head`).
     """
     if isinstance(error, OSError) and not isinstance(error, errors.QuorlockError):
+        is_closed = error.errno == errno.EIO and _is_closed_terminal(sys.stdout)
         _shut(sys.stdout)
+        if is_closed:
+            error = Interrupted(signal.SIGHUP)  # which is sent too, a moment before or after
     if not isinstance(error, (KeyboardInterrupt, BrokenPipeError)):
         say(f"{' '.join(filter(None, ('quorlock', command)))}: {error}\n")
     return status_of(error)
@@ -145,6 +149,10 @@ def is_scarcity(error: BaseException) -> bool:
     if isinstance(error, RuntimeError):
         return "start new thread" in str(error)
     return isinstance(error, OSError) and error.errno in _SCARCE
+
+
+def _is_closed_terminal(stream: TextIO) -> bool:
+    return stat.S_ISCHR(os.fstat(stream.fileno()).st_mode) and not stream.isatty()
 
 
 def _shut(stream: TextIO) -> None:

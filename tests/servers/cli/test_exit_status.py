@@ -52,6 +52,16 @@ def test_each_error_has_its_status(error: BaseException, status: int) -> None:
     assert exit_status.status_of(error) == status
 
 
+@pytest.mark.parametrize("words", ["--help", "status a", "status a --watch"])
+def test_a_closed_terminal(words: str, shell: Shell) -> None:
+    """The status is 129, without a message, also if the write fails before SIGHUP comes."""
+    ours, theirs = os.openpty()
+    os.close(ours)
+    done = shell.run(*words.split(), capture_output=False, stdout=theirs, stderr=subprocess.PIPE)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (129, "")
+
+
 @pytest.fixture(scope="module")
 def locked_up() -> Iterator[Servers]:
     """Three that want a password, and know a user who may do nothing."""
