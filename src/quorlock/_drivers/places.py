@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import binascii
 import os
+from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from quorlock._core.time import Instant
     from quorlock._protocol.peer import PeerNode
     from quorlock._protocol.pipeline import ReplyReceiver
+
+
+# The latest places whose flows have ended are left again on each new connection.
+_ENDED_MAX = 256
 
 
 class CallingConnection(Protocol):
@@ -63,6 +68,7 @@ class Places:
         self._receivers: dict[bytes, ReplyReceiver] = {}
         self._keys: dict[bytes, tuple[bytes, bytes]] = {}  # of each place, and its call in bytes
         self._by_key: dict[bytes, dict[bytes, None]] = {}  # the places for each lock, in order
+        self._ended: deque[tuple[bytes, bytes]] = deque(maxlen=_ENDED_MAX)  # and their lock keys
 
     @property
     def in_use(self) -> bool:
@@ -95,6 +101,8 @@ class Places:
         for place in places:
             self._receivers.pop(place, None)
             key, call = self._keys.pop(place, (b"", b""))
+            if call:
+                self._ended.append((place, key))
             self.expected.pop(call, None)
             same_lock = self._by_key.get(key, {})
             same_lock.pop(place, None)
@@ -102,7 +110,13 @@ class Places:
                 self._by_key.pop(key, None)
 
     def on_connected(self, connection: CallingConnection) -> None:
-        """Subscribe on a new connection, for the flows that wait already."""
+        """Subscribe on a new connection, for the flows that wait already.
+
+        Flows that have ended may have left their queues in vain, over the lost connection. As this
+        process listens again, the node would count them as waiters: a writer keeps readers out.
+        """
+        for place, key in list(self._ended):
+            self._leave(connection, place, key)
         if self.in_use:
             connection.listen(self._inbox)
 
@@ -120,8 +134,12 @@ class Places:
         if receiver is not None and not receiver.over:
             receiver.deliver(replied((CALL, connection.node_state.index, GRANTED, at)))
         else:
-            leave = Release(key, b"", place, LEAVE)
-            connection.send(encode(leave), PendingRequest(leave, NO_RECEIVER, 0, at))
+            self._leave(connection, place, key)
+
+    def _leave(self, connection: CallingConnection, place: bytes, key: bytes) -> None:
+        leave = Release(key, b"", place, LEAVE)
+        request = PendingRequest(leave, NO_RECEIVER, 0, connection.replied_at)
+        connection.send(encode(leave), request)
 
     def _on_change(self, node: int, key: bytes, at: Instant) -> None:
         """Deliver it to the first waiter: the first of a queue looks, and later ones do not."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from quorlock import AcquireTimeout, ConfigError, LeaseLost, Ticket
+from quorlock import AcquireTimeout, ConfigError, LeaseLost, QuorlockError, Ticket
 from quorlock._core.places import QUEUE, RESERVED
 from quorlock.testing.servers import Servers
+from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, emptied, left_over, raises
 
@@ -243,6 +245,49 @@ async def test_a_writer_that_readers_replaced_is_taken(face: Face, nodes: Server
         assert not await lease.release()
         assert reader.held
         assert await reader.release()
+
+
+async def test_a_writer_that_left_while_cut_off_keeps_no_reader_out(
+    face: Face, nodes: Servers
+) -> None:
+    """The process waits for another lock by then, so the place does not look dead."""
+    stop, stop_other = threading.Event(), threading.Event()
+
+    def queued(resource: bytes) -> list[int]:
+        return [node.execute("ZCARD", QUEUE + resource) for node in nodes]
+
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(Proxy(url)) for url in nodes.urls]
+        async with (
+            face.redlock([proxy.url for proxy in proxies], node_timeout=0.3) as redlock,
+            face.redlock(nodes.urls, node_timeout=1.0) as other,
+        ):
+            held = await other.lock("doc", shared=True, ttl=20).acquire()
+            busy = await other.lock("busy", ttl=20).acquire()
+
+            async def wait() -> None:
+                await raises(QuorlockError, redlock.lock("doc").acquire(stop=stop))
+                for proxy in proxies:
+                    proxy.accept_again()
+                await raises(QuorlockError, redlock.lock("busy").acquire(stop=stop_other))
+
+            async def read() -> None:
+                assert await until_async(lambda: all(queued(b"doc")))
+                for proxy in proxies:
+                    proxy.refuse()
+                    proxy.cut()
+                stop.set()
+                try:
+                    assert await until_async(lambda: all(queued(b"busy")))
+                    assert await until_async(lambda: not any(queued(b"doc")))
+                    async with other.lock("doc", shared=True, timeout=5):
+                        pass
+                finally:
+                    stop_other.set()
+
+            assert await face.crowd(2, lambda index: (wait, read)[index]()) == [None] * 2
+            assert await held.release()
+            assert await busy.release()
 
 
 async def test_a_dead_waiter_keeps_no_reader_out(face: Face, nodes: Servers) -> None:

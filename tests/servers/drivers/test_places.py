@@ -69,6 +69,21 @@ def test_a_change_goes_to_the_first_of_many_waiters_for_a_lock() -> None:
     assert (first.got, second.got, third.got) == ([(CHANGED, 0)], [], [(CHANGED, 0)])
 
 
+def test_ended_waiters_leave_again_on_a_new_connection() -> None:
+    """The request may be lost with the old one. Only the latest places are kept."""
+    places, node, last = Places(policy_of(1)), Connection(0), b""
+    for _ in range(300):
+        last = places.enlist(Receiver(), b"a", [node])
+        places.remove([last, last])
+    waiting = places.enlist(Receiver(), b"a", [node])
+    new = Connection(0)
+    places.on_connected(new)
+    left = [request.command for request in new.sent]
+    assert left[-1] == Release(b"a", b"", last, LEAVE)
+    assert (len(left), len(set(left))) == (256, 256)
+    assert Release(b"a", b"", waiting, LEAVE) not in left
+
+
 def test_nothing_is_kept_of_a_flow_that_has_ended() -> None:
     """Calls for it are answered, changes ignored; a later place of that lock gets both."""
     places, nodes = Places(policy_of(3)), [Connection(index) for index in range(3)]
