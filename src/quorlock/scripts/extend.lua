@@ -35,8 +35,12 @@ for _, key in ipairs(KEYS) do
   end
   if not holder then
     extended = -1
-    -- Deletes nothing. A replica, whose keys are another master's, refuses it.
-    redis.call('DEL', key)
+    -- Deletes nothing. A replica refuses it: the absent key is another master's. Other refusals
+    -- (no good replicas, no room on the disk) say nothing about the lock.
+    local refused = redis.pcall('DEL', key)
+    if type(refused) == 'table' and string.find(refused.err, 'READONLY') then
+      return refused
+    end
   end
 end
 if extended == -1 then

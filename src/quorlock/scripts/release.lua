@@ -49,10 +49,14 @@ local kept = place and next .. place
 local held, shared, ready = {}, {}
 for i, key in ipairs(KEYS) do
   local holder = try('GET', key)
+  -- Deletes nothing. A replica refuses it: the absent key is another master's. Other refusals (no
+  -- good replicas, no room on the disk) say nothing about the lock.
+  local bad = holder or try('DEL', key)
+  if type(bad) == 'table'
+    and (bad.err:find('READONLY') or holder and not bad.err:find('WRONGTYPE')) then
+    return bad
+  end
   if type(holder) == 'table' then
-    if not holder.err:find('WRONGTYPE') then
-      return holder
-    end
     local ends = tonumber(call('ZSCORE', key, ARGV[1]) or -1)
     -- Without a ttl it is data of another program.
     shared[i] = call('PTTL', key) >= 0
@@ -97,8 +101,8 @@ if joins then
     ticket = math.min(math.max(tonumber(last[2]) or 0, 0), 2 ^ 52) + 1
     added = last.err and last or try('ZADD', mine, 'NX', ticket, place)
     if added == 0 then
-      ticket = tonumber(try('ZADD', mine, 'XX', 'INCR', 0, place)) or 0
-      ticket = math.min(math.max(ticket, 0), 2 ^ 53)
+      ticket = math.max(tonumber(try('ZADD', mine, 'XX', 'INCR', 0, place)) or 0, 0)
+      ticket = math.min(ticket, 2 ^ 53)
     end
   end
   ticket = type(added) == 'number' and try('PEXPIRE', mine, 60000) and ticket or 0
@@ -155,10 +159,6 @@ for i, key in ipairs(KEYS) do
     call('DEL', key)
   end
   local found = ours and -3 or call('PTTL', key)
-  if found == -2 then
-    -- Deletes nothing. A replica, whose keys are another master's, refuses it.
-    call('DEL', key)
-  end
   if left == -3 and not ours or left == -2 and found > -2 then
     left, before = found, i - 1
     owner = owner_of(holder or '')

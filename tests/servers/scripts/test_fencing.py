@@ -289,7 +289,7 @@ def test_a_header_names_every_return_value(script: scripts.Script) -> None:
     head = header_of(script)
     for word in ("KEYS[1] lock key", "KEYS[2] fence counter", "returns {what, TIME in us, number}"):
         assert word in head
-    returned = {int(n) for n in re.findall(r"return \{ (-?\d+),", script.text.decode())}
+    returned = {int(n) for n in re.findall(r"return\{(-?\d+),", script.text.decode())}
     said = {int(n) for n in re.findall(r"(?:--   |; )(-?\d+) ", head)}
     assert said == returned
     assert script in SCRIPTS.values()
