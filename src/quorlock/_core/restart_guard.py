@@ -136,7 +136,9 @@ class Guard:
             # Each reported uptime errs to the safe side by a different amount: the best one counts.
             found = _sooner(known, found)
         if run_id in self._replicas and not (found is not None and found.is_lasting):
-            found = self._lasting(told_at, "was a replica: all its keys were replaced")
+            found = self._lasting(
+                told_at, "was a replica, or loaded data: all its keys were replaced"
+            )
         if found is not None and found.what == "started" and self._former:
             found = found._replace(what="restarted")
         self._run_id, self.quarantine = run_id, _later(lasting, found)

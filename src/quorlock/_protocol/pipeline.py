@@ -342,7 +342,7 @@ class RequestPipeline:
     def _check_role(self, error: str) -> None:
         # It may be a master again by the next reply, without the keys that it had.
         if is_of_replica(error):
-            self.protocol_error = Demoted("connection given up: it is a replica now")
+            self.protocol_error = Demoted("connection given up: it is a replica, or loads data")
 
     def _secrets(self, request: PendingRequest) -> list[str | None]:
         """Return what an error text must not show: the password, and the tokens that were sent."""

@@ -64,8 +64,9 @@ _PERMANENT = (
     "ERR DB index",
     "ERR invalid DB index",
 )
-# What only a replica says, and how a script says it on servers before 7.0.
-_OF_REPLICA = ("READONLY", "MASTERDOWN")
+# What only a replica says, and how a script says it on servers before 7.0.  LOADING: it loads its
+# master's keys. A server that loads its own, at its start, completes no handshake.
+_OF_REPLICA = ("READONLY", "MASTERDOWN", "LOADING")
 _READ_ONLY_INSIDE = ": -READONLY You can't write against"
 
 

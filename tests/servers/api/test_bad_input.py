@@ -822,13 +822,6 @@ FAULTS = [
     ),
     Fault(
         "loading its data",
-        server_info_then(b"-%b\r\n" % LOADING),
-        NodeError,
-        LOADING.decode(),
-        at_once=False,
-    ),
-    Fault(
-        "loading, and says it to everything",
         impostors(answers(b"-%b\r\n" % LOADING)),
         QuorumUnreachable,
         LOADING.decode(),

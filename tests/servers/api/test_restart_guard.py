@@ -11,7 +11,7 @@ import pytest
 import quorlock
 from quorlock import ConfigError, LeaseLost, Node, NodeError, QuorumUnreachable, VoteCode
 from quorlock.testing.memory import MemoryNodes
-from quorlock.testing.servers import Server, Servers
+from quorlock.testing.servers import Server, ServerReplyError, Servers
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, raises
 
@@ -393,4 +393,40 @@ async def test_a_process_that_was_a_replica_as_we_connected_keeps_out(
         async with face.redlock([node.tcp_url], **TURNS, restart_guard=guard) as redlock:
             await raises(NodeError, redlock.lock("x").acquire(timeout=0))
             node.execute("REPLICAOF", "NO", "ONE")
+            assert "was a replica" in await why_not(redlock)
+
+
+async def soon(node: Server, *words: str | int, error: str = "") -> None:
+    """Send it this command until it succeeds, or fails with this error."""
+
+    def is_so() -> bool:
+        try:
+            node.execute(*words)
+        except ServerReplyError as refusal:
+            return refusal.code == error
+        return not error
+
+    assert await until_async(is_so)
+
+
+async def test_a_process_that_loads_the_keys_of_another_keeps_out(face: Face) -> None:
+    """The node replies LOADING to a script, where it replies READONLY to a SET."""
+    settings = (
+        "--repl-diskless-sync-delay",
+        "0",
+        "--loading-process-events-interval-bytes",
+        "1024",
+    )
+    with Servers(2, tcp=True, options=settings) as (node, other):
+        other.execute("EVAL", "for i = 1, 5000 do redis.call('SET', 'y' .. i, i) end", 0)
+        node.execute("CONFIG", "SET", "key-load-delay", 1_000)  # us
+        async with face.redlock([node.tcp_url], **TURNS) as redlock:
+            lease = await redlock.lock("x").acquire(timeout=5.0)
+            node.execute("REPLICAOF", "127.0.0.1", other.port)
+            await soon(node, "GET", "x", error="LOADING")
+            error = await raises(NodeError, redlock.extend("z", "0" * 32))
+            assert "LOADING" in str(error)
+            node.execute("CONFIG", "SET", "key-load-delay", 0)
+            await soon(node, "REPLICAOF", "NO", "ONE")
+            assert lease.held
             assert "was a replica" in await why_not(redlock)

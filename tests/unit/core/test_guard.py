@@ -158,7 +158,10 @@ def test_a_replica_that_is_a_master_again_votes_at_a_known_time() -> None:
     assert kept is not None
     reported = quarantine_answer(kept, LATER)
     assert reported is not None
-    assert reported.reason == ("was a replica: all its keys were replaced, votes in 31 s")
+    assert (
+        reported.reason
+        == "was a replica, or loaded data: all its keys were replaced, votes in 31 s"
+    )
     assert reported.quarantine is not None
     assert reported.quarantine.votes_in == 30.302
 

@@ -70,7 +70,7 @@ def to_release(peer: Peer) -> set[bytes]:
         (b"*3\r\n:-1\r\n:9\r\n:5\r\n", False),
         (b"*3\r\n:-2\r\n:9\r\n:0\r\n", False),
         (b"-OOM command not allowed\r\n", False),
-        (b"-LOADING x\r\n", False),
+        (b"-BUSY x\r\n", False),
     ],
 )
 def test_a_refused_exchange_releases_the_old_token(reply: bytes, is_done: bool) -> None:
@@ -87,7 +87,7 @@ def test_a_refused_request_for_a_place_leaves_nothing_to_release() -> None:
         Release(b"k", b"", PLACE, LEAVE),
         Release(b"k", NEW, PLACE, 3),
     )
-    peer.parse(b"-LOADING x\r\n" * 3, 2)
+    peer.parse(b"-BUSY x\r\n" * 3, 2)
     assert to_release(peer) == {NEW}
 
 

@@ -114,7 +114,7 @@ EXCHANGES: list[tuple[Command, bytes, Answer]] = [
     (acquire(), b"+OK\r\n", GRANTED),
     (acquire(), b"$-1\r\n", HELD),
     (acquire(), b"_\r\n", HELD),
-    (acquire(), b"-LOADING x\r\n", Answer(Vote.REFUSED, VoteCode.TRANSIENT_ERROR, "LOADING x")),
+    (acquire(), b"-BUSY x\r\n", Answer(Vote.REFUSED, VoteCode.TRANSIENT_ERROR, "BUSY x")),
     (extend(), b":1\r\n", GRANTED),
     (extend(), b":-1\r\n", ABSENT),
     (release(), b":-3\r\n", GRANTED),
