@@ -363,6 +363,13 @@ CORE = [
         ("tests/servers/drivers/test_demoted.py",),
     ),
     Mutant(
+        "lua-a-replica-says-that-nothing-is-to-free",
+        "scripts/release.lua",
+        "local bad = holder or try('DEL', key)",
+        "local bad = holder",
+        ("tests/servers/drivers/test_demoted.py", "-k", "a_release_of"),
+    ),
+    Mutant(
         "lua-fence-without-clock",
         "scripts/acquire.lua",
         "  fence = (math.floor(ms / ARGV[3]) + 1) * ARGV[3] * 1000\n",

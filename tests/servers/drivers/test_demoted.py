@@ -117,6 +117,20 @@ def test_an_extension_of_a_key_that_is_gone(pair: tuple[Server, Server]) -> None
             redlock.lock("y", timeout=0.5).acquire()
 
 
+def test_a_release_of_a_key_that_is_gone(pair: tuple[Server, Server]) -> None:
+    """Nothing is to be deleted, and the node says all the same that it is a replica."""
+    node, other = pair
+    with quorlock.Redlock([node.tcp_url], **SETTINGS) as redlock:
+        assert redlock.lock("x").acquire().release()
+        node.execute("REPLICAOF", "127.0.0.1", other.port)
+        assert until(lambda: node.keys() == [])
+        with pytest.raises(NodeError, match="READONLY"):
+            redlock.release("x", "0" * 32)
+        node.execute("REPLICAOF", "NO", "ONE")
+        with pytest.raises(QuorlockError, match="was a replica"):
+            redlock.lock("y", timeout=0.5).acquire()
+
+
 class _Loop:
     """An event loop in a thread."""
 
