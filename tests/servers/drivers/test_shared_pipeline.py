@@ -93,6 +93,9 @@ class Wire(asyncio.Transport):
         assert not self.aborted, "written to a connection that is lost"
         self.commands.feed(bytes(data))
 
+    def is_closing(self) -> bool:
+        return False
+
     def abort(self) -> None:
         self.aborted = True
 

@@ -891,6 +891,9 @@ class Recorder(asyncio.Transport):
     def write(self, data: Any) -> None:
         self.written += data
 
+    def is_closing(self) -> bool:
+        return False
+
     def abort(self) -> None:
         self.written += b"aborted"
 

@@ -201,7 +201,8 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         if pipeline.outgoing:
             # A script that is sent again is in the queue before the bytes sent now.
             data, pipeline.outgoing = pipeline.outgoing + data, b""
-        if self._transport is not None and not self.lost:
+        # Closing: it has failed, and `connection_lost` follows. asyncio would log further writes.
+        if self._transport is not None and not (self.lost or self._transport.is_closing()):
             self._transport.write(data)
 
     def take_next(self) -> PendingRequest:
