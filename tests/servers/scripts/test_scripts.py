@@ -34,6 +34,19 @@ def pttl(node: Server, key: bytes = KEY) -> int:
     return left
 
 
+def test_a_lock_with_a_waiter_is_not_released_with_others(node: Server) -> None:
+    """0, and nothing is changed: release.lua hands that lock on."""
+    for key in ("a", "b"):
+        node.execute("SET", key, TOKEN, "PX", 5_000)
+    node.execute("ZADD", "quorlock:queue:b", 1, "ab:1:1000")
+    command = ("EVAL", scripts.RELEASE_EACH.text, 2, "a", "b", TOKEN, TOKEN)
+    assert node.execute(*command) == 0
+    assert node.execute("EXISTS", "a", "b") == 2
+    node.execute("DEL", "quorlock:queue:b")
+    assert node.execute(*command) == -3
+    assert node.keys() == []
+
+
 # --- release.lua: -3 deleted, -2 absent, -1 another's without ttl, n another's for n ms ---------
 
 
