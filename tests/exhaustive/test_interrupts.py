@@ -72,18 +72,23 @@ class Interrupter:
         self.where = ""
         self._opcodes = granularity == "signal"
         self._last: int | None = None  # the instruction before, if it looked for signals
+        self._outside: FrameType | None = None  # the frame of the block: ours are above it
 
     def __enter__(self) -> Interrupter:
         self._before = sys.gettrace()
+        self._outside = sys._getframe(1)
         sys.settrace(self._enter)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before)
+        self._outside = None
 
     def _enter(self, frame: FrameType, event: str, arg: object) -> Any:
         self._last = None
-        if not frame.f_code.co_filename.startswith(SOURCE) or in_finalizer(frame):
+        if not frame.f_code.co_filename.startswith(SOURCE):
+            return None
+        if in_finalizer(frame, self._outside):
             return None
         if self._opcodes:
             frame.f_trace_opcodes = True
@@ -121,9 +126,9 @@ class Interrupter:
             raise KeyboardInterrupt
 
 
-def in_finalizer(frame: FrameType | None) -> bool:
+def in_finalizer(frame: FrameType | None, outside: FrameType | None) -> bool:
     """Python itself swallows what is raised there."""
-    while frame is not None:
+    while frame is not None and frame is not outside:
         if frame.f_code.co_name == "__del__" or frame.f_code.co_filename == weakref.__file__:
             return True
         frame = frame.f_back

@@ -70,6 +70,7 @@ class Handler(Interrupter):
                 self.outcome = str(self._call())
             except QuorlockError as error:
                 self.outcome = type(error).__name__
+            sys.settrace(None)  # no later point counts
 
 
 def acquires(redlock: Redlock, handler: Handler) -> None:
@@ -422,7 +423,7 @@ class Raiser(Interrupter):
         self._error = error
 
     def _point(self, frame: FrameType) -> None:
-        if is_garbage_soon(frame):
+        if is_garbage_soon(frame, self._outside):
             return
         self.seen += 1
         if self.seen == self.k:
@@ -430,19 +431,19 @@ class Raiser(Interrupter):
             raise self._error
 
 
-def is_garbage_soon(frame: FrameType | None) -> bool:
+def is_garbage_soon(frame: FrameType | None, outside: FrameType | None) -> bool:
     """Return whether only a frame refers to a lease, which is released when that is garbage.
 
     This is so before a block that is left knows its lease, and after the flow that won has been
     closed (decision 9).
     """
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "run_task":
+    while frame is not None and frame is not outside:
+        name = frame.f_code.co_name
+        if name == "run_task":
             return "result" in frame.f_locals
-        if code.co_qualname == "Lock.acquire":
+        if name == "acquire" and frame.f_code.co_qualname == "Lock.acquire":
             return "lease" in frame.f_locals
-        if code.co_name == "__aexit__":
+        if name == "__aexit__":
             return "lease" not in frame.f_locals
         frame = frame.f_back
     return False
@@ -529,10 +530,11 @@ class RaiserBelow(Raiser):
 
     def _point(self, frame: FrameType) -> None:
         below: FrameType | None = frame
-        while below is not None and below.f_code.co_qualname != self._name:
+        while below is not None and below is not self._outside:
+            if below.f_code.co_qualname == self._name:
+                super()._point(frame)
+                return
             below = below.f_back
-        if below is not None:
-            super()._point(frame)
 
 
 @pytest.mark.parametrize("error", [SoftLimit, KeyboardInterrupt])
