@@ -177,8 +177,9 @@ def described() -> dict[str, set[str]]:
     return {kind: set(re.findall(r"`(\w+)`", facts)) for kind, facts, _ in rows}
 
 
+@cache
 def written() -> dict[str, set[str]]:
-    """Write the traces of the worlds above."""
+    """Return the kinds of lines, and the facts of each, in the traces of the worlds above."""
     found: dict[str, set[str]] = {}
     for line in lines():
         found.setdefault(line["kind"], set()).update(set(line) - {"kind", "at"})

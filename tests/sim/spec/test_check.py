@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,10 +37,16 @@ QUICK = (
 )
 
 
+@cache
+def found(name: str) -> check.Finding:
+    """Check a case, once for all tests of this process: gcc takes most of the time."""
+    return check.check_in_folder(next(case for case in check.CASES if case.name == name))
+
+
 @pytest.mark.parametrize("name", QUICK)
 def test_the_model_answers_as_it_must(name: str) -> None:
-    case = next(case for case in check.CASES if case.name == name)
-    finding = check.check_in_folder(case)
+    finding = found(name)
+    case = finding.case
     assert finding.found == case.must, "\n".join(finding.trace)
     assert finding.states > 0
     assert bool(finding.trace) == (case.must == check.FAILS)
@@ -155,8 +162,7 @@ def test_the_page_is_in_step_with_the_table() -> None:
     small = [case for case in check.CASES if not case.only_full]
     assert [case.name for case in small] == list(rows)
     for name in ("base", "orphan", "drift, no allowance"):
-        case = next(case for case in small if case.name == name)
-        finding = check.check_in_folder(case)
+        finding = found(name)
         assert rows[name].split()[:-1] == check.row(finding).split()[:-1]
         if finding.trace:
             assert check.described(finding) in page
