@@ -54,10 +54,15 @@ def pytest_configure() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Remove what was compiled of temporary files: no later run has them."""
+    """Remove what was compiled of temporary files: no later run has them.
+
+    A checkout may be among them, as in CI. What was compiled of it stays.
+    """
     if sys.pycache_prefix is not None and "PYTEST_XDIST_WORKER" not in os.environ:
-        compiled = sys.pycache_prefix + os.environ["PYTEST_DEBUG_TEMPROOT"]
-        shutil.rmtree(compiled, ignore_errors=True)
+        temporary = Path(os.environ["PYTEST_DEBUG_TEMPROOT"])
+        for compiled in Path(sys.pycache_prefix + str(temporary)).glob("*"):
+            if temporary / compiled.name not in Path(__file__).parents:
+                shutil.rmtree(compiled, ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:
