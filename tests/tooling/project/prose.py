@@ -5,10 +5,8 @@ each place in these folders.
 """
 
 import ast
-import io
 import re
 import sys
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +39,13 @@ _DIALECT = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _CODE = re.compile(r"`[^`]*`")
+_STRING_OR_COMMENT = re.compile(
+    r'''
+        """(?:\\.|[^\\])*?""" | \'\'\'(?:\\.|[^\\])*?\'\'\'
+        | "(?:\\.|[^\\"\n])*" | \'(?:\\.|[^\\\'\n])*\' | [#][^\n]*
+    ''',
+    re.DOTALL | re.VERBOSE,
+)
 
 
 class Text(NamedTuple):
@@ -61,7 +66,7 @@ class Counts(NamedTuple):
 
 def texts(source: str) -> Iterator[Text]:
     """Yield the docstrings and the comments of a module, without code in back-quotes."""
-    for node in ast.walk(ast.parse(source)):
+    for node in blocks(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node)
             if docstring is not None:
@@ -69,15 +74,35 @@ def texts(source: str) -> Iterator[Text]:
                 yield Text(line, " ".join(_CODE.sub(" X ", docstring).split()), is_docstring=True)
     block: list[str] = []
     last = 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            if token.start[0] != last + 1 and block:
-                yield _comment(last, block)
-                block = []
-            block.append(token.string.lstrip("#: "))
-            last = token.start[0]
+    for line, comment in comments(source):
+        if line != last + 1 and block:
+            yield _comment(last, block)
+            block = []
+        block.append(comment.lstrip("#: "))
+        last = line
     if block:
         yield _comment(last, block)
+
+
+def blocks(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a module, class, function or other statement, and the statements in it.
+
+    Expressions are most of a module, and have no docstring.
+    """
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from blocks(child)
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments with their lines. `tokenize` finds the same in ten times the time."""
+    line, at = 1, 0
+    for found in _STRING_OR_COMMENT.finditer(source):
+        if found[0].startswith("#"):
+            line += source.count("\n", at, found.start())
+            at = found.start()
+            yield line, found[0]
 
 
 def _comment(last: int, block: list[str]) -> Text:
