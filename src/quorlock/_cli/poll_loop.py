@@ -13,14 +13,16 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from quorlock import Inspection
 from quorlock._cli.config import FileSettings
 from quorlock._cli.exit_status import Interrupted
-from quorlock._cli.full_screen import FullScreen
 from quorlock.asyncio import Redlock
 from quorlock.errors import VoteCode
+
+if TYPE_CHECKING:
+    from quorlock._cli.full_screen import FullScreen  # it imports rich
 
 T = TypeVar("T")
 Show: TypeAlias = "Callable[[], None]"

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from quorlock import Inspection
 from quorlock._cli.config import FileSettings
-from quorlock._cli.full_screen import Screen
 from quorlock._cli.inspection_view import FREE, as_facts, as_line, as_text, digests, verdict
 from quorlock._cli.node_pollers import NodePollers
 from quorlock._cli.poll_loop import Show, inspect_all, poll
@@ -26,6 +25,9 @@ from quorlock._cli.stdio import say
 from quorlock._cli.text_layout import fitted, screen, wrapped
 from quorlock._cli.timestamps import timestamp
 from quorlock.asyncio import Redlock
+
+if TYPE_CHECKING:
+    from quorlock._cli.full_screen import Screen  # it imports rich
 
 
 class WatchOptions(NamedTuple):

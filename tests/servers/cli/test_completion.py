@@ -260,6 +260,12 @@ def test_the_help_of_each_command_loads_no_driver(name: str, bare_shell: Shell) 
         assert [found for found in brought if found.startswith(unwanted)] == []
 
 
+@pytest.mark.parametrize("words", [("status",), ("status", "a"), ("top", "--once")], ids=" ".join)
+def test_what_is_not_drawn_loads_no_rich(words: tuple[str, ...], shell: Shell) -> None:
+    """A terminal alone needs it, and it may be missing."""
+    assert "rich" not in loaded(shell, *words)
+
+
 def test_the_list_of_commands_is_theirs() -> None:
     """Each command is listed with its help."""
     context = click.Context(commands)

@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from quorlock import Node, NodeStatus, now
 from quorlock._cli.config import FileSettings
 from quorlock._cli.exit_status import EX_NOPERM, EX_UNAVAILABLE
-from quorlock._cli.full_screen import FullScreen
 from quorlock._cli.inspection_view import FREE, verdict
 from quorlock._cli.node_pollers import DiagnosticConnection, NodePollers, PollReport
 from quorlock._cli.poll_loop import Show, inspect_all, poll
@@ -41,6 +40,9 @@ from quorlock._cli.top.node_probe import NodeProbe, NodeSample
 from quorlock._cli.top.report import as_facts, as_lines
 from quorlock.asyncio import Redlock
 from quorlock.errors import VoteCode
+
+if TYPE_CHECKING:
+    from quorlock._cli.full_screen import FullScreen
 
 _LIMIT = 100
 # An unused name: its inspection shows whether a node replies, even if no lock is held.
