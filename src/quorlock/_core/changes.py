@@ -84,7 +84,7 @@ def change_max_ttl(nodes: Sequence[N], max_ttl_ms: int) -> Change[N]:
     to become shorter, such clients are admitted last, when the longer leases are over.
     """
     found: Sequence[StoredSettings] = yield Read(tuple(nodes))
-    agreed = _unchanging(_agreements(found))
+    agreed = _unchanging(found)
     longest, shortest = max(max_ttl_ms, agreed.guard_ms), min(max_ttl_ms, agreed.max_ttl_ms)
     first = agreed._replace(max_ttl_ms=shortest, guard_ms=longest)
     texts = yield from _write_all(nodes, [there.text for there in found], [first] * len(nodes))
@@ -97,7 +97,7 @@ def change_max_ttl(nodes: Sequence[N], max_ttl_ms: int) -> Change[N]:
 def change_guards(nodes: Sequence[N], guards: tuple[str, ...]) -> Change[N]:
     """Set the restart guards that clients may use. Raises ChangeError."""
     found: Sequence[StoredSettings] = yield Read(tuple(nodes))
-    new = _unchanging(_agreements(found))._replace(guards=guards)
+    new = _unchanging(found)._replace(guards=guards)
     yield from _write_all(nodes, [there.text for there in found], [new] * len(nodes))
 
 
@@ -120,7 +120,7 @@ def begin(members: Sequence[N], other: N, *, joins: bool) -> Change[N]:
         if agreed.sizes == both:
             _require_joined(there, agreed)
         elif joins:
-            _require_free(there, agreed)
+            _require_free(there, agreed, larger)
         else:
             _require_member(there, agreed)
         # A member comes first: of two changes that begin at once, one fails there.  The other node
@@ -152,8 +152,8 @@ def finish(members: Sequence[N], other: N, *, joins: bool) -> Change[N]:
     if joins or not there.why:
         if joins or agreed.is_changing:
             _require_joined(there, agreed, *(() if joins else (LEFT,)))
-        else:
-            _require_free(there, agreed)
+        elif there.text:
+            _require_left(there)
         # First, so that it is never older than the members.
         nodes.insert(0, other)
         texts.insert(0, there.text)
@@ -168,7 +168,8 @@ def _agreements(found: Sequence[StoredSettings]) -> list[Agreement]:
         raise ChangeError("a change needs all nodes; " + "; ".join(lacking))
     agreements = [agreed for kept in found if (agreed := parse(kept.text)) is not None]
     names = {agreed.name for agreed in agreements}
-    if len(agreements) < quorum(len(found)) or len(names) > 1:
+    unread = sum(bool(kept.text) for kept in found) - len(agreements)
+    if unread or len(agreements) < quorum(len(found)) or len(names) > 1:
         texts = "; ".join(f"{kept.address}: {kept.text or 'nothing'}" for kept in found)
         raise ChangeError(f"these nodes do not keep the same: {texts}")
     return agreements
@@ -197,14 +198,12 @@ def _agreed(
     )
 
 
-def _unchanging(kept: Sequence[Agreement]) -> Agreement:
-    """Return the settings that the nodes share. Raises ChangeError if a node comes or goes."""
-    sizes = kept[0].sizes
-    fix = f"one of these nodes is being added or removed: {_END_IT}"
-    agreed = _agreed(kept, sizes, sizes, fix)
-    if agreed.is_changing:
+def _unchanging(found: Sequence[StoredSettings]) -> Agreement:
+    """Return the settings that all nodes share. Raises ChangeError if a node comes or goes."""
+    kept, size = _agreements(found), (len(found),)
+    if len({one.sizes for one in kept}) > 1 or kept[0].is_changing:
         raise ChangeError(f"a node is being added or removed: {_END_IT}")
-    return agreed
+    return _agreed(kept, size, size, f"these are {len(found)} nodes")
 
 
 def _require_joined(
@@ -238,12 +237,25 @@ def _require_member(there: StoredSettings, agreed: Agreement) -> None:
         raise ChangeError(f"{there.address} is no member of the set: it keeps {there.text!r}")
 
 
-def _require_free(there: StoredSettings, agreed: Agreement) -> None:
-    """Raise ChangeError if this node belongs to another set."""
+def _require_left(there: StoredSettings) -> None:
+    """Raise ChangeError unless this node has left its set."""
     kept = parse(there.text)
-    if there.text and (kept is None or (kept.sizes != LEFT and kept.name != agreed.name)):
-        fix = "if that set is gone, run `quorlock nodes reset-config` for this node"
-        raise ChangeError(f"{there.address} belongs to another set ({there.text!r}): {fix}")
+    if kept is None or kept.sizes != LEFT:
+        raise ChangeError(f"{there.address} keeps {there.text!r}: begin the change first")
+
+
+def _require_free(there: StoredSettings, agreed: Agreement, larger: int) -> None:
+    """Raise ChangeError if this node belongs to a set.
+
+    It may have been given the settings of this set by this change, or by a client that lists it too
+    early.
+    """
+    kept = parse(there.text)
+    if not there.text or (kept is not None and kept.sizes == LEFT):
+        return
+    if kept is None or kept.name != agreed.name or kept.sizes not in (agreed.sizes, (larger,)):
+        fix = "if it is to leave that, run `quorlock nodes reset-config` for this node alone"
+        raise ChangeError(f"{there.address} belongs to a set ({there.text!r}): {fix}")
 
 
 def _write_all(

@@ -49,14 +49,10 @@ local kept = place and next .. place
 local held, shared, ready = {}, {}
 for i, key in ipairs(KEYS) do
   local holder = try('GET', key)
-  -- Deletes nothing. A replica refuses it: the absent key is another master's. Other refusals (no
-  -- good replicas, no room on the disk) say nothing about the lock.
-  local bad = holder or try('DEL', key)
-  if type(bad) == 'table'
-    and (bad.err:find('READONLY') or holder and not bad.err:find('WRONGTYPE')) then
-    return bad
-  end
   if type(holder) == 'table' then
+    if not holder.err:find('WRONGTYPE') then
+      return holder
+    end
     local ends = tonumber(call('ZSCORE', key, ARGV[1]) or -1)
     -- Without a ttl it is data of another program.
     shared[i] = call('PTTL', key) >= 0
@@ -101,8 +97,7 @@ if joins then
     ticket = math.min(math.max(tonumber(last[2]) or 0, 0), 2 ^ 52) + 1
     added = last.err and last or try('ZADD', mine, 'NX', ticket, place)
     if added == 0 then
-      ticket = math.max(tonumber(try('ZADD', mine, 'XX', 'INCR', 0, place)) or 0, 0)
-      ticket = math.min(ticket, 2 ^ 53)
+      ticket = math.min(math.max(tonumber(try('ZADD', mine, 'XX', 'INCR', 0, place)) or 0, 0), 2 ^ 53)
     end
   end
   ticket = type(added) == 'number' and try('PEXPIRE', mine, 60000) and ticket or 0
@@ -159,6 +154,12 @@ for i, key in ipairs(KEYS) do
     call('DEL', key)
   end
   local found = ours and -3 or call('PTTL', key)
+  -- Deletes nothing. A replica refuses it: the absent key is another master's. Other refusals (no
+  -- good replicas, no room on the disk) say nothing about the lock.
+  local bad = found == -2 and try('DEL', key)
+  if bad and bad ~= 0 and bad.err:find('READONLY') then
+    return bad
+  end
   if left == -3 and not ours or left == -2 and found > -2 then
     left, before = found, i - 1
     owner = owner_of(holder or '')

@@ -388,7 +388,7 @@ class FakeNode(FakeKeys):
             ticket = 0 if is_deaf else ticket
             left = DELETED if is_ours else self._pttl(lock, at)
             if left == -2 and self.read_only:  # noqa: PLR2004
-                return in_script(READ_ONLY, scripts.RELEASE, b"call('DEL', key)\nend\nif left")
+                return READ_ONLY
             if not is_ours and (reported[0] == DELETED or reported[0] == -2 < left):  # noqa: PLR2004
                 owner = readers.report() if was_shared else owner_in(holder or b"")
                 reported, before = (left, owner), index
@@ -459,7 +459,7 @@ class FakeNode(FakeKeys):
             if entry is not None and entry.value != token:
                 return 0
             if entry is None and self.read_only:
-                return in_script(READ_ONLY, scripts.EXTEND, b"redis.call('DEL'")
+                return READ_ONLY
         if any(entry is None for _, entry in entries):
             return -1
         for lock, entry in entries:

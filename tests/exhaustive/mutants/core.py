@@ -365,8 +365,8 @@ CORE = [
     Mutant(
         "lua-a-replica-says-that-nothing-is-to-free",
         "scripts/release.lua",
-        "local bad = holder or try('DEL', key)",
-        "local bad = holder",
+        "local bad = found == -2 and try('DEL', key)",
+        "local bad = false",
         ("tests/servers/drivers/test_demoted.py", "-k", "a_release_of"),
     ),
     Mutant(

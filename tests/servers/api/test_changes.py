@@ -291,7 +291,7 @@ def test_who_was_connected_at_an_interrupt_reads_the_new_settings_at_the_next_ru
 def test_a_node_of_another_set_is_not_removed(nodes: Servers) -> None:
     members, other = in_use(nodes[:3]), in_use(nodes[3:4])[0]
     before = kept(nodes[:4])
-    with pytest.raises(change.ChangeError, match="belongs to another set"):
+    with pytest.raises(change.ChangeError, match="begin the change first"):
         change.finish(members, other, joins=False, say=quiet)
     assert kept(nodes[:4]) == before
 
