@@ -262,3 +262,14 @@ def test_no_two_leases_without_a_common_node(part: int, at_once: int, restarts: 
 def test_kept_seeds(seed: int, at_once: int) -> None:
     """Clients that an interrupted command had left connected, before the next change waited."""
     walk(seed, at_once=at_once)
+
+
+def test_a_node_from_a_backup_shortens_no_quarantine() -> None:
+    """A backup has the oldest settings, and leases of the newer ones may be held."""
+    old = Agreement((2,), 20, 20, GUARDS[:1], version=1, name="set")
+    new = old._replace(max_ttl_ms=40, guard_ms=40, version=5)
+    change = change_guards([0, 1], GUARDS)
+    next(change)
+    step = change.send([StoredSettings("0", old.text), StoredSettings("1", new.text)])
+    assert isinstance(step, Write)
+    assert (step.new.max_ttl_ms, step.new.guard_ms, step.new.version) == (20, 40, 6)
