@@ -65,6 +65,13 @@ DRIVERS = [
         ("tests/servers/api/test_addresses.py",),
     ),
     Mutant(
+        "what-unread-connections-know-is-lost",
+        "_drivers/node_state.py",
+        "            self.on_alive(connection.run_id, connection.alive_at)\n",
+        "",
+        ("tests/servers/drivers/test_admission.py",),
+    ),
+    Mutant(
         "last-contact-not-noted",
         "_drivers/node_state.py",
         "        self.guard.on_alive(run_id, at)\n",
@@ -252,6 +259,13 @@ DRIVERS = [
         "_drivers/sync/connection.py",
         "        return self._granted is awaited\n",
         "        return bool(self._granted)\n",
+        ("tests/servers/drivers/test_direct_runner.py",),
+    ),
+    Mutant(
+        "the-end-of-an-error-counts-as-a-grant",
+        "_drivers/sync/connection.py",
+        "                    and not self.pipeline.has_partial_reply\n",
+        "",
         ("tests/servers/drivers/test_direct_runner.py",),
     ),
     Mutant(

@@ -189,6 +189,13 @@ FACES = [
         ("tests/unit/core/test_changes.py",),
     ),
     Mutant(
+        "a-node-that-was-cut-off-may-be-put-back",
+        "_core/changes.py",
+        "            _require_joined(there, agreed, *(() if joins else (LEFT,)))\n",
+        "            _require_joined(there, agreed, LEFT)\n",
+        ("tests/unit/core/test_changes.py",),
+    ),
+    Mutant(
         "a-second-change-before-the-first-has-ended",
         "_core/changes.py",
         "one.sizes != newest.sizes and one.version == newest.version",

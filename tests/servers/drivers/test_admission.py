@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorlock._core.agreement import own_agreement
+from quorlock._core.time import NS_PER_S
 from quorlock._drivers.node_states import NodeStates
 from quorlock._nodes.node import Node
 from quorlock._protocol.handshake import NodeRejected, ServerInfo
@@ -55,3 +56,24 @@ def test_the_first_of_a_quorum_is_not_the_stray_one() -> None:
         admit(index)
     assert [state.misconfigured is not None for state in node_states.all] == [False, False, True]
     assert connections[2].lost
+
+
+class ClosedConnection(Connection):
+    """A connection that its server has closed, and whose owner has not read that."""
+
+    def is_closed_by_peer(self) -> bool:
+        return True
+
+
+def test_a_server_with_unread_connections_lived_beside_the_next_one() -> None:
+    """Their owner sleeps: what they know of the server counts when the next one is connected."""
+    policy = policy_of(1)
+    state = NodeStates((Node("a"),), policy).all[0]
+    first = ClosedConnection(state, None, "first")
+    state.on_connected(ServerInfo("first", "9.0", 5_000, b"", b""), 0, first)
+    first.alive_at = 50 * NS_PER_S
+    other = Connection(state, None, "other")
+    state.on_connected(ServerInfo("other", "9.0", 1_000, b"", b""), 60 * NS_PER_S, other)
+    assert first.lost
+    assert other.quarantine is not None
+    assert other.quarantine.is_lasting, other.quarantine

@@ -101,6 +101,7 @@ class Side:
         self.wires: list[socket.socket] = []
         self.sent: list[list[list[bytes]]] = [[] for _ in range(n)]
         self.answered = [0] * n
+        self.in_error: set[int] = set()  # nodes that have sent the first half of an error
         for state in self.node_states.all:
             ours, theirs = socket.socketpair()
             ours.setblocking(False)
@@ -137,8 +138,23 @@ class Side:
             self.end_of_time()
             yield
 
+    def begin_error(self, index: int) -> None:
+        """Have a node send the first half of an error: the other half looks like a grant."""
+        if index < len(self.wires) and self.answered[index] < len(self.sent[index]):
+            self.end_error(index)
+            self.in_error.add(index)
+            with contextlib.suppress(OSError):
+                self.wires[index].send(b"-ERR not ")
+
+    def end_error(self, index: int) -> None:
+        """Have it send the other half."""
+        if index in self.in_error:
+            self.in_error.remove(index)
+            self.answer(index, 0)
+
     def answer(self, index: int, say: int) -> None:
         """Have a node reply to its oldest request."""
+        self.end_error(index)
         if index < len(self.wires) and self.answered[index] < len(self.sent[index]):
             words = self.sent[index][self.answered[index]]
             self.answered[index] += 1
@@ -148,6 +164,7 @@ class Side:
 
     def grant_all(self, index: int) -> None:
         """Have a node reply to all its open requests in one packet, as it usually does."""
+        self.end_error(index)
         if index < len(self.wires):
             open_ = self.sent[index][self.answered[index] :]
             self.answered[index] += len(open_)
@@ -220,6 +237,8 @@ USUALLY = st.sampled_from([0, 0, 0, 0, 0, 0, 1, 2, 3, 4])
 STEPS = st.one_of(
     *[st.tuples(st.just("answer"), NODE, USUALLY)] * 8,
     *[st.tuples(st.just("grant_all"), NODE)] * 2,
+    st.tuples(st.just("begin_error"), NODE),
+    st.tuples(st.just("end_error"), NODE),
     st.tuples(st.just("lose"), NODE),
     st.tuples(st.just("end_of_time")),
     st.tuples(st.just("interrupt")),
@@ -245,6 +264,9 @@ CALLS = [("acquire", "release"), ("acquire", "acquire"), ("release", "acquire")]
 @example(5, 9_000, CALLS[1], [OK[:3], [*OK[3:], *OK]], False, set())
 @example(5, 9_000, CALLS[0], [OK[:3], [("grant_all", 4), ("grant_all", 3), OK[0]]], False, set())
 # A node is missing, one grants, and the loss of the third ends the round: the grant is reported.
+@example(
+    5, 9_000, CALLS[0], [[*OK[:2], ("begin_error", 2), ("end_error", 2), *OK], OK], False, set()
+)
 @example(3, 9_000, CALLS[0], [[], [("grant_all", 1), ("lose", 2)]], False, {0})
 @given(
     st.integers(1, 5),
