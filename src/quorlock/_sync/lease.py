@@ -82,8 +82,8 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
             few nodes replied to know; then the release is retried until max_ttl has passed.
 
         Raises:
-            NodeError: the nodes refuse the release (permission, read-only); the keys stay until
-                they expire.
+            NodeError: the nodes refuse the release (permission, read-only). It is retried, and the
+                keys stay until then, or until they expire.
         """
         is_ours = self._state.loss is None  # a lost lease's keys only wait for `reported_until`
         return self._release().deleted and is_ours

@@ -120,8 +120,8 @@ class RLock(BlockingObject, RLockBase[Lock, Lease]):
 
         Raises:
             RuntimeError: it is not held here.
-            NodeError: the nodes refuse the release (permission, read-only); the keys stay until
-                they expire.
+            NodeError: the nodes refuse the release (permission, read-only). It is retried, and the
+                keys stay until then, or until they expire.
         """
         try:
             hold = self._own_hold()

@@ -128,8 +128,8 @@ class RLock(AsyncioObject, RLockBase[Lock, Lease]):
 
         Raises:
             RuntimeError: it is not held here.
-            NodeError: the nodes refuse the release (permission, read-only); the keys stay until
-                they expire.
+            NodeError: the nodes refuse the release (permission, read-only). It is retried, and the
+                keys stay until then, or until they expire.
         """
         hold = self._own_hold()
         count = hold.count - 1

@@ -209,17 +209,18 @@ async def test_durable_is_worth_the_old_marker(face: Face) -> None:
         assert not await votes(face, f"{server.url}&durable=1", "marker")
 
 
+@pytest.mark.parametrize("command", [("FLUSHALL",), ("SWAPDB", "0", "1")], ids=lambda it: it[0])
 @pytest.mark.parametrize("guard", ["uptime", "marker"])
-async def test_all_keys_are_gone(guard: str, nodes: Servers, face: Face) -> None:
-    """FLUSHALL: the uptime shows nothing, but the marker is gone (and so is the mark of an empty
-    birth).
-    """
+async def test_all_keys_are_gone(
+    guard: str, command: tuple[str, ...], nodes: Servers, face: Face
+) -> None:
+    """The uptime shows nothing, but the marker is gone (and so is the mark of an empty birth)."""
     server = nodes[0]
     settings = {"ttl": 0.8, "max_ttl": 0.8} if guard == "uptime" else {}
     server.execute("DEL", "quorlock:born-empty")
     if guard == "uptime":
         await until_async(lambda: uptime(server) >= 2)
-    server.execute("FLUSHALL")
+    server.execute(*command)
     assert await votes(face, server.url, guard, **settings) is (guard == "uptime")
 
 

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorlock._core.commands import Acquire
 from quorlock._core.config import RestartGuard
-from quorlock._core.restart_guard import Guard, Quarantine, quarantine_answer, quarantine_by_uptime
+from quorlock._core.restart_guard import (
+    Guard,
+    Quarantine,
+    over_limit,
+    quarantine_answer,
+    quarantine_by_marker,
+    quarantine_by_uptime,
+)
 from quorlock._core.time import NS_PER_MS, NS_PER_S, drift
 from quorlock._core.votes import Vote
 from quorlock.errors import VoteCode
@@ -247,3 +255,37 @@ def test_a_restart_does_not_end_the_quarantine_of_a_move(restart_guard: RestartG
     assert known.on_connect("other", 1_000, NOW + 1, marked_ms=10**6) == moved
     assert known.on_connect("restarted", 1_000, NOW + 2, marked_ms=10**6, exempt=True) == moved
     assert known.on_connect("restarted", 1_000, LATER, marked_ms=10**6, exempt=True) is None
+
+
+def test_a_restart_may_outlast_the_quarantine_of_a_move() -> None:
+    """The later end counts, whichever it is."""
+    known = guard()
+    known.on_connect("one", 1_000, NOW)
+    moved = known.on_connect("other", 1_000, NOW, open_rivals=True)
+    restarted = known.on_connect("restarted", 0, NOW + 20 * NS_PER_S)
+    assert moved is not None
+    assert restarted is not None
+    assert (moved.until, restarted.until) == (NOW + WHOLE, NOW + 20 * NS_PER_S + WHOLE)
+
+
+def test_a_marker_that_is_gone_ends_the_vote_of_a_process_that_had_one() -> None:
+    """Of two uptimes the better one counts; of two markers the later one was set last."""
+    known = guard("marker")
+    assert known.on_connect("one", 1_000, NOW, marked_ms=10**6) is None
+    emptied = known.on_connect("one", 1_000, LATER, marked_ms=0)
+    assert emptied is not None
+    assert emptied.until == LATER + WHOLE
+
+
+def test_a_node_votes_when_its_marker_is_as_old_as_a_lease_may_be() -> None:
+    whole_ms = WHOLE // NS_PER_MS
+    young = quarantine_by_marker(whole_ms - 1, NOW, MAX_TTL, 0.01)
+    assert young is not None
+    assert (young.since, young.until) == (NOW - WHOLE + NS_PER_MS, NOW + NS_PER_MS)
+    assert quarantine_by_marker(whole_ms, NOW, MAX_TTL, 0.01) is None
+
+
+@pytest.mark.parametrize(("limit", "fits"), [(0, True), (1_000, True), (999, False)])
+def test_a_ttl_above_the_limit_is_refused(limit: int, fits: bool) -> None:
+    """0 is no limit."""
+    assert (over_limit(Acquire(b"k", b"t", 1_000), limit) is None) is fits
