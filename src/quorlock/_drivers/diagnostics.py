@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from quorlock._core.time import NS_PER_S
 from quorlock._drivers.clock import now
-from quorlock._drivers.sync.connect import open_socket
+from quorlock._drivers.sync.connect import open_socket, send
+from quorlock._drivers.tls_errors import is_end, tls_reason
 from quorlock._nodes.node import current_credentials
 from quorlock._protocol.encoding import encode_command
 from quorlock._protocol.handshake import CLOSED_IMMEDIATELY, NodeRejected
@@ -103,7 +104,7 @@ class DiagnosticConnection:
         give_up = self._give_up()
         try:
             self._sock.settimeout(self._seconds)
-            self._sock.sendall(encode_command(*words))
+            send(self._sock, encode_command(*words))
             return self._read(give_up)
         except ProtocolError:
             failed = NoAnswer(_NONSENSE)
@@ -170,5 +171,9 @@ class DiagnosticConnection:
     def _failed(self, error: Exception) -> NoAnswer:
         if isinstance(error, TimeoutError):
             return NoAnswer(f"no answer within {self._seconds:g} s", VoteCode.TIMED_OUT)
+        if is_end(error):
+            return NoAnswer(f"it {CLOSED_IMMEDIATELY}")
+        if reason := tls_reason(error):
+            return NoAnswer(f"TLS failed: {reason}")
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return NoAnswer(printable(redacted(why, [self._secret])))

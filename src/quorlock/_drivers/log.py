@@ -7,7 +7,7 @@ import contextlib
 
 def log_trouble(text: str, error: BaseException) -> None:
     """Log an error with its traceback. Raise nothing, even if a log handler fails."""
-    import logging  # imported here, since failures are rare
-
     with contextlib.suppress(Exception):
+        import logging  # here, since failures are rare; fails without a free descriptor
+
         logging.getLogger("quorlock").error(text, exc_info=error)

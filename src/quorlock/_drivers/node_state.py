@@ -17,7 +17,8 @@ from quorlock._core.restart_guard import Guard, quarantine_answer
 from quorlock._core.results import NodeStatus
 from quorlock._core.time import FOR_EVER, NS_PER_MS, to_seconds
 from quorlock._core.votes import Answer, Vote
-from quorlock._protocol.handshake import NodeRejected, ServerInfo
+from quorlock._drivers.tls_errors import is_end, tls_reason
+from quorlock._protocol.handshake import CLOSED_IMMEDIATELY, NodeRejected, ServerInfo
 from quorlock._protocol.pipeline import Demoted
 from quorlock.errors import ConfigError, VoteCode
 
@@ -115,6 +116,10 @@ class Reconnect:
             self.answer = Answer(Vote.UNKNOWN, VoteCode.PERMANENT_ERROR, str(error))
         elif isinstance(error, NodeRejected):
             self.answer = Answer(Vote.UNKNOWN, error.code, error.text)
+        elif is_end(error):
+            self.answer = _down(CLOSED_IMMEDIATELY)
+        elif reason := tls_reason(error):
+            self.answer = Answer(Vote.UNKNOWN, VoteCode.PERMANENT_ERROR, f"TLS failed: {reason}")
         elif isinstance(error, TimeoutError) and node.tls is not None:
             text = "no answer to connecting by TLS (a port without TLS?)"
             self.answer = Answer(Vote.UNKNOWN, VoteCode.CONNECT_TIMED_OUT, text)

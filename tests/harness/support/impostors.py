@@ -326,6 +326,32 @@ def answers(reply: bytes | Callable[[list[bytes]], bytes | None]) -> Behaviour:
     return behaviour
 
 
+def wants_certificate() -> Behaviour:
+    """Speaks TLS, and says in an alert why it refuses a caller without a certificate. Servers want
+    one by default (tls-auth-clients).
+    """
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    async def behaviour(caller: Caller) -> None:
+        received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(received, to_send, server_side=True)
+        refused = False
+        while not refused:
+            received.write(await caller.read())
+            try:
+                tls.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                refused = True
+            await caller.write(to_send.read())
+
+    return behaviour
+
+
 class Proxy(Listener):
     """Stands in front of a real server (`unix://` or `redis://` URL) and spoils the traffic.
 

@@ -56,6 +56,7 @@ from tests.harness.support.impostors import (
     http_400,
     sends_banner,
     silent,
+    wants_certificate,
 )
 from tests.harness.support.resp import bulk
 from tests.harness.support.wait import until_async
@@ -662,6 +663,16 @@ def tls(*, trusted: bool, host: str = "127.0.0.1", scheme: str = "rediss") -> Bu
     return build
 
 
+def tls_impostors(behaviour: Behaviour) -> Build:
+    """Impostors to which we speak TLS, and whose certificate we do not check."""
+
+    def build(rig: Rig, count: int) -> list[str]:
+        urls = impostors(behaviour, tcp=True)(rig, count)
+        return [url.replace("redis://", "rediss://") + "?ssl_cert_reqs=none" for url in urls]
+
+    return build
+
+
 def server_info_then(reply: bytes | None) -> Build:
     """Yield nodes with a correct handshake that reply to everything else with `reply`; None
     closes.
@@ -911,6 +922,26 @@ FAULTS = [
         tls(trusted=True, host="other.test"),
         NodeError,
         "TLS failed: ip address mismatch, certificate is not valid for '127.0.0.1'.",
+    ),
+    Fault(
+        "TLS, without a certificate of ours",
+        tls_impostors(wants_certificate()),
+        NodeError,
+        "TLS failed: tlsv13 alert certificate required",
+    ),
+    Fault(
+        "TLS, closes at once",
+        tls_impostors(closes_at_once),
+        QuorumUnreachable,
+        "closes the connection at once",
+        at_once=False,
+    ),
+    Fault(
+        "TLS, closes in the middle",
+        tls_impostors(half_reply(b"\x16\x03\x03\x00\x40\x02", then_closes=True)),
+        QuorumUnreachable,
+        "closes the connection at once",
+        at_once=False,
     ),
     # well begun, then at fault
     Fault(

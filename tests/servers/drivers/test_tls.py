@@ -11,6 +11,7 @@ import trustme
 
 import quorlock
 from quorlock._drivers.ssl_context import context
+from quorlock._drivers.tls_errors import is_end, tls_reason
 from quorlock._nodes.node import Node
 from quorlock._nodes.tls import Tls
 from quorlock.errors import ConfigError
@@ -133,8 +134,31 @@ def test_unknown_authority_is_refused(authority: trustme.CA) -> None:
     server = server_context(authority)
     stranger = trustme.CA().cert_pem.bytes().decode()
     for tls in (Tls(), Tls(ca_data=stranger), Tls(verify="optional", ca_data=stranger)):
-        with pytest.raises(ssl.SSLCertVerificationError):
+        with pytest.raises(ssl.SSLCertVerificationError) as caught:
             shake_hands(context(tls), server)
+        assert tls_reason(caught.value) == "unable to get local issuer certificate"
+
+
+def test_reasons_have_no_source_positions() -> None:
+    """OpenSSL's text ends with its own file and line."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = context(Tls()).wrap_bio(back, there, server_hostname=HOST)
+    back.write(b"no record of TLS")
+    with pytest.raises(ssl.SSLError, match=r"_ssl\.c") as caught:
+        ours.do_handshake()
+    assert tls_reason(caught.value) == "wrong version number"
+    assert not is_end(caught.value)
+
+
+def test_the_end_of_a_stream_is_no_failure_of_tls() -> None:
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = context(Tls()).wrap_bio(back, there, server_hostname=HOST)
+    back.write_eof()
+    with pytest.raises(ssl.SSLEOFError) as caught:
+        ours.do_handshake()
+    assert is_end(caught.value)
+    assert tls_reason(caught.value) == "closed by the server"
+    assert not tls_reason(ConnectionResetError())
 
 
 def test_other_host_is_refused_unless_allowed(authority: trustme.CA) -> None:

@@ -17,6 +17,7 @@ from quorlock._core.commands import ScriptedAcquire
 from quorlock._core.votes import Answer, Vote
 from quorlock._drivers.clock import now
 from quorlock._drivers.sync.connection import is_closed_by_peer
+from quorlock._drivers.tls_errors import tls_reason
 from quorlock._protocol.handshake import CLOSED_IMMEDIATELY, Handshake, NodeRejected, ServerInfo
 from quorlock._protocol.peer import Peer, end_of_call
 from quorlock._protocol.reader import ProtocolError
@@ -93,12 +94,14 @@ class AsyncHandshake:
             self._fail(unfit)
             connection.abort()
 
-    def _fail(self, error: NodeRejected) -> None:
+    def _fail(self, error: Exception) -> None:
         if not self.server_info.done():
             self.server_info.set_exception(error)
 
-    def end(self, sock: socket.socket | None) -> None:
+    def end(self, sock: socket.socket | None, error: Exception | None) -> None:
         """Fail as the connection is lost, with the server's last line as the reason, if any."""
+        if error is not None and tls_reason(error):
+            self._fail(error)
         # A server may refuse in one line and close the connection. If our next write fails then,
         # asyncio ends the connection without reading that line.
         if sock is not None and not self.server_info.done():
@@ -270,10 +273,10 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed.set_result(None)
         try:
-            words = getattr(exc, "strerror", None) or "closed by the server"
-            self._mark_lost(f"connection lost: {words.lower()}")
+            strerror = getattr(exc, "strerror", None) or "closed by the server"
+            self._mark_lost(f"connection lost: {tls_reason(exc) or strerror.lower()}")
             if self._handshake is not None:
-                self._handshake.end(self._socket)
+                self._handshake.end(self._socket, exc)
         except BaseException as error:
             if not self._owner.on_interrupt(error):
                 raise

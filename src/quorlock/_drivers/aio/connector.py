@@ -14,11 +14,8 @@ from quorlock._drivers.aio.loops import background_task
 from quorlock._drivers.clock import now, sleep_seconds
 from quorlock._drivers.node_state import Reachability
 from quorlock._drivers.release_waiters import ReleaseWaiters
-from quorlock._drivers.sync.connect import describe_tls_error
 from quorlock._protocol.encoding import encode
-from quorlock._protocol.handshake import NodeRejected
 from quorlock._protocol.pipeline import PendingRequest
-from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +144,7 @@ class AsyncConnector:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 (after any error this node does not vote)
-            self.node_state.on_connect_failed(_as_unfit(error), now())
+            self.node_state.on_connect_failed(error, now())
             self._awaited.answer_all(now())
         else:
             self.connection = connection
@@ -211,12 +208,6 @@ class _ReleaseRequest:
         pending_releases.on_connection_lost(self._copy, reply.at)
         pending_releases.on_reply(release, run_id, reply.answer)
         self._awaited.answer(release.token, reply.answer, reply.at)
-
-
-def _as_unfit(error: Exception) -> Exception:
-    if hasattr(error, "verify_message") or type(error).__name__.startswith("SSL"):
-        return NodeRejected(f"TLS failed: {describe_tls_error(error)}", VoteCode.PERMANENT_ERROR)
-    return error
 
 
 async def _sleep_until(instant: int) -> None:

@@ -148,21 +148,9 @@ def _secured(sock: socket.socket, node: Node) -> tuple[socket.socket, tuple[type
     from quorlock._drivers.ssl_context import context
 
     assert node.tls is not None
-    try:
-        secured = context(node.tls).wrap_socket(sock, server_hostname=node.host)
-    except ssl.SSLError as error:
-        raise NodeRejected(
-            f"TLS failed: {describe_tls_error(error)}", VoteCode.PERMANENT_ERROR
-        ) from error
+    secured = context(node.tls).wrap_socket(sock, server_hostname=node.host)
     fork.close_in_child(secured)  # `sock` has no descriptor any more
     return secured, (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
-
-
-def describe_tls_error(error: Exception) -> str:
-    """Return the reason of a failed TLS handshake, without OpenSSL's source positions."""
-    verify = getattr(error, "verify_message", "")
-    reason = getattr(error, "reason", None) or type(error).__name__
-    return str(verify or reason).replace("_", " ").lower()
 
 
 def _handshake(sock: socket.socket, handshake: Handshake, give_up: Instant) -> ServerInfo:
@@ -173,10 +161,7 @@ def _handshake(sock: socket.socket, handshake: Handshake, give_up: Instant) -> S
             handshake.go_on()
             continue
         if handshake.to_send:
-            # A server may refuse in one line and close the connection before it has read anything.
-            # Its line can still be received.
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                sock.sendall(handshake.to_send)
+            send(sock, handshake.to_send)
             handshake.to_send = b""
         try:
             data = sock.recv(16_384)
@@ -186,6 +171,20 @@ def _handshake(sock: socket.socket, handshake: Handshake, give_up: Instant) -> S
             raise NodeRejected(CLOSED_IMMEDIATELY, VoteCode.NOT_CONNECTED)
         handshake.feed(data)
     return handshake.server_info
+
+
+def send(sock: socket.socket, data: bytes) -> None:
+    """Send data to a server that may have refused already; raises TimeoutError.
+
+    It may refuse in one line, or in an alert of TLS, and close the connection before it has read
+    anything. The next `recv` returns that line, or raises the reason.
+    """
+    try:
+        sock.sendall(data)
+    except TimeoutError:
+        raise
+    except OSError:
+        pass
 
 
 def _left(give_up: Instant) -> float:

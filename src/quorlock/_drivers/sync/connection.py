@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from quorlock._core.commands import Release
 from quorlock._core.votes import Answer, Vote
 from quorlock._drivers.clock import now
+from quorlock._drivers.tls_errors import tls_reason
 from quorlock._protocol.peer import Peer
 from quorlock._protocol.pipeline import NO_RECEIVER, PendingRequest
 from quorlock._protocol.reader import ProtocolError
@@ -302,7 +303,8 @@ class Connection(Peer):
         elif error.errno is None:
             raise error  # not from the socket: a signal handler's TimeoutError
         else:
-            self._mark_lost(f"connection lost: {(error.strerror or type(error).__name__).lower()}")
+            words = tls_reason(error) or (error.strerror or type(error).__name__).lower()
+            self._mark_lost(f"connection lost: {words}")
 
     def _mark_lost(
         self, text: str, code: VoteCode = VoteCode.CONNECTION_LOST, *, blame: bool = True
