@@ -269,7 +269,7 @@ def test_a_restart_may_outlast_the_quarantine_of_a_move() -> None:
 
 
 def test_a_marker_that_is_gone_ends_the_vote_of_a_process_that_had_one() -> None:
-    """Of two uptimes the better one counts; of two markers the later one was set last."""
+    """The better of two uptimes counts, and the later of two markers."""
     known = guard("marker")
     assert known.on_connect("one", 1_000, NOW, marked_ms=10**6) is None
     emptied = known.on_connect("one", 1_000, LATER, marked_ms=0)
