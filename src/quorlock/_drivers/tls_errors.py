@@ -1,4 +1,4 @@
-"""What an error of TLS says. The module `ssl` is imported only if TLS is used."""
+"""Errors of TLS, in words. The module `ssl` is imported only if TLS is used."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class ClosedConnection(Connection):
 
 
 def test_a_server_with_unread_connections_lived_beside_the_next_one() -> None:
-    """What a connection knows of its server counts, though the thread that owns it sleeps."""
+    """The last reply of a server counts, though the owner of the connection sleeps."""
     policy = policy_of(1)
     state = NodeStates((Node("a"),), policy).all[0]
     first = ClosedConnection(state, None, "first")
