@@ -293,6 +293,9 @@ def test_a_suppression_lasts_as_long_as_anything_is_carried() -> None:
     pending_releases.add(Release(b"k", b"t"), "run", 8 * MAX_TTL)
     assert pending_releases.due(10**18, RUN) == []
     hung.clear()
+    pending_releases.suppress(b"soon", 9 * MAX_TTL - 1, hung.__contains__)
+    pending_releases.add(Release(b"k", b"t"), "run", 9 * MAX_TTL - 1)
+    assert pending_releases.due(10**18, RUN) == [], "for max_ttl after the last check"
     pending_releases.suppress(b"last but one", 10 * MAX_TTL, hung.__contains__)
     pending_releases.suppress(b"last", 12 * MAX_TTL, hung.__contains__)
     assert list(pending_releases._suppressed) == [b"last"], "and what is over is forgotten"
