@@ -30,6 +30,15 @@ def test_two_copies_of_one_release_end_one_by_one() -> None:
     assert not doubts.are_about(b"t", 21 * MAX_TTL)
 
 
+def test_a_doubt_about_any_process_counts() -> None:
+    doubts = ReleasesInDoubt(MAX_TTL)
+    for run_id, now in (("first", 0), ("second", 10)):
+        doubts.note(b"t", run_id, now)
+    assert doubts.still_in_doubt(b"t", MAX_TTL) == {"second": MAX_TTL + 10}
+    assert doubts.are_about(b"t", MAX_TTL + 9)
+    assert not doubts.are_about(b"t", MAX_TTL + 10)
+
+
 def test_what_is_over_is_forgotten() -> None:
     """However many there were; but nothing that is still under way, or was just now."""
     doubts = ReleasesInDoubt(MAX_TTL)
