@@ -33,7 +33,9 @@ def test_two_copies_of_one_release_end_one_by_one() -> None:
 def test_a_doubt_about_any_process_counts() -> None:
     doubts = ReleasesInDoubt(MAX_TTL)
     for run_id, now in (("first", 0), ("second", 10)):
-        doubts.note(b"t", run_id, now)
+        doubts.on_connection_lost(copy_of(b"t", run_id), now)  # it was never sent
+    for number in range(40):
+        doubts.note(b"%d" % number, "run", MAX_TTL + 5)  # what is over is forgotten
     assert doubts.still_in_doubt(b"t", MAX_TTL) == {"second": MAX_TTL + 10}
     assert doubts.are_about(b"t", MAX_TTL + 9)
     assert not doubts.are_about(b"t", MAX_TTL + 10)
