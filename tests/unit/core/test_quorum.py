@@ -116,3 +116,21 @@ def test_many_votes_at_once_count_a_node_once(first: Answer) -> None:
     assert tally.pending == 3
     assert tally.verdict is Verdict.PENDING
     assert tally.answers == [first, GRANTED, None, None, None]
+
+
+@pytest.mark.parametrize("n", range(1, 5))
+def test_many_votes_at_once_are_counted_as_one_by_one(n: int) -> None:
+    """Every set of grants at once, after every sequence of earlier replies."""
+    for earlier, nodes in product(product((None, GRANTED, HELD), repeat=n), range(2**n)):
+        one_by_one, at_once = Tally(n, ROUND), Tally(n, ROUND)
+        for node, answer in enumerate(earlier):
+            if answer is not None:
+                one_by_one.count(reply(node, answer))
+                at_once.count(reply(node, answer))
+        for node in range(n):
+            if nodes >> node & 1:
+                one_by_one.count(reply(node, GRANTED))
+        at_once.count_grants(ROUND, nodes)
+        for fact in ("verdict", "granted_mask", "pending"):
+            assert getattr(at_once, fact) == getattr(one_by_one, fact), (earlier, nodes, fact)
+        assert at_once.final_answers() == one_by_one.final_answers(), (earlier, nodes)
