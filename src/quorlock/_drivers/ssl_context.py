@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,30 @@ def context(tls: Tls) -> SSLContext:
     """
     if tls.context is not None:
         return tls.context
+    return _context(tls, tuple([_stamp(path) for path in _files(tls) if path is not None]))
+
+
+def _files(tls: Tls) -> tuple[str | None, ...]:
+    from ssl import get_default_verify_paths
+
+    named = (tls.ca_certs, tls.ca_path, tls.certfile, tls.keyfile)
+    return named if _names_authorities(tls) else (*named, get_default_verify_paths().cafile)
+
+
+def _stamp(path: str) -> object:
+    """Return what changes when a file is replaced."""
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+# The system's authorities take a tenth of a second, in which an event loop would do nothing else.
+# So nodes share a context, until a file has changed: certificates may be renewed meanwhile.
+@lru_cache(maxsize=16)
+def _context(tls: Tls, stamps: tuple[object, ...]) -> SSLContext:
+    del stamps
     from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 
     made = SSLContext(PROTOCOL_TLS_CLIENT)
@@ -48,9 +73,12 @@ def _set_checks(made: SSLContext, tls: Tls) -> None:
     made.minimum_version = max(made.minimum_version, wanted)
 
 
+def _names_authorities(tls: Tls) -> bool:
+    return (tls.ca_certs, tls.ca_path, tls.ca_data) != (None, None, None)
+
+
 def _set_authorities(made: SSLContext, tls: Tls) -> None:
-    named = (tls.ca_certs, tls.ca_path, tls.ca_data)
-    if named == (None, None, None):
+    if not _names_authorities(tls) and tls.verify != "none":
         made.load_default_certs()
     if tls.ca_certs is not None:
         cafile = _readable("ca_certs", tls.ca_certs)

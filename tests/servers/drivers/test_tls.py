@@ -10,6 +10,7 @@ import pytest
 import trustme
 
 import quorlock
+from quorlock._drivers import ssl_context
 from quorlock._drivers.ssl_context import context
 from quorlock._drivers.tls_errors import is_end, tls_reason
 from quorlock._nodes.node import Node
@@ -190,7 +191,35 @@ def test_a_locked_key_is_never_asked_for_on_the_terminal(
     asked: list[object] = []
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", lambda *given: asked.append(given[-1]))
     context(Tls(certfile=str(files / "own.pem"), keyfile=str(files / "locked.key")))
+    ssl_context._context.cache_clear()
     assert asked == [""]  # None would make OpenSSL ask
+
+
+def test_nodes_share_a_context_until_a_file_changes(
+    authority: trustme.CA, files: Path, tmp_path: Path
+) -> None:
+    """Certificates are renewed while programs run, and each connect would read them for long."""
+    pem, ca = tmp_path / "own.pem", str(files / "ca.pem")
+    authority.issue_cert("client.test").private_key_and_cert_chain_pem.write_to_path(pem)
+
+    def made() -> ssl.SSLContext:
+        return context(Tls(ca_certs=ca, certfile=str(pem)))
+
+    first = made()
+    assert made() is first
+    assert context(Tls(ca_certs=ca)) is not first
+    authority.issue_cert("renewed.test").private_key_and_cert_chain_pem.write_to_path(pem)
+    renewed = made()
+    assert renewed is not first
+    assert made() is renewed
+    pem.unlink()
+    with pytest.raises(ConfigError):
+        made()
+
+
+def test_authorities_are_read_only_if_certificates_are_checked() -> None:
+    """The system's take a tenth of a second."""
+    assert context(Tls(verify="none")).cert_store_stats()["x509_ca"] == 0
 
 
 # argument, the options ("@" is the folder of the files), what is said
