@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 from quorlock._core.commands import (
@@ -84,9 +84,9 @@ __all__ = [
     "ReplyReceiver",
     "RequestPipeline",
     "SharedQueue",
+    "exceed_unread_max",
     "replaced_token",
     "requested",
-    "size_of",
 ]
 
 # A server that hung reads 16 KiB, executes them, finds that its client has closed the connection,
@@ -209,7 +209,7 @@ class RequestPipeline:
         if len(self.pending) < UNCOUNTED_MAX or not self._is_silent(at):
             return False
         # Until the next reply, it can only become more.
-        if self._full_since != self.replied_at and size_of(list(self.pending)) > UNREAD_MAX:
+        if self._full_since != self.replied_at and exceed_unread_max(list(self.pending)):
             self._full_since = self.replied_at
         return self._full_since == self.replied_at
 
@@ -426,9 +426,13 @@ class RequestPipeline:
         return True
 
 
-def size_of(requests: Iterable[PendingRequest]) -> int:
-    """Return the bytes of these requests; scripts count by their names."""
-    return sum(len(encode(q.command)) for q in each_of(requests))
+def exceed_unread_max(requests: Iterable[PendingRequest]) -> bool:
+    """Return whether the bytes of these requests exceed UNREAD_MAX; scripts count by their names.
+
+    Looks no further than that: there may be many.
+    """
+    sizes = accumulate(len(encode(request.command)) for request in each_of(requests))
+    return any(size > UNREAD_MAX for size in sizes)
 
 
 def _place(command: Command) -> bytes:

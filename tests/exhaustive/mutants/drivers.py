@@ -635,8 +635,8 @@ DRIVERS = [
     Mutant(
         "asyncio-late-loop-no-grace",
         "_drivers/aio/deadlines.py",
-        "self._loop.call_later(extra / 1e9, self._guarded(_elapsed, tasks, at))",
-        "self._loop.call_later(0, self._guarded(_elapsed, tasks, at))",
+        "self._loop.call_later(extra / 1e9, self._guarded(self._end_waits, tasks, at))",
+        "self._loop.call_later(0, self._guarded(self._end_waits, tasks, at))",
         ("tests/servers/api/test_busy_loop.py",),
     ),
     Mutant(

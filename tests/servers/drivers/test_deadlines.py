@@ -1,12 +1,19 @@
 """The one timer that the deadlines of an event loop share."""
 
 import asyncio
+from collections.abc import Iterable
+from functools import partial
+from itertools import repeat
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from quorlock._core.commands import Inspect
 from quorlock._core.effects import Flow, Receive, Send, Sleep, Timeout
-from quorlock._core.time import NS_PER_S
+from quorlock._core.time import NS_PER_MS, NS_PER_S
+from quorlock._drivers.aio import connection
+from quorlock._drivers.aio.deadlines import Deadlines
 from quorlock._drivers.aio.flow_state import RECEIVING, SLEEPING
 from quorlock._drivers.clock import now
 from quorlock.asyncio import Redlock
@@ -82,6 +89,51 @@ def test_a_flow_that_sleeps_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> 
             resting.cancel()
             for node in nodes:
                 node.go_on()
+
+    with MemoryNodes(3) as nodes:
+        asyncio.run(main(nodes))
+
+
+@pytest.mark.parametrize("unread", [[True] * 3 + [False], repeat(True)], ids=["ends", "endless"])
+def test_what_has_come_is_read_before_a_wait_ends(unread: Iterable[bool]) -> None:
+    """A tick reads one buffer of each connection, and a burst of releases has many of them. But a
+    connection that is never empty delays no deadline for long.
+    """
+    left, asked = iter(unread), list[bool]()
+
+    def has_unread() -> bool:
+        asked.append(next(left))
+        return asked[-1]
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[int] = loop.create_future()
+        task: Any = SimpleNamespace(reply_deadline=now(), on_deadline=ended.set_result)
+        none = cast("Any", None)
+        deadlines = Deadlines(loop, partial, [task], none, NS_PER_MS, has_unread)
+        deadlines.final_read_then_timeout([task], now())
+        until = await ended
+        return now() - until
+
+    late = asyncio.run(main())
+    if isinstance(unread, list):
+        assert asked == unread
+    else:
+        assert late >= 20 * NS_PER_MS
+
+
+def test_a_connection_whose_buffer_was_filled_may_have_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main(nodes: MemoryNodes) -> None:
+        async with Redlock(nodes.urls, restart_guard=None) as redlock:
+            await redlock.lock("a").acquire()
+            loop_driver = redlock._session.driver.loop_driver()
+            assert await until_async(lambda: not loop_driver.shared_pipeline._rounds)
+            assert not loop_driver._has_unread()
+            monkeypatch.setattr(connection, "_BUFFER_BYTES", len(b"+OK\r\n"))
+            await redlock.lock("b").acquire()
+            assert [loop_driver._has_unread() for _ in range(2)] == [True, False]
 
     with MemoryNodes(3) as nodes:
         asyncio.run(main(nodes))

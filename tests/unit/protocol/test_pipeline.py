@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ from quorlock._protocol.pipeline import (
     Demoted,
     PendingRequest,
     RequestPipeline,
-    size_of,
+    exceed_unread_max,
 )
 from quorlock._protocol.reader import REPLY_BYTES_MAX, ProtocolError
 from quorlock._protocol.replies import PLAIN_GRANTS
@@ -401,6 +402,20 @@ def test_an_answer_about_a_key_that_was_not_named(command: Command, reply: bytes
         talk.deliver(reply % 2)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_each_release_of_a_group_counts_as_unread(grouped: bool) -> None:
+    size = len(encode(Release(b"k", b"t")))
+    for count in (UNREAD_MAX // size, UNREAD_MAX // size + 1):
+        requests = [PendingRequest(Release(b"k", b"t"), Asker(), 1, 0)] * count
+        group = PendingRequest(requests[0].command, ReleaseGroup(requests), 0, 0)
+        assert exceed_unread_max([group] if grouped else requests) is (count * size > UNREAD_MAX)
+
+
+def test_no_more_is_counted_than_decides() -> None:
+    """Thousands of releases may be pending, and each send counts them."""
+    assert exceed_unread_max(repeat(PendingRequest(Release(b"k", b"t"), Asker(), 1, 0)))
+
+
 def test_an_echo_shows_no_token_of_a_group() -> None:
     """Every release of it is still to be answered, and so is its token."""
     talk = Talk()
@@ -413,7 +428,6 @@ def test_an_echo_shows_no_token_of_a_group() -> None:
     ((_, answer),) = talk.deliver(echo)
     assert answer.text.startswith("ERR you said")
     assert not any(token.decode() in answer.text for token in tokens)
-    assert size_of(talk.pipeline.pending) == sum(len(encode(q.command)) for q in requests)
     assert list(talk.pipeline.keys_in_doubt()) == [q.command for q in requests]
 
 

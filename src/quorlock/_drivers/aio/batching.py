@@ -17,7 +17,7 @@ from quorlock._core.rounds import replied
 from quorlock._core.votes import GRANTED
 from quorlock._drivers.aio.outgoing import Group, Outgoing
 from quorlock._protocol.encoding import encode
-from quorlock._protocol.pipeline import UNCOUNTED_MAX, UNREAD_MAX, requested, size_of
+from quorlock._protocol.pipeline import UNCOUNTED_MAX, exceed_unread_max, requested
 from quorlock._protocol.replies import PLAIN_GRANT_SIZE, PLAIN_GRANTS
 
 if TYPE_CHECKING:
@@ -124,11 +124,11 @@ class SharedPipeline:
         self._quorum_lag = lag
         for connection, mark in zip(self.connections, self._marks, strict=True):
             behind, pipeline = len(rounds) - mark, connection.pipeline
-            if behind < UNCOUNTED_MAX:
+            if behind < UNCOUNTED_MAX or connection.is_private:
                 continue
             silent_since = max(pipeline.replied_at, connection.oldest_asked_at(at))
             is_late = behind >= _TIMES_BEHIND * lag or at - silent_since > pipeline.max_silence
-            if is_late and size_of(rounds[mark:]) > UNREAD_MAX:
+            if is_late and exceed_unread_max(rounds[mark:]):
                 connection.is_private = found = True
         return found
 

@@ -137,6 +137,7 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         self._owner = owner
         self._shared_pipeline = shared_pipeline
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self.may_have_more = False  # the last read has filled the buffer
         self._transport: asyncio.Transport | None = None
         self._calls: list[tuple[bytes, bytes]] = []  # that were read, and not delivered yet
 
@@ -264,6 +265,7 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.may_have_more = nbytes == _BUFFER_BYTES
         try:
             self._take(bytes(self._buffer[:nbytes]))
         except BaseException as error:

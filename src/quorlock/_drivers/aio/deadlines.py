@@ -9,12 +9,15 @@ from quorlock._drivers.clock import now, sleep_seconds
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from quorlock._core.time import Duration, Instant
     from quorlock._drivers.aio.abc import RunningFlow
     from quorlock._drivers.aio.batching import SharedPipeline
     from quorlock._drivers.aio.loops import Guard
+
+# So many times `node_timeout` replies that have come are read before a wait ends.
+_READ_LATE_MAX = 20
 
 
 class Deadlines:
@@ -34,8 +37,10 @@ class Deadlines:
         tasks: Collection[RunningFlow],
         shared_pipeline: SharedPipeline,
         node_timeout: Duration,
+        has_unread: Callable[[], bool],
     ) -> None:
         self.node_timeout = node_timeout
+        self._has_unread = has_unread
         self._loop = loop
         self._guarded = guarded
         self._tasks = tasks
@@ -94,13 +99,21 @@ class Deadlines:
     def final_read_then_timeout(self, tasks: list[RunningFlow], at: Instant) -> None:
         """Call `on_deadline` of these flows after one last read of the sockets.
 
-        Bytes that arrived while this tick was busy are read in the next one, before its timers. If
-        the loop is late, nodes on this machine may have been stalled as well. So they get that time
-        again, by `node_timeout` at most (as in `ConnectionSet.receive`).
+        Bytes that arrived while this tick was busy are read in the next ones. If the loop is late,
+        nodes on this machine may have been stalled as well. So they get that time again, by
+        `node_timeout` at most (as in `ConnectionSet.receive`).
         """
         lateness = at - min([task.reply_deadline for task in tasks])
         extra = min(lateness, self.node_timeout) // NS_PER_MS * NS_PER_MS
-        self._loop.call_later(extra / 1e9, self._guarded(_elapsed, tasks, at))
+        self._loop.call_later(extra / 1e9, self._guarded(self._end_waits, tasks, at))
+
+    def _end_waits(self, tasks: list[RunningFlow], until: Instant) -> None:
+        """Do it when all that has come is read: a tick reads one buffer of each connection."""
+        if self._has_unread() and now() < until + _READ_LATE_MAX * self.node_timeout:
+            self._loop.call_soon(self._guarded(self._end_waits, tasks, until))
+            return
+        for task in tasks:
+            task.on_deadline(until)
 
     def stop(self) -> None:
         """Cancel the timer."""
@@ -112,8 +125,3 @@ class Deadlines:
         """Forget all flows, which are cancelled."""
         self.unsent.clear()
         self.stop()
-
-
-def _elapsed(tasks: list[RunningFlow], until: Instant) -> None:
-    for task in tasks:
-        task.on_deadline(until)

@@ -81,13 +81,27 @@ class LoopDriver:
             loop, self.guarded, self.connectors, self.shared_pipeline, policy
         )
         self.deadlines = Deadlines(
-            loop, self.guarded, self.tasks, self.shared_pipeline, policy.node_timeout
+            loop,
+            self.guarded,
+            self.tasks,
+            self.shared_pipeline,
+            policy.node_timeout,
+            self._has_unread,
         )
         self._holds_back = False
         self._private = True  # the last send was a single round
         self.shutdown = Shutdown(
             self.tasks, self.connectors, self.readiness, self.deadlines, partial(on_end, self)
         )
+
+    def _has_unread(self) -> bool:
+        """Return whether replies may have come that are not read, since the last time it asked."""
+        found = False
+        for connector in self.connectors:
+            connection = connector.connection
+            if connection is not None and connection.may_have_more:
+                connection.may_have_more, found = False, True
+        return found
 
     # --- a round -----------------------------------------------------------------------------
 
