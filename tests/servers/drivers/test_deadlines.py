@@ -12,7 +12,6 @@ import pytest
 from quorlock._core.commands import Inspect
 from quorlock._core.effects import Flow, Receive, Send, Sleep, Timeout
 from quorlock._core.time import NS_PER_MS, NS_PER_S
-from quorlock._drivers.aio import connection
 from quorlock._drivers.aio.deadlines import Deadlines
 from quorlock._drivers.aio.flow_state import RECEIVING, SLEEPING
 from quorlock._drivers.clock import now
@@ -129,13 +128,15 @@ def test_a_connection_whose_buffer_was_filled_may_have_more(
         async with Redlock(nodes.urls, restart_guard=None) as redlock:
             await redlock.lock("a").acquire()
             loop_driver = redlock._session.driver.loop_driver()
-            assert await until_async(lambda: not loop_driver.shared_pipeline._rounds)
-            assert not loop_driver._has_unread()
-            monkeypatch.setattr(connection, "_BUFFER_BYTES", len(b"+OK\r\n"))
-            await redlock.lock("b").acquire()
-            assert [loop_driver._has_unread() for _ in range(2)] == [True, False]
+            connection = loop_driver.connectors[0].connection
+            assert connection is not None
+            monkeypatch.setattr(connection, "_take", lambda _: None)
+            size = len(connection.get_buffer(-1))
+            for read, found in ((size - 1, [False, False]), (size, [True, False])):
+                connection.buffer_updated(read)
+                assert [loop_driver._has_unread() for _ in range(2)] == found
 
-    with MemoryNodes(3) as nodes:
+    with MemoryNodes(1) as nodes:
         asyncio.run(main(nodes))
 
 
