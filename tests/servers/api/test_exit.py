@@ -278,3 +278,11 @@ async def test_a_redlocks_block_lets_errors_out_and_closes(face: Face, nodes: Se
     assert not lease.held
     assert not any(node.keys() for node in nodes)
     await raises(QuorlockError, redlock.lock("a").acquire())
+
+
+async def test_close_deletes_the_keys_of_thousands_of_leases(face: Face, nodes: Servers) -> None:
+    """The nodes need longer for them than a node that hangs is waited for."""
+    async with face.redlock(nodes.urls[:3], ttl=30.0) as redlock:
+        for number in range(3_000):
+            await redlock.lock(str(number)).acquire()
+    assert await until_async(lambda: not any(node.keys() for node in nodes))

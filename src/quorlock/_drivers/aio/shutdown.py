@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
     from types import AsyncGeneratorType
 
-    from quorlock._core.time import Instant
     from quorlock._drivers.aio.abc import RunningFlow
     from quorlock._drivers.aio.admission import Readiness
     from quorlock._drivers.aio.connector import AsyncConnector
@@ -92,30 +91,38 @@ class Shutdown:
             self.abandon()
 
     async def _finish(self) -> None:
-        connectors, node_timeout = self._connectors, self._deadlines.node_timeout
-        until = now() + 2 * node_timeout
+        connectors = self._connectors
         for task in list(self._tasks):
             task.fail_closed()
         for connector in connectors:
             if connector.node_state.pending_releases.has_unconfirmed():
                 connector.wake()  # its task is cancelled with all others when a loop ends
-        await self._drained(until)  # other flows may be releasing at this moment
+        await self._drained()  # other flows may be releasing at this moment
         self.closing = True
         self._on_end()
-        await self._drained(until)
-        give_up = (until + node_timeout) / 1e9
+        await self._drained()
+        give_up = (now() + self._deadlines.node_timeout) / 1e9
         await asyncio.gather(*(connector.close(give_up) for connector in connectors))
         self._readiness.stop()
         self._deadlines.stop()
 
-    async def _drained(self, until: Instant) -> None:
-        while now() < until and (self._tasks or self._awaits_replies()):  # noqa: ASYNC110 (rare, bounded)
+    async def _drained(self) -> None:
+        """Wait as long as nodes reply, which takes its time for thousands of leases."""
+        last_reply = now()
+        while now() < last_reply + 2 * self._deadlines.node_timeout:
+            awaited = [
+                connector.connection.pipeline.replied_at
+                for connector in self._connectors
+                if connector.connection is not None and connector.connection.awaits_replies
+            ]
+            if not (self._tasks or awaited or self._has_unconfirmed()):
+                return
+            last_reply = max([last_reply, *awaited])
             await asyncio.sleep(0.001)
 
-    def _awaits_replies(self) -> bool:
+    def _has_unconfirmed(self) -> bool:
         return any(
-            (connector.connection is not None and connector.connection.awaits_replies)
-            or connector.node_state.pending_releases.has_unconfirmed()
+            connector.node_state.pending_releases.has_unconfirmed()
             for connector in self._connectors
         )
 
