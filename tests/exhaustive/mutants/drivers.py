@@ -669,8 +669,8 @@ DRIVERS = [
     Mutant(
         "partial-send-overtaken",
         "_drivers/sync/connection.py",
-        "            data = self.unsent + data  # a partly sent command is completed first\n",
-        "            data = data + self.unsent\n",
+        "        self.unsent += data  # a partly sent command is completed before anything else\n",
+        "        self.unsent[:0] = data\n",
         ("tests/exhaustive/test_order_and_pending_releases.py", "-k", "partial"),
     ),
     Mutant(

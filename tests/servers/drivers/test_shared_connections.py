@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from contextlib import ExitStack, contextmanager
@@ -16,12 +17,15 @@ from quorlock._core.restart_guard import Quarantine
 from quorlock._core.time import FOR_EVER
 from quorlock._core.votes import Vote
 from quorlock._drivers.clock import now
-from quorlock._drivers.sync.connection import Inbox
+from quorlock._drivers.node_states import NodeStates
+from quorlock._drivers.sync.connection import Connection, Inbox
 from quorlock._drivers.sync.pool import Borrower
+from quorlock._nodes.node import Node
 from quorlock._protocol.encoding import encode
 from quorlock._protocol.pipeline import PendingRequest
 from quorlock.errors import VoteCode
 from tests.harness.support.impostors import Proxy, TlsFront
+from tests.harness.support.script import policy_of
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
@@ -385,3 +389,34 @@ def in_main_thread(redlock: Redlock) -> None:
         for number in range(5):
             with pytest.raises(KeyboardInterrupt):
                 redlock.lock(f"crowd main {number}").acquire()
+
+
+def test_bytes_for_a_hung_node_are_not_copied_for_each_command() -> None:
+    """Thousands of extensions may wait there, and each of them copied all that were before it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        node_state = NodeStates((Node("a"),), policy_of(1)).all[0]
+        connection = Connection(ours, node_state, (BlockingIOError,), None, "run")
+        sent = b""
+
+        def send(number: int) -> None:
+            nonlocal sent
+            command = Acquire(b"k", b"%0900d" % number, 1_000)
+            assert connection.send(encode(command), PendingRequest(command, Inbox(), 1, 0))
+            sent += encode(command)
+
+        while not connection.unsent:
+            send(0)
+        unsent = connection.unsent
+        for number in range(100):
+            connection.holds_back = number >= 50
+            send(number)
+        assert connection.unsent is unsent
+        received = b""
+        while len(received) < len(sent):
+            received += theirs.recv(2**20)
+            connection.flush()
+        assert received == sent
+        connection.pending.clear()
+        connection.close()

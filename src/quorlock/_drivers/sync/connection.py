@@ -100,7 +100,8 @@ class Connection(Peer):
         self.owner: ConnectionOwner | None = None
         self.places: Places | None = None  # of the waiters that its node may call
         self._superseded = ""
-        self.unsent: bytes = b""  # bytes that the socket did not take, or that are corked
+        # Bytes that the socket did not take, or that are corked: many, if a node hangs.
+        self.unsent = bytearray()
         self.holds_back = False  # corked
         self._calls: list[tuple[bytes, bytes]] = []  # that were read, and not delivered yet
         self._would_block = would_block
@@ -121,24 +122,25 @@ class Connection(Peer):
         if self.holds_back:
             self.unsent += data
             return True
-        if self.unsent:
-            data = self.unsent + data  # a partly sent command is completed first
         try:
-            self.note_sent(data, self.sock.send(data))
+            if self.unsent:
+                self._write(data)
+            elif (sent := self.sock.send(data)) != len(data):
+                self.keep(data[sent:])
         except OSError as error:
             return self.on_send_error(error, data, request)
         return True
 
-    def note_sent(self, data: bytes, sent: int) -> None:
-        """Note that the socket took so many of these bytes, which were all that was unsent."""
-        self.unsent = data[sent:]
-        if self.unsent:
-            self._note_unsent()
+    def keep(self, data: bytes) -> None:
+        """Keep bytes that the socket did not take."""
+        self.unsent += data
+        if self.owner is not None:
+            self.owner.has_unsent = True
 
     def on_send_error(self, error: OSError, data: bytes, request: PendingRequest) -> bool:
         """Handle an error of `send` for the last request; return as `send` does."""
         if isinstance(error, self._would_block):
-            self.note_sent(data, 0)
+            self.keep(data)
             return True
         is_release = type(request.command) is Release
         if is_release:
@@ -284,18 +286,11 @@ class Connection(Peer):
                 self.places.on_call(self, place, key)
 
     def _write(self, data: bytes) -> None:
-        # A partly sent command is completed before anything else.
-        data = self.unsent + data
-        try:
-            self.unsent = data[self.sock.send(data) :]
-        except self._would_block:
-            self.unsent = data
+        self.unsent += data  # a partly sent command is completed before anything else
+        with contextlib.suppress(*self._would_block):
+            del self.unsent[: self.sock.send(self.unsent)]
         if self.unsent:
-            self._note_unsent()
-
-    def _note_unsent(self) -> None:
-        if self.owner is not None:
-            self.owner.has_unsent = True
+            self.keep(b"")
 
     def _on_error(self, error: OSError | ProtocolError) -> None:
         if isinstance(error, ProtocolError):
@@ -316,7 +311,7 @@ class Connection(Peer):
         answer, at = Answer(Vote.UNKNOWN, code, text), now()
         self.register_loss(answer, at, blame=blame)
         self.answer_open_requests(answer, at)
-        self.unsent = b""
+        self.unsent = bytearray()
 
 
 def is_closed_by_peer(fd: int) -> bool:
@@ -348,6 +343,6 @@ def send_to_each(
                 break
         else:
             if sent != size:
-                connection.note_sent(data, sent)
+                connection.keep(data[sent:])
         done += 1
     return done
