@@ -145,6 +145,11 @@ _HOST_FAULTS: tuple[tuple[Callable[[str], bool], str], ...] = (
         lambda host: ":" in host and parse_ipv6(host) is None,
         "this is no IPv6 address; the port is a separate argument: Node('a', 6379)",
     ),
+    (
+        # RFC 1035, section 2.3.4: Python looks no other name up.  A last dot makes it complete.
+        lambda host: re.fullmatch(r"(?=.{1,253}\.?$)[^.]{1,63}(\.[^.]{1,63})*\.?", host) is None,
+        "a host name has at most 253 characters, and 1 to 63 between two dots",
+    ),
 )
 
 
@@ -216,6 +221,7 @@ def _check_credentials(node: Node) -> None:
         value = getattr(node, name)
         if not isinstance(value, (str, type(None))):
             refuse(f"the {name} must be a str", name, type_of(value))
+        _check_encodable(name, value)
     credentials: object = node.credentials
     if credentials is None:
         return
@@ -227,9 +233,22 @@ def _check_credentials(node: Node) -> None:
         refuse(fix, "credentials", "***")
 
 
+def _check_encodable(name: str, value: str | None) -> None:
+    """Refuse what cannot be sent, as a variable in another encoding, or half of a pair."""
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        pass  # it quotes the text
+    else:
+        return
+    refuse(f"give a {name} that UTF-8 can encode", name, "***")
+
+
 def _checked_credentials(answer: object) -> tuple[str | None, str | None]:
     match answer:
         case [str() | None as username, str() as password]:
+            _check_encodable("username", username)
+            _check_encodable("password", password)
             return username, password
         case _:
             fix = "the function must return (username or None, password), both str, not awaitable"

@@ -256,15 +256,16 @@ def _with_scheme(url: object) -> Node | None:
 def _password(options: NodeOptions) -> str | None:
     """Return the password from the file descriptor, else from the environment."""
     number = options.password_fd
-    if number is None:
-        return os.environ.get(_PASSWORD) or None
+    place = _PASSWORD if number is None else f"--password-fd {number}"
     try:
+        if number is None:
+            return os.fsencode(os.environ.get(_PASSWORD, "")).decode() or None
         return _line(number).decode().removesuffix("\r")
     except OSError as error:
         why = error.strerror
     except UnicodeDecodeError:  # the error holds the bytes that were read
         why = "it is not UTF-8"
-    raise SettingError(f"--password-fd {number}", str(why))
+    raise SettingError(place, str(why))
 
 
 def _line(number: int) -> bytes:

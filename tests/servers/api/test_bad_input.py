@@ -1142,6 +1142,18 @@ async def test_authority_that_cannot_be_read(face: Face, own: Servers) -> None:
         assert any("cannot be read" in node.why for node in redlock.nodes), redlock.nodes
 
 
+async def test_credentials_that_cannot_be_sent(face: Face, own: Servers) -> None:
+    port = own[0].port
+    node = Node("127.0.0.1", port, credentials=lambda: (None, f"{PASSWORD}\udce9"))
+    async with over(face, [node]) as redlock:
+        with pytest.raises(
+            ConfigError, match=r"nodes\[0\].password='\*\*\*': give a pass"
+        ) as caught:
+            await redlock.lock("x").acquire()
+        assert_no_secret(*all_messages(caught.value))
+        assert_redlock_is_discreet(redlock)
+
+
 async def test_no_lease_outlives_close(face: Face, nodes: Servers) -> None:
     redlock = over(face, nodes.urls)
     lease = await redlock.lock("x").acquire()

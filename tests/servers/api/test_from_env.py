@@ -129,6 +129,11 @@ def test_the_password_is_that_of_the_environment(
                 " (at random times) (from QUORLOCK_WAITING)"
             ),
         ),
+        (
+            {"NODES": "redis://a", "PASSWORD": f"{SECRET}\udce9"},
+            "",
+            "QUORLOCK_PASSWORD=(not shown): it is not UTF-8",
+        ),
         ({"NODES": ","}, "", "nodes=(): give at least one node"),
         ({"CONFIG": "missing.toml"}, "", "file='missing.toml': No such file or directory"),
         ({}, "tttl = 3", "file='quorlock.toml': the key 'tttl' is unknown; did you mean 'ttl'?"),

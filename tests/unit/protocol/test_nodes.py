@@ -392,6 +392,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("port", {"port": True}, "1 to 65535"),
     ("port", {"port": "6379"}, "1 to 65535"),
     ("port", {"port": 6379.0}, "1 to 65535"),
+    ("host", {"host": "a..b"}, "1 to 63"),
+    ("host", {"host": "."}, "1 to 63"),
+    ("host", {"host": f"{'a' * 64}.b"}, "1 to 63"),
+    ("host", {"host": f"{'a.' * 126}bc"}, "at most 253"),
     ("port", {"port": None}, "1 to 65535"),
     ("db", {"db": -1}, "0 or more"),
     ("db", {"db": False}, "0 or more"),
@@ -417,6 +421,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("memory", {"memory": "a", "credentials": lambda: ("u", CANARY)}, "nothing else"),
     ("username", {"username": 5}, "must be a str"),
     ("password", {"password": CANARY.encode()}, "must be a str"),
+    ("username", {"username": f"{CANARY}\udce9"}, "UTF-8 can encode"),
+    ("password", {"password": f"{CANARY}\udce9"}, "UTF-8 can encode"),
     ("credentials", {"credentials": (CANARY, CANARY)}, "function"),
     ("credentials", {"credentials": lambda: ("u", "p"), "password": CANARY}, "either"),
     ("tls", {"tls": "yes"}, "ssl.SSLContext"),
@@ -431,6 +437,11 @@ def test_wrong_argument_is_refused(argument: str, given: dict[str, Any], advice:
     assert caught.value.argument == argument
     assert advice in caught.value.fix
     assert_hides(caught.value, CANARY)
+
+
+@pytest.mark.parametrize("host", ["a" * 63, f"{'a.' * 126}b", "a.example.", "10.0.0.7", "::1"])
+def test_names_that_python_looks_up_are_taken(host: str) -> None:
+    assert Node(host).host == host
 
 
 WRONG_TLS: list[tuple[str, dict[str, Any]]] = [
