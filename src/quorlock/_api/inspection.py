@@ -9,7 +9,7 @@ from quorlock._core.owner import is_done, owner_in, readable
 from quorlock._core.places import is_reservation
 from quorlock._core.tally import quorum
 from quorlock._core.votes import Answer
-from quorlock.errors import VoteCode
+from quorlock.errors import ConfigError, VoteCode
 
 Verdict: TypeAlias = Literal["held", "free", "passing", "split", "unreachable"]
 
@@ -102,6 +102,13 @@ def inspection(
     holder = _holder(views) if is_alone else NodeView("", None, None, "")
     waiters = _waiters(answers)
     return Inspection(resource, verdict, left, views, holder.owner, waiters, holder.done, readers)
+
+
+def check_holder(holder: object) -> None:
+    """Raise ConfigError unless it is what `inspect` may have shown: a digest, or None."""
+    if not isinstance(holder, (str, type(None))):
+        # It may be a token, which is a secret.
+        raise ConfigError("holder", "(not shown)", "give the holder that inspect showed, a str")
 
 
 def token_of(holder: str, answers: tuple[Answer, ...]) -> bytes | None:

@@ -365,6 +365,7 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             QuorumUnreachable: too few nodes replied to decide it.
             NodeError: too many nodes reply with errors.
+            ConfigError: an argument cannot work.
         """
         session, request = self._session, self._session.request_for(resource, ttl)
         flow = flows.extend_by_token(request, token_bytes(token), session.policy)
@@ -384,6 +385,7 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             QuorumUnreachable: too few nodes replied to decide it.
             NodeError: too many nodes reply with errors.
+            ConfigError: an argument cannot work.
         """
         return self._release(self._session.request_for(resource), token_bytes(token))
 
@@ -412,17 +414,26 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         Raises:
             QuorumUnreachable: too few nodes replied to decide it.
             NodeError: too many nodes reply with errors.
+            ConfigError: an argument cannot work.
         """
-        from quorlock._api.inspection import token_of
+        from quorlock._api.inspection import check_holder, token_of
 
-        session, request = self._session, self._session.request_for(resource)
+        session, request = self._session, self._session.request_for((resource,))
+        check_holder(holder)
         answers = session.driver.run(flows.inspect(request.key, session.policy))
         token = token_of(holder, answers)
         return token is not None and self._release(request, token)
 
     def inspect(self, resource: str | bytes) -> Inspection:
-        """Return the holder of the resource on every node, and the verdict of all."""
-        session, request = self._session, self._session.request_for(resource)
+        """Return the holder of the resource on every node, and the verdict of all.
+
+        Args:
+            resource: the name of the protected resource.
+
+        Raises:
+            ConfigError: the name cannot be used.
+        """
+        session, request = self._session, self._session.request_for((resource,))
         flow = flows.inspect(request.key, session.policy)
         return session.inspection(request, session.driver.run(flow))
 

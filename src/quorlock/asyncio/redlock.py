@@ -11,7 +11,7 @@ from typing import overload
 
 from quorlock._api.decorators import ResourceFunction
 from quorlock._api.health import Health, check, health
-from quorlock._api.inspection import Inspection, token_of
+from quorlock._api.inspection import Inspection, check_holder, token_of
 from quorlock._api.lease_options import MAX_HOLD, LeaseOptions, OnLost, lease_options
 from quorlock._api.misuse import AsyncioObject
 from quorlock._api.redlock import RedlockBase
@@ -366,6 +366,7 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         Raises:
             QuorumUnreachable: too few nodes replied to decide it.
             NodeError: too many nodes reply with errors.
+            ConfigError: an argument cannot work.
         """
         session, request = self._session, self._session.request_for(resource, ttl)
         flow = flows.extend_by_token(request, token_bytes(token), session.policy)
@@ -385,6 +386,7 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         Raises:
             QuorumUnreachable: too few nodes replied to decide it.
             NodeError: too many nodes reply with errors.
+            ConfigError: an argument cannot work.
         """
         return await self._release(self._session.request_for(resource), token_bytes(token))
 
@@ -413,15 +415,24 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         Raises:
             QuorumUnreachable: too few nodes replied to decide it.
             NodeError: too many nodes reply with errors.
+            ConfigError: an argument cannot work.
         """
-        session, request = self._session, self._session.request_for(resource)
+        session, request = self._session, self._session.request_for((resource,))
+        check_holder(holder)
         answers = await session.driver.run(flows.inspect(request.key, session.policy))
         token = token_of(holder, answers)
         return token is not None and await self._release(request, token)
 
     async def inspect(self, resource: str | bytes) -> Inspection:
-        """Return the holder of the resource on every node, and the verdict of all."""
-        session, request = self._session, self._session.request_for(resource)
+        """Return the holder of the resource on every node, and the verdict of all.
+
+        Args:
+            resource: the name of the protected resource.
+
+        Raises:
+            ConfigError: the name cannot be used.
+        """
+        session, request = self._session, self._session.request_for((resource,))
         flow = flows.inspect(request.key, session.policy)
         return session.inspection(request, await session.driver.run(flow))
 

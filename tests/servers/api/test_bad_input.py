@@ -218,6 +218,7 @@ SHARE = "give a share of the ttl from 0 up to 1 (0.01)"
 FLOOR = "give at least 0.6 s: a lease must outlive several answers of node_timeout=0.2 s…"
 NUL = "leave out NUL bytes: other clients cut names there"
 TOKEN = "token='(not shown)': give a lease's token: a non-empty ASCII str"
+HOLDER = "holder='(not shown)': give the holder that inspect showed, a str"
 JSON = "ticket='(not shown)': give the text that Ticket.to_json made"
 HUGE = 10_000_000
 SECRET = "canary"  # in the place of a token
@@ -402,6 +403,18 @@ CALLS = [
         "resource=1: give the resource's name as str or bytes",
         lambda redlock: redlock.inspect(1),
     ),
+    calling(
+        "inspect several at once",
+        "resource=('x', 'y'): give the resource's name as str or bytes",
+        lambda redlock: redlock.inspect(("x", "y")),
+    ),
+    calling(
+        "break the lease on several at once",
+        "resource=['x', 'y']: give the resource's name as str or bytes",
+        lambda redlock: redlock.break_lease(["x", "y"], "0" * 12),
+    ),
+    calling("break the lease of bytes", HOLDER, lambda r: r.break_lease("x", SECRET.encode())),
+    calling("break the lease of a node", HOLDER, lambda redlock: redlock.break_lease("x", 0)),
     calling(
         "a ticket that is a token",
         "ticket='str': give what hand_over() returned",

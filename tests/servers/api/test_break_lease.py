@@ -44,6 +44,15 @@ async def test_who_came_after_stays(face: Face, nodes: Servers) -> None:
         assert await redlock.break_lease("a", seen) is False, "and where there is nobody"
 
 
+async def test_a_node_without_a_holder_names_none(face: Face, nodes: Servers) -> None:
+    """None, as `inspect` shows it for that node, is the holder of no lease."""
+    async with face.redlock(nodes.urls, **SETTINGS) as redlock:
+        lease = await redlock.lock("a").acquire()
+        holder: Any = None
+        assert await redlock.break_lease("a", holder) is False
+        await lease.extend()
+
+
 async def test_a_lease_of_our_own_ends_at_once(face: Face, nodes: Servers) -> None:
     """The lease ends locally before any byte is sent, as with `release`."""
     async with face.redlock(nodes.urls, **SETTINGS) as redlock:
