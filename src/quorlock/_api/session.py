@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from quorlock._api.lease_state import AdoptedLeaseState
-from quorlock._api.ticket import Ticket, in_doubt_of
+from quorlock._api.ticket import Ticket, in_doubt_of, odd_field
 from quorlock._core.claims import Shared
 from quorlock._core.redlock import is_faulty, raise_no_quorum, time_until_free_ms
 from quorlock._core.request import AcquireRequest, BaseRequest
@@ -111,6 +111,9 @@ class Session(Generic[D]):
         """
         if not isinstance(ticket, Ticket):
             raise ConfigError("ticket", type(ticket).__name__, "give what hand_over() returned")
+        if odd := odd_field(ticket):
+            fix = "give what hand_over() returned"
+            raise ConfigError(f"ticket.{odd}", getattr(ticket, odd), fix)
         request, token = (
             self.request_for(ticket.resources or ticket.resource, ticket.ttl),
             token_bytes(ticket.token),

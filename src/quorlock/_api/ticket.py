@@ -94,12 +94,19 @@ def _parsed(text: str) -> Ticket | None:
         in_doubt = tuple([(run_id, left) for run_id, left in facts.get("in_doubt", ())])
         resources = tuple(map(str, facts.get("resources", ())))
         permit, shared = facts.get("permit"), facts.get("shared", False)
-        whole = all(number is None or type(number) is int for number in (fence, permit))
-        if not whole or not _is_sound(in_doubt) or not isinstance(shared, bool):
-            return None
-        return Ticket(resource, token, ttl, fence, in_doubt, resources, permit, shared)
+        ticket = Ticket(resource, token, ttl, fence, in_doubt, resources, permit, shared)
+        return ticket if _is_sound(in_doubt) and odd_field(ticket) is None else None
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
+
+
+def odd_field(ticket: Ticket) -> str | None:
+    """Return the name of a field whose value no ticket has, and which no node would refuse."""
+    for name in ("fence", "permit"):
+        number = getattr(ticket, name)
+        if number is not None and (type(number) is not int or number < 0):
+            return name
+    return None if isinstance(cast("object", ticket.shared), bool) else "shared"
 
 
 def _is_sound(in_doubt: Any) -> bool:

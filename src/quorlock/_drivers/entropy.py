@@ -36,7 +36,7 @@ class SystemEntropy:
 
 
 def _tail(owner: str | None) -> bytes:
-    if not owner:
+    if owner is None or owner == "":
         return b""
     from socket import gethostname  # here: the driver loads it, and it is a slow import
 

@@ -218,6 +218,7 @@ SHARE = "give a share of the ttl from 0 up to 1 (0.01)"
 FLOOR = "give at least 0.6 s: a lease must outlive several answers of node_timeout=0.2 s…"
 NUL = "leave out NUL bytes: other clients cut names there"
 TOKEN = "token='(not shown)': give a lease's token: a non-empty ASCII str"
+OWNER = "give text, or None for no owner"
 HOLDER = "holder='(not shown)': give the holder that inspect showed, a str"
 JSON = "ticket='(not shown)': give the text that Ticket.to_json made"
 HUGE = 10_000_000
@@ -355,6 +356,10 @@ CALLS = [
     making("waiting True", "waiting=True: give 'auto' …", waiting=True),
     making("restart_guard True", "restart_guard=True: give 'uptime', …", restart_guard=True),
     making("prefix a number", "prefix=1: give a string, '' for none", prefix=1),
+    making("owner 0", f"owner=0: {OWNER}", owner=0),
+    making("owner False", f"owner=False: {OWNER}", owner=False),
+    making("owner of empty bytes", f"owner=b'': {OWNER}", owner=b""),
+    making("owner an empty list", f"owner=[]: {OWNER}", owner=[]),
     making("prefix with NUL", f"prefix='a\\x00': {NUL}", prefix="a\0"),
     # the resource
     locking("an empty resource", "resource='': give a name that is not empty", ""),

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,27 @@ async def test_what_is_no_ticket_cannot_be_adopted(face: Face, nodes: Servers) -
         ):
             error = await raises(ConfigError, redlock.adopt(ticket))
             assert "tökén" not in str(error)
+
+
+ODD_FIELDS: list[tuple[str, Any]] = [
+    *(("fence", odd) for odd in ("7", True, 7.0, -7)),
+    *(("permit", odd) for odd in ("2", False, 2.0, -2)),
+    *(("shared", odd) for odd in (None, 0, 1, "no")),
+]
+
+
+@pytest.mark.parametrize(("field", "odd"), ODD_FIELDS)
+async def test_odd_fields_of_a_ticket_become_no_facts_of_a_lease(
+    field: str, odd: Any, face: Face, nodes: Servers
+) -> None:
+    """No node looks at them, so the lease would have them; the ticket itself stays good."""
+    async with face.redlock(nodes.urls) as redlock:
+        ticket = await (await redlock.lock("a").acquire()).hand_over()
+        error = await raises(ConfigError, redlock.adopt(ticket.__replace__(**{field: odd})))
+        assert error.argument == f"ticket.{field}"
+        with pytest.raises(ConfigError, match="give the text"):
+            Ticket.from_json(ticket.__replace__(**{field: odd}).to_json())
+        await (await redlock.adopt(ticket)).release()
 
 
 async def test_a_ticket_is_adopted_once(face: Face, nodes: Servers) -> None:
