@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
 
-from quorlock.errors import QuorlockError, StaleFence
+from quorlock.errors import ConfigError, QuorlockError, StaleFence
 from quorlock.fencing.fences import as_fence
 
 
@@ -39,6 +39,9 @@ class FencedFile:
 
     def write(self, data: bytes, fence: int | None) -> None:
         """Replace the file's content, or raise StaleFence. On the disk when this returns."""
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            # Before the fence is accepted, and NAME.new is made.
+            raise ConfigError("data", type(data).__name__, "give bytes: the file is binary")
         with self._claimed(as_fence(fence)):
             _replace(self.path, data)
 

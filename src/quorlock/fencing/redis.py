@@ -36,8 +36,10 @@ def fenced(script: str) -> str:
     as yours does, or with the error `STALEFENCE n`, where n is the larger fence that was accepted.
 
     Raises:
-        ConfigError: the script begins with a line `#!lua`.
+        ConfigError: the script is no str, or begins with a line `#!lua`.
     """
+    if not isinstance(script, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError("script", script, "give its text as str")
     if script.startswith("#!"):
         raise ConfigError("script", script, "without the line #!lua: ours comes before it")
     return _CLAIM + script
@@ -47,6 +49,10 @@ def fenced(script: str) -> str:
 FENCED_CLAIM: Final = fenced("return redis.status_reply('OK')\n")
 # KEYS[1] key  KEYS[2] key of the fence  ARGV[1] value  ARGV[2] fence
 FENCED_SET: Final = fenced("return redis.call('SET', KEYS[1], ARGV[1])\n")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, (str, bytes))
 
 
 def _as_bytes(key: object) -> object:
@@ -71,7 +77,7 @@ class FenceKey:
             fence_key: one key for everything that one lock protects; in a Cluster, in the slot of
                 that data.  It must live as long as the data, so it has no ttl.
         """
-        if not fence_key:
+        if not fence_key or not _is_text(fence_key):
             raise ConfigError("fence_key", fence_key, "give the name of a separate key")
         self._client = client
         self.fence_key = fence_key
@@ -84,6 +90,12 @@ class FenceKey:
         self, script: str, keys: Sequence[Text], args: Sequence[Datum], fence: int | None
     ) -> tuple[Any, ...]:
         """Return the arguments of EVAL. Raises ConfigError."""
+        for argument, given in (("keys", keys), ("args", args)):
+            # Each letter of a str would be one of them.
+            if _is_text(given) or not isinstance(given, Sequence):
+                raise ConfigError(argument, type(given).__name__, "give a list, also for one")
+        if not all(map(_is_text, keys)):
+            raise ConfigError("keys", list(keys), "give their names as str or bytes")
         if _as_bytes(self.fence_key) in map(_as_bytes, keys):
             # The data would replace the record of the fence, and older ones would pass.
             raise ConfigError("keys", self.fence_key, "give keys other than that of the fence")

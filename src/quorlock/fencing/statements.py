@@ -80,8 +80,9 @@ class RowStatements:
                 for SQLAlchemy and Django, whose connections report it.
             fence: the name of the column that holds the fence.
         """
-        if paramstyle is not None and paramstyle not in _PLACEHOLDERS:
+        if paramstyle is not None and paramstyle not in tuple(_PLACEHOLDERS):
             raise _unknown_style(paramstyle)
+        _check_text("table", table)
         self.table = table
         self.paramstyle = paramstyle
         self._quoted = ".".join([_name("table", part) for part in table.split(".", 1)])
@@ -136,7 +137,7 @@ class RowStatements:
 
         The column of the fence has the fence alone: with any other value older ones could pass.
         """
-        names = [_name(argument, name) for name in columns]
+        names = [_name(argument, name) for name in _checked_columns(argument, columns)]
         if self._fence.lower() in [name.lower() for name in names]:
             raise ConfigError(argument, list(columns), f"without {self._fence}: `fence` goes there")
         return names
@@ -229,14 +230,29 @@ def _row_of(key: Columns, parameters: _Parameters) -> str:
     return " AND ".join(tests)
 
 
+def _checked_columns(argument: str, columns: Columns) -> Columns:
+    given: object = columns
+    if not isinstance(given, Mapping):
+        fix = "give a dict: the names of columns, with their values"
+        raise ConfigError(argument, type(columns).__name__, fix)
+    return columns
+
+
 def _given(key: Columns) -> Columns:
+    key = _checked_columns("key", key)
     if not key or any(value is None for value in key.values()):
         raise ConfigError("key", dict(key), "name the columns of one row, none of them NULL")
     return key
 
 
+def _check_text(argument: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise ConfigError(argument, name, "give the name as str")
+
+
 def _name(argument: str, name: str) -> str:
     """Return the quoted name of a table or column; names that need escaping are refused."""
+    _check_text(argument, name)
     if not _NAME.fullmatch(name):
         fix = "letters, digits and _, as the database stores it (PostgreSQL: mostly lower case)"
         raise ConfigError(argument, name, fix)

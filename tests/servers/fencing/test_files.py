@@ -241,3 +241,15 @@ def test_a_process_that_was_forked_inside_a_write_keeps_nobody_waiting(
         for child in children:
             os.waitpid(child, 0)
         os.close(end)
+
+
+@pytest.mark.parametrize("data", ["text", None, 7, ["text"]])
+def test_what_is_no_data_is_refused(made: Made, tmp_path: Path, data: Any) -> None:
+    """Nothing is written: the fence is not accepted, and no NAME.new is left."""
+
+    async def scenario() -> None:
+        with pytest.raises(ConfigError, match=r"data='.*': give bytes"):
+            await made(tmp_path / "x").write(data, 33)
+
+    run(scenario())
+    assert list(tmp_path.iterdir()) == []

@@ -164,6 +164,39 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(server: Server) -> 
     assert server.keys() == []
 
 
+ODD_CALLS: list[tuple[str, tuple[Any, ...]]] = [
+    ("script=b'return 1'", (b"return 1", ["data"], [], 5)),
+    ("script=", (None, ["data"], [], 5)),
+    ("keys='str': give a list", ("return 1", "data", [], 5)),
+    ("keys='bytes': give a list", ("return 1", b"data", [], 5)),
+    ("keys='NoneType': give a list", ("return 1", None, [], 5)),
+    ("keys=", ("return 1", [7], [], 5)),
+    ("keys=", ("return 1", [None], [], 5)),
+    ("args='str': give a list", ("return 1", ["data"], "value", 5)),
+    ("args='int': give a list", ("return 1", ["data"], 1, 5)),
+]
+
+
+@pytest.mark.parametrize(("said", "call"), ODD_CALLS)
+def test_odd_arguments_of_a_script_are_refused(
+    run: Callable[..., None], server: Server, said: str, call: tuple[Any, ...]
+) -> None:
+    """Each letter of a name would be a key: the script would write to other keys than it says."""
+
+    async def scenario(keys: Any) -> None:
+        with pytest.raises(ConfigError, match=f"^{said}"):
+            await keys.eval(*call)
+
+    run(scenario)
+    assert server.keys() == []
+
+
+@pytest.mark.parametrize("name", [7, None, True, ["fence"]])
+def test_the_key_of_the_fence_is_a_name(name: Any) -> None:
+    with redis.Redis() as client, pytest.raises(ConfigError, match="fence_key"):
+        FencedRedis(client, name)
+
+
 @pytest.mark.parametrize("name", ["fence", b"fence"], ids=["str", "bytes"])
 def test_data_is_never_written_to_the_key_of_the_fence(
     run: Callable[..., None], server: Server, name: str | bytes

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import quorlock.asyncio.fencing as aio
-from quorlock import ConfigError, QuorlockError, StaleFence
+from quorlock import ConfigError, QuorlockError, StaleFence, fencing
 from quorlock.fencing import FencedRows, FenceTable
 from quorlock.fencing.fences import FENCE_MAX
 from tests.servers.fencing.databases import Database, column
@@ -354,6 +354,29 @@ def test_names_that_would_need_escaping_are_refused(name: str) -> None:
         for make in (rows.update_statement, rows.upsert_statement):
             with pytest.raises(ConfigError):
                 make(key, values, 1)
+
+
+@pytest.mark.parametrize("name", [None, 7, b"a", ["a"]])
+def test_names_are_text(name: Any) -> None:
+    """A ConfigError names the argument, in both APIs."""
+    for api in (fencing, aio):
+        with pytest.raises(ConfigError, match=r"^table=.*: give the name as str"):
+            api.FencedRows(name, "qmark")
+        with pytest.raises(ConfigError, match=r"^table=.*: give the name as str"):
+            api.FenceTable("qmark", table=name)
+        with pytest.raises(ConfigError, match=r"^fence=.*: give the name as str"):
+            api.FencedRows("t", "qmark", fence=name)
+        if name is not None:
+            with pytest.raises(ConfigError, match=r"^paramstyle="):
+                api.FenceTable(name)
+        rows = api.FencedRows("t", "qmark")
+        for make in (rows.update_statement, rows.upsert_statement):
+            with pytest.raises(ConfigError, match=r"^key="):
+                make(name, {}, 1)
+            with pytest.raises(ConfigError, match=r"^values='.*': give a dict"):
+                make({"id": 1}, name, 1)
+            with pytest.raises(ConfigError, match=r"^key=7: give the name as str"):
+                make({7: 1}, {}, 1)
 
 
 @pytest.mark.parametrize("name", ["fence", "FENCE"])
