@@ -87,7 +87,8 @@ def acquire(
             # From here on the token counts as printed: the status must say so.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
-            click.echo(_FORMS[form](facts))  # flushes
+            # As bytes: `release` needs the name as it was given, whatever stdout can show.
+            click.echo(os.fsencode(_FORMS[form](facts)))  # flushes
         except BaseException:
             redlock.release(lease.resources, token)  # the token was not printed
             raise

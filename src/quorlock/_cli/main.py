@@ -15,7 +15,7 @@ import click
 
 from quorlock import __version__
 from quorlock._cli import exit_status
-from quorlock._cli.stdio import hold_places
+from quorlock._cli.stdio import escape_what_cannot_be_shown, hold_places
 from quorlock.errors import QuorlockError
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def commands(context: click.Context) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     hold_places()
+    escape_what_cannot_be_shown()
     if instruction := os.environ.get(COMPLETE):
         from quorlock._cli.completion import complete
 

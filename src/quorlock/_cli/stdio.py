@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from typing import Any
 
 _STREAMS = (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_RDONLY))
 _STDERR = 2
@@ -27,6 +28,16 @@ def hold_places() -> None:
         if getattr(sys, name) is None:  # as Python sets it for a closed stream
             stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115 (to our end)
             setattr(sys, name, stream)
+
+
+def escape_what_cannot_be_shown() -> None:
+    """Let stdout escape the letters that its encoding lacks, as stderr does.
+
+    A resource may have any name, also one that is not UTF-8.
+    """
+    reconfigure: Any = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:  # a program that calls `main` may have replaced stdout
+        reconfigure(errors="backslashreplace")
 
 
 def say(text: str) -> None:

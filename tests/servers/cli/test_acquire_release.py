@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quorlock import Redlock
 from quorlock._cli.exit_status import EX_LOST, EX_TEMPFAIL, EX_USAGE
 from quorlock.testing.servers import Servers
+from tests.harness.support.wait import until
 from tests.servers.cli.command import Shell, at_a_quorum, at_last
 
 
@@ -65,6 +67,23 @@ def test_the_token_as_variables_of_a_shell(shell: Shell) -> None:
     assert read.stdout == f"{name}|10.0"
     assert all(line.startswith("export QUORLOCK_") for line in text.splitlines())
     assert len(shlex.split(text)) == 6
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8:strict"])
+@pytest.mark.parametrize(
+    "name", [b"b\xe9b\xe9", "b\xe9b\xe9 \u65e5".encode()], ids=["bytes", "text"]
+)
+def test_the_variables_have_the_name_as_it_was_given(
+    shell: Shell, nodes: Servers, name: bytes, encoding: str
+) -> None:
+    """`eval` and `release` find the same lock, though stdout cannot show its name."""
+    words, given = ["acquire", os.fsdecode(name)], {"PYTHONIOENCODING": encoding}
+    done: Any = shell.run(*words, "--format", "shell", given=given, text=False)
+    assert (done.returncode, done.stderr) == (0, b""), done
+    script = done.stdout + b'\nprintf "%s" "$QUORLOCK_RESOURCE"'
+    read = subprocess.run(["sh", "-c", os.fsdecode(script)], capture_output=True, check=True)
+    assert read.stdout == name
+    assert until(lambda: name in nodes[0].keys() + nodes[1].keys())
 
 
 def test_the_token_as_json(shell: Shell) -> None:

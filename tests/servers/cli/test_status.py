@@ -120,6 +120,18 @@ def test_a_name_cannot_draw_on_the_screen(shell: Shell) -> None:
     assert r"'\udcff': free" in text
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8:strict"])
+def test_a_name_that_stdout_cannot_show(shell: Shell, nodes: Servers, encoding: str) -> None:
+    """The letters that it lacks are escaped, as on stderr: another client chose the name."""
+    names = ["\u65e5\u672c", os.fsdecode(b"\xfe")]
+    given = {"PYTHONIOENCODING": encoding}
+    with Redlock(nodes.urls) as redlock, redlock.lock(*names):
+        for asked in ([], names):
+            done: Any = shell.run("status", *asked, given=given, text=False)
+            assert (done.returncode, done.stderr) == (0, b""), done
+            assert b": held by " in done.stdout
+
+
 def test_without_a_name_it_lists_what_is_held(shell: Shell) -> None:
     """List every held lock; a note on stderr replaces an empty list."""
     done = shell.run("status", "--exit-code")
