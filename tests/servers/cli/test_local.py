@@ -287,3 +287,15 @@ def test_a_folder_that_cannot_be(shell: Shell) -> None:
     (shell.home / "file").touch()
     taken = {"XDG_STATE_HOME": str(shell.home / "file")}
     assert "Not a directory" in shell.complaint(EX_CONFIG, "local", "up", given=taken)
+    odd = {"XDG_STATE_HOME": str(shell.home / "a\udcffb")}
+    assert "no path of a node" in shell.complaint(EX_CONFIG, "local", "up", given=odd)
+    assert [path.name for path in shell.home.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("name", ["XDG_STATE_HOME", "HOME"])
+def test_a_folder_for_each_working_directory_is_refused(shell: Shell, name: str) -> None:
+    """Two commands in two folders would have separate nodes, and both would get the lock."""
+    given = {"XDG_STATE_HOME": "", name: "state"}
+    for words in (["local", "up"], ["run", "a", "--nodes", "local", "--", "true"]):
+        assert "need an absolute path" in shell.complaint(EX_CONFIG, *words, given=given)
+    assert not (shell.home / "state").exists()

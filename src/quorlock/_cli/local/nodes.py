@@ -55,9 +55,17 @@ def folder() -> Path:
     """Return the folder of the set, which may not exist. Raise Failed."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     try:
-        place = Path(state).expanduser().absolute() / "quorlock" / _machine()
+        home = Path(state).expanduser()
     except RuntimeError as error:
         raise Failed(EX_CONFIG, f"there is no home folder for local nodes: {error}") from error
+    if not home.is_absolute():
+        # Each working directory would have its own nodes: locks that only seem shared.
+        why = "local nodes need an absolute path in HOME or XDG_STATE_HOME"
+        raise Failed(EX_CONFIG, f"{str(home)!r}: {why}")
+    if not str(home).isprintable():
+        why = "no path of a node has such letters; name another folder in XDG_STATE_HOME"
+        raise Failed(EX_CONFIG, f"{str(home)!r}: {why}")
+    place = home / "quorlock" / _machine()
     if len(os.fsencode(place / "00.sock")) > _PATH_BYTES_MAX:
         why = "too long for a unix socket; name a shorter one in XDG_STATE_HOME"
         raise Failed(EX_CONFIG, f"{place}: {why}")
