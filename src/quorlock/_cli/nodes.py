@@ -132,7 +132,7 @@ def with_nodes(command: Callable[..., int]) -> Callable[..., int]:
     )
     @click.option(
         "--password-fd",
-        type=click.IntRange(min=0),
+        type=click.IntRange(0, 2**31 - 1),  # the numbers that the system takes
         metavar="N",
         help="Read the nodes' password from file descriptor N.  [env: QUORLOCK_PASSWORD]",
     )

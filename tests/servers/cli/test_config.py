@@ -256,6 +256,13 @@ def test_a_descriptor_that_gives_no_password(text: bytes | None) -> None:
     assert refusal(Source(None, None, number)).startswith(f"--password-fd {number}: ")
 
 
+def test_a_number_that_no_descriptor_has(shell: Shell) -> None:
+    """The system takes no number from 2**31 on."""
+    for number in (-1, 2**31, 10**30):
+        said = shell.complaint(EX_USAGE, "status", "a", "--password-fd", str(number))
+        assert f"--password-fd: {number} is not in the range" in said
+
+
 # --- the words of the command line, and what is in force --------------------------------------
 
 
