@@ -5,6 +5,8 @@ The words depend on the attributes of the error, never on its sentence.
 
 from __future__ import annotations
 
+import math
+
 import click
 
 from quorlock._cli.durations import as_duration
@@ -13,6 +15,7 @@ from quorlock.errors import ConfigError
 
 # Parameters of commands, by the argument of the library that they become.
 _PARAMETERS = {"timeout": "wait", "every": "once_per"}
+_NO_DURATIONS = ("drift_factor", "owner", "permits", "prefix", "waiting")
 _NO_VALUE = ("fencing", "token")  # a flag, and a secret
 _FENCING = (
     "fences need a restart guard: a node that forgot its fences would issue them again",
@@ -62,7 +65,8 @@ def words(error: ConfigError, unread: str = "") -> tuple[str, str]:
 def value_of(error: ConfigError) -> str:
     """Return the value as it is written in a shell."""
     value = error.value
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+    is_duration = error.argument not in _NO_DURATIONS and not isinstance(value, bool)
+    if is_duration and isinstance(value, (int, float)) and 0 <= value < math.inf:
         return as_duration(value)
     return value if isinstance(value, str) and value.isprintable() else repr(value)
 

@@ -256,6 +256,24 @@ def test_a_descriptor_that_gives_no_password(text: bytes | None) -> None:
     assert refusal(Source(None, None, number)).startswith(f"--password-fd {number}: ")
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("ttl = inf", "ttl inf: give a finite number of seconds, 0 or more"),
+        ("ttl = nan", "ttl nan: give a finite number of seconds, 0 or more"),
+        ("retry_delay = [inf, 1]", "retry_delay[0] inf: give a finite number of seconds"),
+        ("drift_factor = 5", "drift_factor 5: give a share of the ttl"),
+        ("prefix = 5", "prefix 5: give a string"),
+        ("owner = 5", "owner 5: give text"),
+        ("waiting = 5", "waiting 5: give 'auto'"),
+    ],
+)
+def test_a_number_in_the_file_is_shown_as_it_is(line: str, said: str) -> None:
+    """TOML knows infinity; only durations are shown as durations."""
+    Path("quorlock.toml").write_text(f'nodes = ["redis://a"]\n{line}\n')
+    assert refusal().startswith(f"quorlock.toml: {said}")
+
+
 def test_a_number_that_no_descriptor_has(shell: Shell) -> None:
     """The system takes no number from 2**31 on."""
     for number in (-1, 2**31, 10**30):
