@@ -172,6 +172,14 @@ class LockBase(HintedNames, ABC, Generic[D, L]):
         raise TypeError(message)
 
 
+def check_wait(timeout: Timeout, stop: StopEvent | None) -> None:
+    """Raise ConfigError if an acquire that waits would refuse these arguments."""
+    if timeout is not OWN_TIMEOUT:
+        timeout_of(timeout)
+    if stop is not None:
+        checked_stop(stop)
+
+
 def checked_stop(stop: StopEvent) -> StopEvent:
     """Return the event. Raises ConfigError."""
     # A class of events is the likeliest mistake: its `is_set` is a function, and needs an object.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
-from quorlock._api.lock import OWN_TIMEOUT, Timeout
+from quorlock._api.lock import OWN_TIMEOUT, Timeout, check_wait
 from quorlock._api.misuse import BlockingObject
 from quorlock._api.rlock import Hold, RLockBase
 from quorlock._core.request import StopEvent
@@ -76,6 +76,7 @@ class RLock(BlockingObject, RLockBase[Lock, Lease]):
         """
         count = self._count()
         try:
+            check_wait(timeout, stop)
             hold = self._hold()
             if hold is None:
                 return self._begin(self._lock.acquire(timeout, stop))

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from quorlock._api.lock import OWN_TIMEOUT, Timeout
+from quorlock._api.lock import OWN_TIMEOUT, Timeout, check_wait
 from quorlock._api.misuse import AsyncioObject
 from quorlock._api.rlock import Hold, RLockBase
 from quorlock._core.request import StopEvent
@@ -84,6 +84,7 @@ class RLock(AsyncioObject, RLockBase[Lock, Lease]):
         """
         count = self._count()
         try:
+            check_wait(timeout, stop)
             hold = self._hold()
             if hold is None:
                 return self._begin(await self._lock.acquire(timeout, stop))

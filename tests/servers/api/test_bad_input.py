@@ -1192,6 +1192,19 @@ async def test_margin_that_is_none(face: Face, nodes: Servers) -> None:
         assert lease.held
 
 
+async def test_a_nested_acquire_with_bad_arguments(face: Face, nodes: Servers) -> None:
+    """The nested acquire refuses them as the outermost one does; nothing is counted."""
+    async with over(face, nodes.urls) as redlock:
+        lock = redlock.rlock("x")
+        await lock.acquire()
+        for given in ({"timeout": -1}, {"timeout": "1"}, {"stop": 5}):
+            with pytest.raises(ConfigError, match="|".join(given)):
+                await lock.acquire(**given)
+        assert await lock.release() is True
+        with pytest.raises(RuntimeError):
+            await lock.release()
+
+
 async def test_ticket_of_a_lease_held_here(face: Face, nodes: Servers) -> None:
     async with over(face, nodes.urls) as redlock:
         lease = await redlock.lock("x").acquire()
