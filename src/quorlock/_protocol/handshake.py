@@ -334,5 +334,9 @@ def _check_side_key(reply: Any, secret: str | None) -> None:
     if isinstance(reply, ReplyError) and str(reply).startswith("NOPERM"):
         text = "may not use the keys quorlock:* (grant ~quorlock:* +set +get)"
         raise NodeRejected(text, VoteCode.ACCESS_DENIED)
+    if isinstance(reply, ReplyError) and str(reply).startswith("WRONGTYPE"):
+        keys = "quorlock:config, quorlock:guard or quorlock:born-empty"
+        text = f"its key {keys} holds another type of data (delete that key)"
+        raise NodeRejected(text, VoteCode.PERMANENT_ERROR)
     if isinstance(reply, ReplyError):
         raise _rejected(str(reply), secret)

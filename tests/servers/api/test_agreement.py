@@ -161,3 +161,17 @@ async def test_the_name_that_a_quorum_keeps_decides(nodes: Servers, face: Face) 
         nodes[2].execute("DEL", CONFIG)
         assert await used_until(lambda: redlock.nodes[2].up, redlock)
         assert kept(nodes) == {after}
+
+
+@pytest.mark.parametrize("key", [CONFIG, "quorlock:guard", "quorlock:born-empty"])
+async def test_a_side_key_of_another_type_is_named(key: str, nodes: Servers, face: Face) -> None:
+    """The error is about that key, not about the lock's, and it does not pass."""
+    for server in nodes[:3]:
+        server.execute("DEL", key)
+        server.execute("RPUSH", key, "of another program")
+    settings = {**GOOD, "restart_guard": "marker"}
+    async with face.redlock(nodes.urls[:3], **settings) as redlock:
+        error = await raises(NodeError, redlock.lock("x").acquire(timeout=5.0))
+    assert "quorlock:config, quorlock:guard or quorlock:born-empty" in str(error)
+    assert "(delete that key)" in str(error)
+    assert "this may pass" not in str(error)
