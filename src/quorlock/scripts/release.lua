@@ -53,11 +53,10 @@ for i, key in ipairs(KEYS) do
     if not holder.err:find('WRONGTYPE') then
       return holder
     end
-    local ends = tonumber(call('ZSCORE', key, ARGV[1]) or -1)
-    -- Without a ttl it is data of another program.
-    shared[i] = call('PTTL', key) >= 0
-    holder = shared[i] and ends >= now() and ARGV[1] or ''
+    holder = tonumber(call('ZSCORE', key, ARGV[1]) or -1) >= now() and ARGV[1] or ''
     ready = ready or i == 1 and place and call('ZSCORE', key, kept)
+    -- Without a ttl and us (PERSIST keeps us) it is data of another program.
+    shared[i] = holder ~= '' or ready or call('PTTL', key) >= 0
   end
   held[i] = holder
 end

@@ -375,8 +375,10 @@ class FakeNode(FakeKeys):
         before = 0
         for index, lock in enumerate(keys):
             holder, readers = self._value(lock, at), FakeReaders(self, lock, at)
-            was_shared = is_read_at(entries[index], at)
-            is_ours = (bool(holder) and holder == token) or (was_shared and readers.has(token))
+            is_reader = is_shared(entries[index]) and readers.has(token)
+            has_us = is_shared(entries[index]) and (is_reader or is_called)
+            was_shared = has_us or is_read_at(entries[index], at)
+            is_ours = (bool(holder) and holder == token) or is_reader
             is_ours |= is_reserved and not index and action >= LEAVE
             queues = bool(place) and not index and action >= JOIN
             tokens = (token or b"", RESERVED + place if is_reserved and not index else b"")

@@ -135,6 +135,28 @@ def test_the_data_of_others_is_left_alone(client: Client) -> None:
         assert "WRONGTYPE" in client.run(refused)
 
 
+def persisted(client: Client, *members: bytes) -> None:
+    """Have these be readers until the year 2286, of a key without a ttl."""
+    for member in members:
+        client.ask(b"ZADD", KEY, b"9999999999999", member)
+
+
+def test_readers_whose_key_lost_its_ttl_leave_all_the_same(client: Client) -> None:
+    """An administrator's PERSIST: one that leaves removes itself alone."""
+    persisted(client, TOKEN, OTHER, RESERVED + SHARED_A)
+    assert client.ask(b"PTTL", KEY) == -1
+    client.run(Release(KEY, b"", SHARED_A, LEAVE))
+    assert sorted(readers(client)) == sorted((TOKEN, OTHER))
+    client.ask(b"DEL", KEY)
+    persisted(client, TOKEN, OTHER)
+    assert vote(client, Release(KEY, TOKEN)).code is VoteCode.GRANTED
+    assert (readers(client), client.ask(b"PTTL", KEY) > 0) == ([OTHER], True)
+    client.ask(b"DEL", KEY)
+    persisted(client, TOKEN)
+    assert vote(client, Release(KEY, TOKEN)).code is VoteCode.GRANTED
+    assert client.ask(b"PTTL", KEY) == ABSENT
+
+
 def test_the_first_that_waits_alone_keeps_newcomers_out(client: Client) -> None:
     """Only while its process is there; a reader that is in is granted again."""
     vote(client, share(TOKEN))
