@@ -45,7 +45,7 @@ def config(source: Source) -> int:
 
     found = read(source.settings().distinct_nodes())
     for kept in found:
-        click.echo(f"{kept.address}  {kept.why or kept.text or 'nothing'}")
+        click.echo(f"{kept.address}  {kept.why or kept.shown}")
     is_same = len({kept.text for kept in found}) == 1 and not any(kept.why for kept in found)
     return 0 if is_same else EX_UNAVAILABLE
 
@@ -214,7 +214,7 @@ def reset_config(source: Source, *, yes: bool, force: bool) -> int:
     nodes = source.settings().distinct_nodes()
     if not yes:
         for kept in read(nodes):
-            say(f"{kept.address}: {kept.why or kept.text or 'nothing'}\n")
+            say(f"{kept.address}: {kept.why or kept.shown}\n")
         _confirm(f"Delete these settings on {_these(len(nodes))}?", "nothing is deleted yet")
     try:
         errors = reset_settings(nodes, click.echo, force=force)

@@ -31,6 +31,11 @@ class StoredSettings(NamedTuple):
     text: str
     why: str = ""
 
+    @property
+    def shown(self) -> str:
+        """Return the text, fit for a terminal: any program may have written it."""
+        return "".join(c if c.isprintable() else "?" for c in self.text) or "nothing"
+
 
 class Read(NamedTuple, Generic[N]):
     """Read what these nodes store. The result is a `StoredSettings` for each."""
@@ -170,7 +175,7 @@ def _agreements(found: Sequence[StoredSettings]) -> list[Agreement]:
     names = {agreed.name for agreed in agreements}
     unread = sum(bool(kept.text) for kept in found) - len(agreements)
     if unread or len(agreements) < quorum(len(found)) or len(names) > 1:
-        texts = "; ".join(f"{kept.address}: {kept.text or 'nothing'}" for kept in found)
+        texts = "; ".join(f"{kept.address}: {kept.shown}" for kept in found)
         raise ChangeError(f"these nodes do not keep the same: {texts}")
     return agreements
 

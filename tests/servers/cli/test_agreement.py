@@ -69,6 +69,21 @@ def test_what_cannot_be_changed_is_said(bare_shell: Shell, nodes: Servers) -> No
     assert done.stdout.count("  n=3 ") == 2
 
 
+def test_what_another_program_stored_is_shown_without_control_characters(
+    bare_shell: Shell, nodes: Servers
+) -> None:
+    """Control characters could clear the terminal, or add lines."""
+    for server in nodes[:3]:
+        server.execute("SET", "quorlock:config", "n=3 \x1b[2J\r\nall is well")
+    three = at(nodes, 3)
+    shown = bare_shell.answer("nodes", "config", *three)
+    complaints = [bare_shell.complaint(EX_TEMPFAIL, "nodes", "max-ttl", "2s", *three)]
+    complaints.append(bare_shell.complaint(EX_USAGE, "nodes", "reset-config", *three))
+    for text in (shown, *complaints):
+        assert text.count("n=3 ?[2J??all is well") == 3
+        assert "\x1b" not in text
+
+
 ACTIONS = [
     ("config",),
     ("max-ttl", "2s"),
