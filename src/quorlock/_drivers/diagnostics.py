@@ -8,7 +8,7 @@ votes. The caller chooses the commands and interprets the replies
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from quorlock._core.time import NS_PER_S
 from quorlock._drivers.clock import now
@@ -65,6 +65,30 @@ def info_fields(text: str) -> dict[str, str]:
     return {name: value for name, _, value in lines}
 
 
+def _has_form(words: tuple[bytes, ...], reply: Any) -> bool:
+    """Return whether a reply has the form that callers expect of the replies to this command."""
+    match words:
+        case (b"GET", _):
+            return reply is None or isinstance(reply, bytes)
+        case (b"INFO", *_) | (b"CLIENT", b"LIST"):
+            return isinstance(reply, bytes)
+        case (b"TIME",):
+            return _has_texts(reply) and len(reply) == 2 and b"".join(reply).isdigit()  # noqa: PLR2004
+        case (b"CONFIG", *_):
+            return _has_texts(reply) and len(reply) % 2 == 0
+        case (b"SCAN", *_):
+            pair = cast("list[object]", reply if isinstance(reply, list) else [])
+            return len(pair) == 2 and isinstance(pair[0], bytes) and _has_texts(pair[1])  # noqa: PLR2004
+        case _:
+            return True
+
+
+def _has_texts(reply: Any) -> bool:
+    """Return whether a reply is a list of texts."""
+    texts = cast("list[object]", reply)
+    return isinstance(reply, list) and all(isinstance(text, bytes) for text in texts)
+
+
 class DiagnosticConnection:
     """A connection for single commands, logged in unless `anonymous`. A context manager.
 
@@ -105,12 +129,14 @@ class DiagnosticConnection:
         try:
             self._sock.settimeout(self._seconds)
             send(self._sock, encode_command(*words))
-            return self._read(give_up)
+            reply = self._read(give_up)
         except ProtocolError:
-            failed = NoAnswer(_NONSENSE)
+            raise NoAnswer(_NONSENSE) from None
         except OSError as error:
-            failed = self._failed(error)
-        raise failed
+            raise self._failed(error) from None
+        if not isinstance(reply, ErrorReply) and not _has_form(words, reply):
+            raise NoAnswer(_NONSENSE)
+        return reply
 
     def receive(self, seconds: float) -> Iterator[Any]:
         """Yield replies that arrive within `seconds` without a command, as after MONITOR.

@@ -15,7 +15,7 @@ from quorlock._cli.config import FileSettings
 from quorlock._cli.exit_status import EX_NOPERM, EX_UNAVAILABLE, EX_USAGE, Failed
 from quorlock._cli.scan import Listing, WatchedNames, escaped
 from quorlock.testing.servers import Server, Servers
-from tests.harness.support.impostors import Proxy
+from tests.harness.support.impostors import Caller, Impostor, Proxy
 from tests.servers.api.faces import steal
 from tests.servers.api.test_acl import WORDS
 from tests.servers.cli import schema
@@ -47,6 +47,20 @@ def test_what_matches_is_looked_at_as_what_is_named(shell: Shell, nodes: Servers
     assert schema.problems(facts, SCHEMA["$defs"]["status"], SCHEMA) == []
     verdicts = [(one["resource"], one["verdict"]) for one in facts["resources"]]
     assert verdicts == [("job:1", "leftover"), ("job:2", "held")]
+
+
+@pytest.mark.parametrize("words", ["status --match *", "top --once", "nodes config", "doctor"])
+def test_a_server_of_another_kind_that_knows_ping(words: str, shell: Shell) -> None:
+    """The command names that node, without a traceback."""
+
+    async def says_little(caller: Caller) -> None:
+        while data := await caller.read():
+            await caller.write(b"+PONG\r\n" if b"PING" in data else b":1\r\n")
+
+    with Impostor(says_little) as impostor:
+        done = shell.run(*words.split(), "--nodes", impostor.url)
+    assert "Traceback" not in done.stderr
+    assert "does not speak" in " ".join((done.stdout + done.stderr).split())
 
 
 def test_nothing_matches(shell: Shell, nodes: Servers) -> None:

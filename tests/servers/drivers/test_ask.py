@@ -40,6 +40,34 @@ def test_nor_does_one_that_answers_something_else(data: bytes) -> None:
     assert str(why(data)) == "it does not speak the Redis protocol"
 
 
+WRONG_FORMS: dict[bytes, tuple[bytes, ...]] = {
+    b"GET x": (b":1", b"*0"),
+    b"INFO": (b"$-1", b":1"),
+    b"CLIENT LIST": (b"$-1", b"*0"),
+    b"TIME": (b":1", b"*1\r\n+1", b"*2\r\n+a\r\n+b", b"*2\r\n:1\r\n:2"),
+    b"CONFIG GET x": (b"$-1", b"*1\r\n+x", b"*2\r\n+x\r\n:1"),
+    b"SCAN 0": (b":1", b"*2\r\n+0\r\n:1", b"*2\r\n:0\r\n*0", b"*2\r\n+0\r\n*1\r\n:1", b"*1\r\n+0"),
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "reply"), [(words, it) for words, forms in WRONG_FORMS.items() for it in forms]
+)
+def test_a_reply_of_another_form_is_no_reply(words: bytes, reply: bytes) -> None:
+    """A server of another kind that knows PING: the commands of the CLI ended with a traceback."""
+
+    async def knows_ping(caller: Caller) -> None:
+        while data := await caller.read():
+            await caller.write(b"+PONG\r\n" if b"PING" in data else reply + b"\r\n")
+
+    with (
+        Impostor(knows_ping) as impostor,
+        DiagnosticConnection(Node.from_url(impostor.url), 5.0) as talk,
+        pytest.raises(NoAnswer, match="does not speak the Redis protocol"),
+    ):
+        talk.ask(*words.split())
+
+
 def test_an_answer_without_an_end() -> None:
     assert str(why(endless_bulk)) == "it does not speak the Redis protocol"
 
