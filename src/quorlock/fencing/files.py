@@ -28,6 +28,10 @@ class FencedFile:
     def __init__(self, path: str | PathLike[str]) -> None:
         # Resolved: a file with two names (links, a relative path) has one fence.
         self.path: Path = Path(path).resolve()
+        if self.path.name.endswith((".fence", ".lock", ".new")):
+            # A write would replace the record or the lock of another file, or be replaced itself.
+            fix = "FencedFile keeps files of such names beside others; give another name"
+            raise ConfigError(argument="path", value=str(self.path), fix=fix)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"

@@ -82,6 +82,20 @@ def test_one_file_has_one_fence_whatever_it_is_called(
     assert (tmp_path / "real").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.parametrize("name", ["report.fence", "report.fence.new", "report.new", "report.lock"])
+def test_what_is_kept_beside_a_file_is_no_file(made: Made, tmp_path: Path, name: str) -> None:
+    """A write there replaced the record of the largest fence, and an older one passed."""
+
+    async def scenario() -> None:
+        await made(tmp_path / "report").write(b"new", 7)
+        with pytest.raises(ConfigError, match="give another name"):
+            await made(tmp_path / name).write(b"0", 8)
+        with pytest.raises(StaleFence):
+            await made(tmp_path / "report").write(b"old", 1)
+
+    run(scenario())
+
+
 def test_writers_that_race_leave_the_last_fence(tmp_path: Path) -> None:
     """Threads that write their fence into the file: what a reader sees only rises, and is whole."""
     path = tmp_path / "report"
