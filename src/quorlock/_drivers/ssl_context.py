@@ -48,7 +48,7 @@ def _stamp(path: str) -> object:
 
 
 # The system's authorities take a tenth of a second, in which an event loop would do nothing else.
-# So nodes share a context, until a file has changed: certificates may be renewed meanwhile.
+# So nodes share a context, until a file has changed: certificates are renewed while programs run.
 @lru_cache(maxsize=16)
 def _context(tls: Tls, stamps: tuple[object, ...]) -> SSLContext:
     del stamps

@@ -65,7 +65,7 @@ def test_a_closed_connection_set_asks_for_no_connection(*, interrupted: bool) ->
 
 
 class SlowNode:
-    """A node, and its connection, that replies to one request each time that somebody looks."""
+    """A node, and its connection, that replies to one request at each look."""
 
     def __init__(self, requests: int) -> None:
         self.requests = requests
