@@ -42,7 +42,7 @@ quick: ready-dev ## lint, layers, style, and the pure unit tests: 20 seconds (AR
 test: ready-test ## what a change needs: unit tests, both faces, 500 worlds: 2 minutes (ARGS=)
 	@$(pytest) 2 --tier test $(ARGS)
 
-test-all: ready-test ## run every test: 15 minutes (ARGS= WORKERS=4: processes)
+test-all: ready-test ## run every test: 25 minutes (ARGS= WORKERS=4: processes)
 	@$(pytest) $(WORKERS) $(ARGS)
 
 sim: ready-demo ## simulated worlds (SEED= RUNS= SCENARIO= HTML= TRACE=; one SEED: that world, drawn)
