@@ -49,6 +49,7 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
             AcquireTimeout: the lock was held until the timeout.
             QuorumUnreachable: too few nodes replied for the Redlock's outage_timeout.
             NodeError: too many nodes reply with errors.
+            ConfigError: an argument cannot work, or the nodes do not belong together.
         """
         session = self._session
         stop = self._stop if stop is None else checked_stop(stop)
@@ -66,6 +67,7 @@ class Lock(BlockingObject, LockBase["Driver", Lease]):
         Raises:
             QuorumUnreachable: too few nodes replied.
             NodeError: too many nodes reply with errors.
+            ConfigError: the nodes do not belong together.
         """
         session = self._session
         flow = acquiring.try_acquire(self._request(0), session.policy, session.entropy)

@@ -59,6 +59,7 @@ class AnyLock(Lock):
             AcquireTimeout: all were held until the timeout.
             QuorumUnreachable: too few nodes replied for the Redlock's outage_timeout.
             NodeError: too many nodes reply with errors.
+            ConfigError: an argument cannot work, or the nodes do not belong together.
         """
         session = self._session
         stop = self._stop if stop is None else checked_stop(stop)
@@ -72,6 +73,7 @@ class AnyLock(Lock):
         Raises:
             QuorumUnreachable: too few nodes replied.
             NodeError: too many nodes reply with errors.
+            ConfigError: the nodes do not belong together.
         """
         session = self._session
         request = self._request(0).on(self._choice)
