@@ -35,7 +35,8 @@ def _files(tls: Tls) -> tuple[str | None, ...]:
     from ssl import get_default_verify_paths
 
     named = (tls.ca_certs, tls.ca_path, tls.certfile, tls.keyfile)
-    return named if _names_authorities(tls) else (*named, get_default_verify_paths().cafile)
+    system = get_default_verify_paths()
+    return named if _names_authorities(tls) else (*named, system.cafile, system.capath)
 
 
 def _stamp(path: str) -> object:

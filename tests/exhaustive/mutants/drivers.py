@@ -647,6 +647,27 @@ DRIVERS = [
         ("tests/servers/api/test_renewal.py", "-k", "reply_after_node_timeout"),
     ),
     Mutant(
+        "replies-that-a-stalled-leader-has-not-read-count-as-missing",
+        "_drivers/sync/flow_runner.py",
+        "_LEADER_LATE_MAX = 20\n",
+        "_LEADER_LATE_MAX = 0\n",
+        ("tests/servers/drivers/test_shared_connections.py", "-k", "stalled_leader"),
+    ),
+    Mutant(
+        "asyncio-ends-waits-with-replies-unread",
+        "_drivers/aio/deadlines.py",
+        "        if self._has_unread() and now() <",
+        "        if False and now() <",
+        ("tests/servers/drivers/test_deadlines.py",),
+    ),
+    Mutant(
+        "asyncio-close-waits-no-longer-for-nodes-that-reply",
+        "_drivers/aio/shutdown.py",
+        "            last_reply = max([last_reply, *awaited])\n",
+        "",
+        ("tests/servers/drivers/test_closed.py",),
+    ),
+    Mutant(
         "asyncio-deadline-behind-a-longer-one",
         "_drivers/aio/deadlines.py",
         "            if self._timer_at <= until:\n                return\n",

@@ -14,7 +14,7 @@ from quorlock import AcquireError, QuorlockError, Redlock
 from quorlock._core.commands import Acquire, Release, ScriptedAcquire
 from quorlock._core.effects import Send
 from quorlock._core.restart_guard import Quarantine
-from quorlock._core.time import FOR_EVER
+from quorlock._core.time import FOR_EVER, PAST
 from quorlock._core.votes import Vote
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_states import NodeStates
@@ -203,25 +203,25 @@ def test_replies_that_a_stalled_leader_has_not_read_count(
     from quorlock._drivers.sync.connection import Connection
     from quorlock._drivers.sync.flow_runner import _Following
 
-    receive, wait = Connection.receive, _Following.wait
+    receive, wait = Connection.receive_grant, _Following.wait
     looked = threading.Event()
 
-    def stalling(self: Connection) -> None:
+    def stalling(self: Connection, awaited: PendingRequest, grant: bytes) -> bool:
         # Where the two latest rounds lack the replies of three nodes, one is a follower's.
         there = connection_set.connections
         if not looked.is_set() and sum(c is not None and len(c.pending) > 1 for c in there) >= 3:
             looked.wait(5.0)
-        receive(self)
+        return receive(self, awaited, grant)
 
     def looking(self: _Following, deadline: int, seen: int = 0) -> None:
-        if now() >= self.sent_at + 550_000_000:
+        if PAST < self.sent_at <= now() - 550_000_000:
             looked.set()
         wait(self, deadline, seen)
 
     with Redlock(nodes.urls, node_timeout=0.5) as redlock:
         assert redlock.lock("first").acquire().release()
         (connection_set,) = redlock._session.driver._pool.all()
-        monkeypatch.setattr(Connection, "receive", stalling)
+        monkeypatch.setattr(Connection, "receive_grant", stalling)
         monkeypatch.setattr(_Following, "wait", looking)
         with Crowd(redlock, timeout=0) as crowd:
             assert until(lambda: looked.is_set() or crowd.errors, 10)
