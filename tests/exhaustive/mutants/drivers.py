@@ -692,7 +692,7 @@ DRIVERS = [
         "_drivers/sync/connection.py",
         "        self.unsent += data  # a partly sent command is completed before anything else\n",
         "        self.unsent[:0] = data\n",
-        ("tests/exhaustive/test_order_and_pending_releases.py", "-k", "partial"),
+        ("tests/servers/drivers/test_shared_connections.py", "-k", "not_copied"),
     ),
     Mutant(
         "fork-keeps-drivers",
