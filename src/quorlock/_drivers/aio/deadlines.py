@@ -108,7 +108,7 @@ class Deadlines:
         self._loop.call_later(extra / 1e9, self._guarded(self._end_waits, tasks, at))
 
     def _end_waits(self, tasks: list[RunningFlow], until: Instant) -> None:
-        """Do it when all that has come is read: a tick reads one buffer of each connection."""
+        """End these waits when all that has come is read: a tick reads one buffer of each node."""
         if self._has_unread() and now() < until + _READ_LATE_MAX * self.node_timeout:
             self._loop.call_soon(self._guarded(self._end_waits, tasks, until))
             return
