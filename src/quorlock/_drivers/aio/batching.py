@@ -229,9 +229,9 @@ class SharedPipeline:
         mark = self._marks[connection.shared_index]
         return mark < len(self._rounds) and type(self._rounds[mark].command) is kind
 
-    def waits_for(self, connection: SharedConnection) -> bool:
-        """Return whether replies of the connection are pending."""
-        return self._marks[connection.shared_index] < len(self._rounds)
+    def open_rounds(self, connection: SharedConnection) -> int:
+        """Return how many rounds the connection has no reply to."""
+        return len(self._rounds) - self._marks[connection.shared_index]
 
     def oldest_asked_at(self, connection: SharedConnection, at: Instant) -> Instant:
         """Return when the connection's oldest open round was sent, or `at`; safe in any thread."""

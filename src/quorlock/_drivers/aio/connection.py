@@ -154,8 +154,15 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
     @property
     def awaits_replies(self) -> bool:
         """Return whether replies are pending on it."""
-        shared = self.shared_index >= 0 and self._shared_pipeline.waits_for(self)
-        return (shared or bool(self.pipeline.pending)) and not self.lost
+        return self.open_requests > 0
+
+    @property
+    def open_requests(self) -> int:
+        """The number of requests that its server has not replied to; 0 once it is lost."""
+        if self.lost:
+            return 0
+        shared = self._shared_pipeline.open_rounds(self) if self.shared_index >= 0 else 0
+        return shared + len(self.pipeline.pending)
 
     def oldest_asked_at(self, at: Instant) -> Instant:
         """Return when its oldest open request was sent; `at` if there is none."""

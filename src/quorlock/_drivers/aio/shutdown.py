@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from quorlock._drivers.aio.loops import background_task
@@ -107,17 +108,15 @@ class Shutdown:
         self._deadlines.stop()
 
     async def _drained(self) -> None:
-        """Wait as long as nodes reply, which takes its time for thousands of leases."""
-        last_reply = now()
-        while now() < last_reply + 2 * self._deadlines.node_timeout:
-            awaited = [
-                connector.connection.pipeline.replied_at
-                for connector in self._connectors
-                if connector.connection is not None and connector.connection.awaits_replies
-            ]
-            if not (self._tasks or awaited or self._has_unconfirmed()):
+        """Wait while fewer and fewer replies are missing: thousands of releases take long."""
+        fewest, since = sys.maxsize, now()
+        while now() < since + 2 * self._deadlines.node_timeout:
+            connections = [connector.connection for connector in self._connectors]
+            missing = sum([one.open_requests for one in connections if one is not None])
+            if not (self._tasks or missing or self._has_unconfirmed()):
                 return
-            last_reply = max([last_reply, *awaited])
+            if missing < fewest:
+                fewest, since = missing, now()
             await asyncio.sleep(0.001)
 
     def _has_unconfirmed(self) -> bool:
