@@ -143,7 +143,7 @@ class Asyncio:
     def awaits_replies(self) -> bool:
         async def look() -> bool:
             connectors = self.redlock._session.driver._loop_drivers[self.loop].connectors
-            return any(c.connection is not None and c.connection.awaits_replies for c in connectors)
+            return any(c.connection is not None and c.connection.open_requests for c in connectors)
 
         return bool(self.call(look()))
 

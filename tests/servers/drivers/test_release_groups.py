@@ -186,7 +186,7 @@ def test_each_has_the_outcome_of_a_release_alone(
             while sum([crowd.answer(index) for index in order if index < n]):
                 pass
             assert crowd.outcomes() == expected
-            assert not any(x.awaits_replies for x in healthy_connections(crowd))
+            assert not any(x.open_requests for x in healthy_connections(crowd))
         finally:
             crowd.net.close()
 

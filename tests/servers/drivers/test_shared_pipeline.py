@@ -528,7 +528,7 @@ def test_a_flow_that_goes_on_does_not_answer_for_another() -> None:
             assert not any(flow.future.done() for flow in flows)
             receive(prompt, b":77\r\n:77\r\n")
             receive(late, b"+OK\r\n+OK\r\n:77\r\n:77\r\n")
-            assert (late.lost, late.awaits_replies) == (False, False)
+            assert (late.lost, late.open_requests) == (False, 0)
             assert [flow.future.result()[0] for flow in flows] == [Verdict.LOST] * 2
         finally:
             net.close()
@@ -556,7 +556,7 @@ def test_attempts_that_are_won_too_late_release_in_order() -> None:
             receive(prompt, b"+OK\r\n+OK\r\n")
             receive(prompt_too, b"+OK\r\n+OK\r\n")
             receive(late, b"+OK\r\n+OK\r\n:-3\r\n:-3\r\n")
-            assert (late.lost, late.awaits_replies) == (False, False)
+            assert (late.lost, late.open_requests) == (False, 0)
             receive(prompt, b":-3\r\n:-3\r\n")
             for flow in flows:
                 outcome = flow.future.result()

@@ -152,11 +152,6 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         return self.quarantine is not None or self.ttl_ms_max > 0
 
     @property
-    def awaits_replies(self) -> bool:
-        """Return whether replies are pending on it."""
-        return self.open_requests > 0
-
-    @property
     def open_requests(self) -> int:
         """The number of requests that its server has not replied to; 0 once it is lost."""
         if self.lost:
