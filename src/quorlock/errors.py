@@ -227,6 +227,8 @@ class AcquireTimeout(AcquireError, TimeoutError):
             the last attempt asked for.  None for a lock.
         shared_by: how many share the lock (`shared=True`); then `holder` names a few of them.  None
             if one client holds it alone.
+        done: True if no client holds it, and its work counts as done (`once`, `keep`) for
+            `holder_ttl`; `holder` did it.
     """
 
     def __init__(
@@ -240,6 +242,7 @@ class AcquireTimeout(AcquireError, TimeoutError):
         in_the_way: str | None = None,
         permits: int | None = None,
         shared_by: int | None = None,
+        done: bool | None = None,  # noqa: FBT001 (as `args` has it)
     ) -> None:
         super().__init__(resource, votes, attempts, elapsed)
         self.holder_ttl = holder_ttl
@@ -247,7 +250,8 @@ class AcquireTimeout(AcquireError, TimeoutError):
         self.in_the_way: str = resource if in_the_way is None else in_the_way
         self.permits = permits
         self.shared_by = shared_by
-        more = [in_the_way, permits, shared_by]
+        self.done: bool = bool(done)
+        more = [in_the_way, permits, shared_by, done]
         while more and more[-1] is None:
             more.pop()
         self.args: tuple[Any, ...] = (*self.args, holder_ttl, holder, *more)
@@ -256,7 +260,7 @@ class AcquireTimeout(AcquireError, TimeoutError):
         if self.permits is not None:
             return f"{self.resource!r}: {self._why_no_permit()} {self._effort()}{self._hint()}"
         why = self._why()
-        if self.in_the_way != self.resource and why.startswith("is held"):
+        if self.in_the_way != self.resource and why.startswith(("is held", "was done")):
             why = f": {self.in_the_way!r} {why}"
         else:
             why = f" {why}"
@@ -271,7 +275,8 @@ class AcquireTimeout(AcquireError, TimeoutError):
             return "was granted by a quorum of nodes, but they did not agree on a fence"
         refused = [vote.node for vote in self.votes if vote.vote == "refused"]
         which = f" ({', '.join(refused)})" if len(refused) < n else ""
-        return f"is held by {self._holders()}: {len(refused)} of {n} nodes refused{which}"
+        state = "was done" if self.done else "is held"
+        return f"{state} by {self._holders()}: {len(refused)} of {n} nodes refused{which}"
 
     def _holders(self) -> str:
         if self.shared_by is None:
@@ -299,8 +304,11 @@ class AcquireTimeout(AcquireError, TimeoutError):
             first = "; the first is free in at most"
             return "" if left is None else f"{first} {_seconds(left)}"
         if self.holder_ttl is not None:
+            most = _seconds(self.holder_ttl)
+            if self.done:
+                return f"; it counts as done for at most {most} more"
             whose = "the holder's lease ends" if self.shared_by is None else "the last lease ends"
-            return f"; {whose} in at most {_seconds(self.holder_ttl)}"
+            return f"; {whose} in at most {most}"
         if any(vote.code is VoteCode.HELD_WITHOUT_TTL for vote in self.votes):
             why = "the key there has no ttl, so it is no lock of quorlock"
             return f"; {why}: delete it if no program needs it"

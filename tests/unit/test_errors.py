@@ -93,6 +93,17 @@ SENTENCES: list[tuple[QuorlockError, str]] = [
         ),
     ),
     (
+        AcquireTimeout("r", [held(A)], 1, 0.002, 8.9, "web-3", done=True),
+        (
+            "'r' was done by web-3: 1 of 1 nodes refused after 1 attempt in 2 ms; it counts as done"
+            " for at most 8.9 s more"
+        ),
+    ),
+    (
+        AcquireTimeout("a + b", [held(A)], 1, 0.002, in_the_way="a", done=True),
+        "'a + b': 'a' was done by another: 1 of 1 nodes refused after 1 attempt in 2 ms",
+    ),
+    (
         AcquireTimeout("r", [held(A)], 1, 0.00149),
         "'r' is held by another: 1 of 1 nodes refused after 1 attempt in 1 ms",
     ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from quorlock._core.claims import waits_apart
 from quorlock._core.effects import Sleep
-from quorlock._core.owner import readable
+from quorlock._core.owner import is_done, readable
 from quorlock._core.queueing import end_of
 from quorlock._core.redlock import attempt, common_owner, common_readers, time_until_free_ms
 from quorlock._core.results import Acquired, FailureReason
@@ -259,10 +259,11 @@ def raise_failure(
         left = time_until_free_ms(last.answers, policy.quorum)
         holder_ttl = None if left is None else left / 1000
         shared_by, owners = common_readers(last.answers, policy.quorum)
-        owners = owners or [common_owner(last.answers, policy.quorum)]
+        alone = common_owner(last.answers, policy.quorum)
+        owners = owners or [alone]
         holder = ", ".join([name for owner in owners if (name := readable(owner))]) or None
         way = policy.resource_of(last.key) if request.claim.keys[1:] else None
-        facts = (holder_ttl, holder, way, None, shared_by or None)
+        facts = (holder_ttl, holder, way, None, shared_by or None, is_done(alone) or None)
         raise AcquireTimeout(request.resource, votes, attempts, elapsed, *facts)
     error = NodeError if last.reason in _ERRORS else QuorumUnreachable
     raise error(request.resource, votes, attempts, elapsed)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -73,6 +74,13 @@ async def test_it_is_done_once(face: Face, nodes: Servers) -> None:
         found = [await run(r.once("mail:42", every=EVERY), send) for r in (one, two, one)]
         assert (found, done) == (["sent", None, None], ["x"])
         assert await two.once("mail:42", every=EVERY).try_acquire() is None
+        with pytest.raises(
+            AcquireTimeout, match=r"^'mail:42' was done by .*counts as done"
+        ) as info:
+            await two.lock("mail:42", timeout=0).acquire()
+        error = pickle.loads(pickle.dumps(info.value))
+        assert error.done
+        assert EVERY - 10 < (error.holder_ttl or 0) <= EVERY
         assert await until_async(
             lambda: all(
                 EVERY - 10 < node.execute("PTTL", "mail:42") / 1000 <= EVERY for node in nodes

@@ -76,12 +76,14 @@ class WaitReports:
             self._report(frozenset(silent), sentence, unknown)
         elif inspection.verdict == HELD:
             holder, ttl = holders(inspection)[0][0], inspection.ttl_left
-            left = "" if ttl is None else f", at most {ttl:.1f} s more"
+            verb, until = ("done", "; it counts as done for") if inspection.done else ("held", ",")
+            left = "" if ttl is None else f"{until} at most {ttl:.1f} s more"
             facts = {"holder": holder, "owner": named(inspection, holder), "holder_ttl": ttl}
             # This process waits too, and is among them once it has a place in the queues.
             queue = waiting(inspection) if inspection.waiters > 1 else ""
-            which = f"{inspection.resource!r} is " if self._resources[1:] else ""
-            sentence = f"{which}held by {shown_holder(inspection, holder)}{left}{queue}"
+            is_ = "was" if inspection.done else "is"
+            which = f"{inspection.resource!r} {is_} " if self._resources[1:] else ""
+            sentence = f"{which}{verb} by {shown_holder(inspection, holder)}{left}{queue}"
             self._report(holder, sentence, facts | {"waiters": inspection.waiters})
 
     def _inspected(self) -> Inspection:

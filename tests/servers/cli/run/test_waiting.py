@@ -24,6 +24,14 @@ def test_a_terminal_shows_the_holder_once(shell: Shell, nodes: Servers) -> None:
         assert shown.count(WAITING) == 1
 
 
+def test_a_terminal_shows_who_did_the_work(shell: Shell, nodes: Servers) -> None:
+    """A command that waits for a lock whose work counts as done says so."""
+    steal(nodes, "a", "0123456789abcdef0123456789abcdef@~web-3:4711")
+    with Terminal(shell, "run", "a", "--wait", "2s", "--", "true") as terminal:
+        terminal.until(f"{WAITING}done by web-3:4711", "; it counts as done for at most ")
+        terminal.ended(75)
+
+
 def test_a_terminal_shows_that_nodes_cast_no_vote(tmp_path: Path) -> None:
     """The report has the time until they vote, and what to do with nodes that are new."""
     with Servers(3) as servers:
