@@ -468,6 +468,7 @@ class Servers(Sequence[Server]):
         self._binary = binary
         self._servers: list[Server] = []
         self._plan: _Plan | None = None
+        self._ended = False
 
     @classmethod
     def start(
@@ -479,13 +480,15 @@ class Servers(Sequence[Server]):
         password: str | None = None,
         binary: str | None = None,
     ) -> Self:
-        """Start `count` servers without a `with` block; they run until `close()`."""
+        """Start `count` servers; they run until `close()`, or to the end of a `with` block."""
         servers = cls(count, options=options, tcp=tcp, password=password, binary=binary)
         return servers.__enter__()
 
     def __enter__(self) -> Self:
         if self._plan is not None:
-            raise RuntimeError(f"{self!r} was started before; make a new Servers instead")
+            if not self._ended:
+                return self  # `with Servers.start(5) as servers:`
+            raise RuntimeError(f"{self!r} has ended; make a new Servers instead")
         binary = find_binary() if self._binary is None else _resolve(self._binary)
         folder = _make_folder(self._count)
         watcher = _start_watcher(folder)
@@ -511,6 +514,7 @@ class Servers(Sequence[Server]):
         The method is idempotent, and does nothing in a forked child.
         """
         if self._plan is not None:
+            self._ended = True
             self._finalizer()
 
     @property

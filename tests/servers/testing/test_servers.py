@@ -123,6 +123,14 @@ def test_servers_are_started_once() -> None:
         pass
 
 
+def test_started_ones_can_be_entered() -> None:
+    """The end of the block ends them, as that of an open file closes it."""
+    with Servers.start(2) as servers:
+        assert [server.execute("PING") for server in servers] == [b"PONG"] * 2
+        folder = Path(servers[0].path).parent
+    assert not folder.exists()
+
+
 def test_nothing_runs_before_the_start() -> None:
     """Making the object costs nothing, so that it can be a module's constant."""
     before = children(os.getpid())
