@@ -32,7 +32,6 @@ from quorlock._core.commands import (
     release_of,
     replaced_token,
 )
-from quorlock._core.owner import secret_of
 from quorlock._core.places import called, channel_of
 from quorlock._core.votes import GRANTED
 from quorlock._protocol.encoding import encode, encode_eval
@@ -45,13 +44,12 @@ from quorlock._protocol.reader import (
     ReplyReader,
     not_redis,
 )
-from quorlock._protocol.redaction import PIECE_MIN
+from quorlock._protocol.refusals import Refusals
 from quorlock._protocol.replies import (
     NONSENSE,
     PLAIN_GRANT_SIZE,
     PLAIN_GRANTS,
     READERS,
-    error_answer,
     is_of_replica,
 )
 from quorlock._protocol.requests import (
@@ -124,7 +122,7 @@ class RequestPipeline:
         "_on_call",
         "_on_invalidation",
         "_reader",
-        "_secret",
+        "_refusals",
         "has_partial_reply",
         "listen_error",
         "max_silence",
@@ -138,7 +136,7 @@ class RequestPipeline:
     )
 
     def __init__(self, secret: str | None, max_silence: Duration = 0) -> None:
-        self._secret = secret  # taken out of whatever words the server sends
+        self._refusals = Refusals(secret)
         self.pending: deque[PendingRequest] = deque()
         self.shared: SharedQueue | None = None
         # How long a node may keep silent with UNREAD_MAX; more than 0 where many callers share it.
@@ -328,7 +326,7 @@ class RequestPipeline:
         """Add the answer to the others, if the request has a receiver and is not sent again."""
         kind = type(request.command)
         if kind is Subscribe or kind is Publish:
-            why = error_answer(error, self._secrets(request)).text
+            why = self._refusals.answer(error, request, self.pending).text
             self.listen_error = self.listen_error or why
         elif isinstance(request.command, EnableTracking):
             self.tracking.on_refused(request.command)
@@ -337,21 +335,12 @@ class RequestPipeline:
 
     def _refused(self, request: PendingRequest, error: str) -> Answer:
         self._check_role(error)
-        return error_answer(error, self._secrets(request))
+        return self._refusals.answer(error, request, self.pending)
 
     def _check_role(self, error: str) -> None:
         # It may be a master again by the next reply, without the keys that it had.
         if is_of_replica(error):
             self.protocol_error = Demoted("connection given up: it is a replica, or loads data")
-
-    def _secrets(self, request: PendingRequest) -> list[str | None]:
-        """Return what an error text must not show: the password, and the tokens that were sent."""
-        commands = [q.command for q in each_of((request, *self.pending))]
-        tokens = [secret_of(getattr(command, "token", b"")) for command in commands]
-        tokens += [secret_of(replaced_token(command)) for command in commands]
-        # A shorter one is a user's own: it proves nothing, and is part of many words.
-        long_enough = [token for token in tokens if len(token) >= PIECE_MIN]
-        return [self._secret, *[token.decode(errors="replace") for token in long_enough]]
 
     def keys_in_doubt(self) -> Iterator[AnyAcquire | Release]:
         """Yield pending commands that may leave a key on the node; releases without their place.

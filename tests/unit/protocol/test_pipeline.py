@@ -24,7 +24,7 @@ from quorlock._core.commands import (
     ScriptedAcquire,
 )
 from quorlock._core.config import KEY_BYTES_MAX
-from quorlock._core.owner import OWNER_BYTES_MAX
+from quorlock._core.owner import OWNER_BYTES_MAX, secret_of
 from quorlock._core.places import channel_of, place_of
 from quorlock._core.rounds import NodeReply
 from quorlock._core.votes import ABSENT, GRANTED, HELD, Answer, Vote
@@ -1005,6 +1005,34 @@ def test_an_error_shows_neither_token_of_an_exchange() -> None:
     ((_, answer),) = talk.deliver(b"-ERR " + b"o" * 32 + b" and " + b"n" * 32 + b"\r\n")
     assert "oooo" not in answer.text
     assert "nnnn" not in answer.text
+
+
+def test_pending_tokens_are_not_looked_at_for_each_of_many_equal_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """3,000 tasks extended, one node of five refused all, and the event loop stood still for 15 s.
+
+    The secrets of a text that is new are still looked for.
+    """
+    looks = 0
+
+    def counted(token: bytes) -> bytes:
+        nonlocal looks
+        looks += 1
+        return secret_of(token)
+
+    monkeypatch.setattr("quorlock._protocol.refusals.secret_of", counted)
+    talk = Talk()
+    for number in range(2_000):
+        talk.ask(Acquire(b"k", b"%032d" % number, 1_000))
+    refused = b"-NOREPLICAS Not enough good replicas to write.\r\n"
+    answers = talk.deliver(refused * 1_000)
+    assert len(answers) == 1_000
+    assert {answer.text for _, answer in answers} == {refused.decode()[1:-2]}
+    assert looks <= 2 * 2_000
+    for number in range(1_000, 1_100):
+        ((_, answer),) = talk.deliver(b"-ERR you said %032d\r\n" % number)
+        assert answer.text == "ERR you said ***"
 
 
 def fill(talk: Talk, at: int = 0) -> None:
