@@ -61,6 +61,7 @@ class PendingReleases:
         self._suppressed: dict[bytes, Instant] = {}  # tokens; when to check them again
         self._doubts = ReleasesInDoubt(max_ttl)
         self._forgets_at: Instant = PAST
+        self._checks_at: Instant = PAST
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -119,14 +120,17 @@ class PendingReleases:
         Its lease continues in another process, which may count the key.  An orphaned key for one
         ttl is better than deleting a key that a validity rests on.  The token is suppressed while a
         living connection has not answered its acquire (`carried`), or while a release of it is in
-        flight.  It stays suppressed for max_ttl after the last check that found either.
+        flight.  It stays suppressed for max_ttl after the last check that found either, and until a
+        check: there is one in max_ttl, at a hand-over.
         """
-        for old, until in list(self._suppressed.copy().items()):
-            if until <= now:
-                if self._is_carried(old, carried):
-                    self._suppressed[old] = now + self._max_ttl
-                else:
-                    self._suppressed.pop(old, None)
+        if now >= self._checks_at:  # seldom: there may be thousands
+            self._checks_at = now + self._max_ttl
+            for old, until in list(self._suppressed.copy().items()):
+                if until <= now:
+                    if self._is_carried(old, carried):
+                        self._suppressed[old] = now + self._max_ttl
+                    else:
+                        self._suppressed.pop(old, None)
         # First of all: a release that `due` takes from now on is not sent.
         self._suppressed[token] = now + self._max_ttl
         pending_release = self._by_token.pop(token, None)
@@ -142,7 +146,7 @@ class PendingReleases:
 
         Releases sent before it went stay in doubt: an extension may have been counted in between.
         """
-        if not self._is_carried(token, carried):
+        if token in self._suppressed and not self._is_carried(token, carried):
             self._suppressed.pop(token, None)
 
     def _is_carried(self, token: bytes, carried: Callable[[bytes], bool]) -> bool:

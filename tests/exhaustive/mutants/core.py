@@ -220,8 +220,8 @@ CORE = [
     Mutant(
         "suppression-lifted-though-carried",
         "_core/pending_releases.py",
-        "        if not self._is_carried(token, carried):\n",
-        "        if True:\n",
+        "        if token in self._suppressed and not self._is_carried(token, carried):\n",
+        "        if token in self._suppressed:\n",
         ("tests/unit/core/test_pending_releases.py",),
     ),
     Mutant(
