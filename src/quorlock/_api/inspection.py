@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, NamedTuple, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeGuard
 
 from quorlock._core.owner import is_done, owner_in, readable
 from quorlock._core.places import is_reservation
+from quorlock._core.redlock import raise_no_quorum
 from quorlock._core.tally import quorum
 from quorlock._core.votes import Answer
+from quorlock._drivers.clock import now
 from quorlock.errors import ConfigError, VoteCode
+
+if TYPE_CHECKING:
+    from quorlock._core.config import Policy
+    from quorlock._core.request import BaseRequest
 
 Verdict: TypeAlias = Literal["held", "free", "passing", "split", "unreachable"]
 
@@ -111,11 +117,19 @@ def check_holder(holder: object) -> None:
         raise ConfigError("holder", "(not shown)", "give the holder that inspect showed, a str")
 
 
-def token_of(holder: str, answers: tuple[Answer, ...]) -> bytes | None:
-    """Return the token among these answers that has this digest."""
+def token_of(
+    holder: str, answers: tuple[Answer, ...], request: BaseRequest, policy: Policy
+) -> bytes | None:
+    """Return the token among these answers that has this digest; None if a quorum lacks it.
+
+    Raises QuorumUnreachable or NodeError if no node has shown it, and too few can deny it.
+    """
     tokens = {answer.holder for answer in answers if _is_token(answer.holder)}
     tokens.update(token for answer in answers for token, _ in answer.readers if _is_token(token))
-    return next((token for token in tokens if digest(token) == holder), None)
+    found = next((token for token in tokens if digest(token) == holder), None)
+    if found is None and sum(answer.denies_ownership for answer in answers) < policy.quorum:
+        raise_no_quorum(answers, now(), request, policy)
+    return found
 
 
 def _is_token(holder: bytes | None) -> TypeGuard[bytes]:

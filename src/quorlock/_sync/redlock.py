@@ -421,7 +421,7 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         session, request = self._session, self._session.request_for((resource,))
         check_holder(holder)
         answers = session.driver.run(flows.inspect(request.key, session.policy))
-        token = token_of(holder, answers)
+        token = token_of(holder, answers, request, session.policy)
         return token is not None and self._release(request, token)
 
     def inspect(self, resource: str | bytes) -> Inspection:

@@ -420,7 +420,7 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         session, request = self._session, self._session.request_for((resource,))
         check_holder(holder)
         answers = await session.driver.run(flows.inspect(request.key, session.policy))
-        token = token_of(holder, answers)
+        token = token_of(holder, answers, request, session.policy)
         return token is not None and await self._release(request, token)
 
     async def inspect(self, resource: str | bytes) -> Inspection:

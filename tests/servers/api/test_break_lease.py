@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quorlock import ConfigError, LeaseLost, QuorumUnreachable
+from quorlock import ConfigError, LeaseLost, NodeError, QuorumUnreachable
 from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, holders, raises, steal
@@ -82,6 +82,23 @@ async def test_without_a_quorum_it_is_not_known(face: Face, mortal_nodes: Server
             node.kill()
         await raises(QuorumUnreachable, redlock.break_lease("a", seen))
         assert holders(mortal_nodes[3:], "a") == [None, None]
+
+
+async def test_what_no_node_can_show_is_not_called_gone(face: Face, mortal_nodes: Servers) -> None:
+    """Three of five hang, or may not say: the two others may be those that lack the key."""
+    async with face.redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+        steal(mortal_nodes[2:], "a")
+        seen = await holder_of(redlock)
+        for node in mortal_nodes[2:]:
+            node.execute("ACL", "SETUSER", "default", "-evalsha")
+        await raises(NodeError, redlock.break_lease("a", seen))
+        for node in mortal_nodes[2:]:
+            node.execute("ACL", "SETUSER", "default", "+evalsha")
+            node.stop()
+        error = await raises(QuorumUnreachable, redlock.break_lease("a", seen))
+        assert str(error).startswith("'a': 2 of 5 nodes answered, 3 are needed (")
+        mortal_nodes[2].cont()
+        assert await redlock.break_lease("a", "0" * 12) is False, "a quorum has no such holder"
 
 
 async def test_wrong_names_are_refused(face: Face, nodes: Servers) -> None:

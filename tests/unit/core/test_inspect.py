@@ -125,7 +125,8 @@ def test_a_lock_that_is_passed_on_has_no_holder(plan: Round, verdict: str) -> No
     assert all(view.holder is None for view in made.nodes if view.reserved)
     reservation = b"quorlock:next:00f1e2d3c4b5a697:1:100"
     answers = (Answer(Vote.REFUSED, VoteCode.HELD, "", 100, reservation),) * 3
-    assert token_of(digest(reservation), answers) is None
+    policy = policy_of(3)
+    assert token_of(digest(reservation), answers, request_of(policy), policy) is None
 
 
 @pytest.mark.parametrize(
