@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Mapping, Sequence
 from copy import copy
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias, cast
 
 from quorlock.errors import ConfigError, QuorlockError, StaleFence
 from quorlock.fencing.fences import as_fence
@@ -19,7 +19,7 @@ from quorlock.fencing.fences import as_fence
 # A generator that yields a statement to run, and is sent its rows.
 
 Columns: TypeAlias = Mapping[str, Any]
-Rows: TypeAlias = Sequence[Sequence[Any]]
+Rows: TypeAlias = Sequence[Any]
 Flow: TypeAlias = Generator["Statement", Rows, bool]
 
 
@@ -175,7 +175,7 @@ class RowStatements:
     ) -> Generator[Statement, Rows, None]:
         """Raise StaleFence if that is why no row came back."""
         rows = yield seeing
-        seen = rows[0][0] if rows else None
+        seen = _value_in(rows[0]) if rows else None
         if seen is not None and seen > fence:
             raise StaleFence(self._words(key), fence, seen)
 
@@ -210,6 +210,12 @@ class TableStatements(RowStatements):
 
     def _words(self, key: Columns) -> str:
         return str(key["resource"])
+
+
+def _value_in(row: Any) -> Any:
+    """Return the only value of a row, which may be a dict or the value itself (`row_factory`)."""
+    values: Any = cast("Columns", row).values() if isinstance(row, Mapping) else row
+    return next(iter(values)) if hasattr(values, "__iter__") else values
 
 
 def row_of_resource(resource: object) -> Columns:

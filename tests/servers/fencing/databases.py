@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import psycopg
 
@@ -28,6 +28,8 @@ class Database(Protocol):
     levels: tuple[str, ...]
     # The default transaction of `invoices`.
     schema: str
+    # What makes a `dict` of each row, or the `value` of its first column.
+    row_factories: ClassVar[dict[str, Any]]
 
     def fences(self, **settings: Any) -> Any:
         """A FenceTable."""
@@ -81,6 +83,12 @@ class Sqlite(Blocking):
     conflict: tuple[type[Exception], ...] = (sqlite3.OperationalError,)
     levels: tuple[str, ...] = ("",)  # it has one, SERIALIZABLE
     schema = "main"
+    row_factories: ClassVar[dict[str, Any]] = {
+        "dict": lambda cursor, row: {
+            name: value for (name, *_), value in zip(cursor.description, row, strict=True)
+        },
+        "value": lambda _, row: row[0],
+    }
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -102,6 +110,10 @@ class _Postgres:
         for level in ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
     )
     schema = "public"
+    row_factories: ClassVar[dict[str, Any]] = {
+        "dict": psycopg.rows.dict_row,
+        "value": psycopg.rows.scalar_row,
+    }
 
     def __init__(self, server: Postgres) -> None:
         self._server = server

@@ -284,6 +284,29 @@ def test_a_write_that_did_not_happen_is_never_silent(database: Database) -> None
     run(database, scenario)
 
 
+@pytest.mark.parametrize("shape", ["dict", "value"])
+def test_rows_may_be_of_another_shape(database: Database, shape: str) -> None:
+    """The connection may make dicts of rows, or take the value of their first column."""
+    fences, invoices = database.fences(), database.rows("invoices")
+
+    async def scenario(connection: Any) -> None:
+        await fences.create(connection)
+        await database.execute(connection, INVOICES)
+        connection.row_factory = database.row_factories[shape]
+        await invoices.upsert(connection, {"id": 42}, {"total": 1}, 34)
+        await fences.claim(connection, "invoice:42", 34)
+        for late in (
+            fences.claim(connection, "invoice:42", 33),
+            invoices.update(connection, {"id": 42}, {"total": 2}, 33),
+            invoices.upsert(connection, {"id": 42}, {"total": 2}, 33),
+        ):
+            with pytest.raises(StaleFence) as refused:
+                await late
+            assert refused.value.seen == 34
+
+    run(database, scenario)
+
+
 # --- texts and parameters for other drivers --------------------------------------------------
 
 
