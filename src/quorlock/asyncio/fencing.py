@@ -211,7 +211,7 @@ async def _run(connection: Any, statement: Statement) -> Rows:
         return rows
     cursor = await connection.execute(*statement)
     try:
-        # None: a statement without result rows, such as CREATE TABLE.
-        return list(await cursor.fetchall()) if cursor.description is not None else []
+        # As in `quorlock.fencing`: CREATE TABLE alone has no parameters, and no rows.
+        return list(await cursor.fetchall()) if statement.parameters else []
     finally:
         await cursor.close()

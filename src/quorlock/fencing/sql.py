@@ -134,7 +134,8 @@ def _run(connection: Any, statement: Statement) -> Rows:
     cursor = connection.cursor()
     try:
         cursor.execute(*statement)
-        # None: a statement without result rows, such as CREATE TABLE.
-        return cursor.fetchall() if cursor.description is not None else []
+        # CREATE TABLE alone has no parameters, and no rows.  `cursor.description` is None also in a
+        # pipeline of psycopg, which sends the statement when its rows are asked for.
+        return cursor.fetchall() if statement.parameters else []
     finally:
         cursor.close()

@@ -307,6 +307,37 @@ def test_rows_may_be_of_another_shape(database: Database, shape: str) -> None:
     run(database, scenario)
 
 
+def test_in_a_pipeline(postgres: Postgres) -> None:
+    """A statement has no result before its rows are asked for."""
+    fences = FenceTable(psycopg.paramstyle, table="in_pipeline")
+    with postgres.connect() as connection, connection.pipeline():
+        fences.create(connection)
+        fences.claim(connection, "r", 34)
+        with pytest.raises(StaleFence):
+            fences.claim(connection, "r", 33)
+        connection.rollback()
+    with postgres.connect(autocommit=True) as connection, connection.pipeline():
+        fences.create(connection)
+        with pytest.raises(ConfigError, match="in autocommit a claim protects nothing"):
+            fences.claim(connection, "r", 34)
+
+
+def test_in_a_pipeline_of_asyncio(postgres: Postgres) -> None:
+    """An AsyncConnection does the same."""
+    fences = aio.FenceTable(psycopg.paramstyle, table="in_a_pipeline_of_asyncio")
+
+    async def scenario() -> None:
+        connecting = psycopg.AsyncConnection.connect(postgres.url)
+        async with await connecting as connection, connection.pipeline():
+            await fences.create(connection)
+            await fences.claim(connection, "r", 34)
+            with pytest.raises(StaleFence):
+                await fences.claim(connection, "r", 33)
+            await connection.rollback()
+
+    asyncio.run(scenario())
+
+
 # --- texts and parameters for other drivers --------------------------------------------------
 
 
