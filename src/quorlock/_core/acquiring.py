@@ -73,13 +73,14 @@ def acquire(
             quarantine until the timeout.
         NodeError: too many nodes reply with errors.
     """
-    failures, stop = Failures(request), request.stop
+    failures, stop = Failures(request, policy), request.stop
     if lines is not None and (request.timeout == 0 or request.asked_at < lines.polls_until):
         lines = None
     joins = begun is None and joins_line(request, lines)
     while stop is None or not stop.is_set():
         outcome: Acquired | AttemptFailed | None = None
         if joins and lines is not None:
+            failures.has_waited = True
             request = _behind_holder(request, failures, lines)
             outcome = yield from wait_in_line(request, policy, entropy, lines, failures.at)
             lines = lines if outcome else None  # else too few nodes can queue it
@@ -152,17 +153,23 @@ class Failures:
     Attributes:
         count: How many.
         at: The current time, as far as known.
+        has_waited: The call has waited for the lock: the nodes were there before.
         outage_since: When the nodes were there last, before the latest attempts found too few;
             None if they are there.
     """
 
     count = 0
+    has_waited = False
     outage_since: Instant | None = None
     _last: AttemptFailed | None = None
 
-    def __init__(self, request: BaseRequest) -> None:
+    def __init__(self, request: BaseRequest, policy: Policy) -> None:
         self.at = request.asked_at
         self._request = request
+        # What the nodes may take from one failure to the next.
+        longest_attempt = max_rounds(request) * policy.node_timeout
+        connecting = policy.connect_timeout + policy.node_timeout
+        self._longest = connecting + longest_attempt + _longest_pause(policy, longest_attempt)
 
     def add(self, failed: AttemptFailed, lines: Lines | None) -> AttemptFailed:
         """Record an attempt, or several of one wait; return it.
@@ -170,7 +177,7 @@ class Failures:
         If no node was asked, as too many calls of this process were under way, votes that were
         got before say more about the lock.
         """
-        self.at = failed.ended
+        before, self.at = self.at, failed.ended
         self.count += failed.attempts
         if all(answer.code is VoteCode.LOCAL_QUEUE_TIMEOUT for answer in failed.answers):
             line = lines and lines.get(self._request.key)
@@ -182,10 +189,14 @@ class Failures:
         if failed.attempts or failed.reason is not FailureReason.HELD:
             self._last = failed
         if failed.reason in _NO_OUTAGE:
-            self.outage_since = None
-        elif self.outage_since is None:
+            self.has_waited, self.outage_since = True, None
+            return failed
+        if self.outage_since is None:
             # Connecting came before the first attempt began, and counts.
-            self.outage_since = self._request.asked_at if self.count <= 1 else failed.started
+            before = failed.started if self.has_waited else self._request.asked_at
+            self.outage_since = before
+        # A pause of this process is no outage.
+        self.outage_since += max(0, failed.ended - before - self._longest)
         return failed
 
     @property
@@ -233,10 +244,9 @@ def next_attempt_at(
     # Redlock page, "Retry on failure": a random delay, greater than the time a round takes, so that
     # contenders who split the votes do not collide again.  A pause of the process counts for
     # nothing: the delay would be as long.
-    shortest, longest = policy.retry_delay
     longest_attempt = max_rounds(request) * policy.node_timeout
-    shortest = max(shortest, min(last.ended - last.started, longest_attempt))
-    wake = last.ended + entropy.between(shortest, max(longest, 2 * shortest))
+    shortest = max(policy.retry_delay[0], min(last.ended - last.started, longest_attempt))
+    wake = last.ended + entropy.between(shortest, _longest_pause(policy, shortest))
     give_up = [] if request.timeout is None else [request.asked_at + request.timeout]
     if outage_since is not None:
         # The last attempt must *end* within the outage, and each of its rounds may take
@@ -247,6 +257,11 @@ def next_attempt_at(
     # The last sleep is clamped: one attempt is made when the time is up, none after it.
     last_chance = min(give_up)
     return None if last_chance <= last.ended else min(wake, last_chance)
+
+
+def _longest_pause(policy: Policy, attempt: Duration) -> Duration:
+    """Return the longest pause after an attempt that took so long."""
+    return max(policy.retry_delay[1], 2 * attempt)
 
 
 def raise_failure(

@@ -97,7 +97,7 @@ def acquire(request: AnyRequest, policy: Policy, entropy: Entropy) -> Flow[Acqui
 
     As `acquiring.acquire` does where it tries again after random pauses; with the same errors.
     """
-    failures, stop = Failures(request), request.stop
+    failures, stop = Failures(request, policy), request.stop
     while stop is None or not stop.is_set():
         is_first = not failures.count and request.timeout != 0
         outcome = yield from attempt(request, policy, entropy, is_first=is_first)

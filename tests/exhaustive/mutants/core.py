@@ -225,6 +225,20 @@ CORE = [
         ("tests/unit/core/test_pending_releases.py",),
     ),
     Mutant(
+        "wait-before-an-outage-counts",
+        "_core/acquiring.py",
+        "failed.started if self.has_waited else self._request.asked_at",
+        "self._request.asked_at",
+        ("tests/unit/core/test_waiting.py",),
+    ),
+    Mutant(
+        "pause-of-the-process-is-an-outage",
+        "_core/acquiring.py",
+        "max(0, failed.ended - before - self._longest)",
+        "0",
+        ("tests/unit/core/test_acquire.py",),
+    ),
+    Mutant(
         "doubt-of-the-ticket-ignored",
         "_core/pending_releases.py",
         "        if in_doubt is not None and in_doubt.get(run_id, PAST) > at:",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Iterator
@@ -204,6 +205,33 @@ def tracked(node: Server, waiters: int = 1) -> bool:
     """Does the node track the waiters' key?"""
     count = re.search(rb"tracking_total_keys:(\d+)", node.execute("INFO", "stats"))
     return bool(queued(node) == waiters and count and int(count[1]) > 0)
+
+
+async def test_a_short_outage_after_a_long_wait_is_only_a_delay(
+    face: Face, mortal_nodes: Servers
+) -> None:
+    """Waiters, also one in line behind another, try again for `outage_timeout` from then on."""
+    settings = {"node_timeout": 0.1, "outage_timeout": 1.0}
+    async with (
+        face.redlock(mortal_nodes.urls, **SETTINGS) as other,
+        face.redlock(mortal_nodes.urls, **settings) as redlock,
+    ):
+        lease = await other.lock("a").acquire()
+
+        async def work(index: int) -> None:
+            if index:
+                async with redlock.lock("a", timeout=LONG):
+                    return
+            assert await until_async(lambda: waits(other, 1))
+            await asyncio.sleep(1.2 * settings["outage_timeout"])
+            for node in mortal_nodes:
+                node.stop()
+            await asyncio.sleep(4 * settings["node_timeout"])
+            for node in mortal_nodes:
+                node.cont()
+            await lease.release()
+
+        assert await face.crowd(3, work) == [None] * 3
 
 
 async def test_one_that_polls_is_not_seen(face: Face, nodes: Servers) -> None:

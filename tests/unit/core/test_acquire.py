@@ -458,9 +458,19 @@ def test_contention_resets_the_outage_clock() -> None:
 
 def test_time_before_the_first_attempt_counts_as_outage() -> None:
     """Connecting came before the first round and is part of the outage."""
-    script = Script([[DOWN] * 3], now=START + ms(1_500))
+    script = Script([[DOWN] * 3], now=START + ms(1_000))
     failing(script, None, Dice(), outage_timeout=2.0)
     assert START + ms(1_850) <= script.now <= START + ms(2_000)
+
+
+def test_a_pause_of_the_process_is_no_outage() -> None:
+    """However long it does not run: it tries as often as it would otherwise."""
+    script = Script([[DOWN] * 3], sending=ms(20_000))
+    failing(script, None, Dice(1.0), outage_timeout=5.0)
+    assert len(script.sent(Acquire)) == 4
+    script = Script([[DOWN] * 3], now=START + ms(60_000))
+    failing(script, None, Dice(1.0), outage_timeout=5.0)
+    assert len(script.sent(Acquire)) > 10
 
 
 def test_it_continues_when_the_nodes_come_back() -> None:

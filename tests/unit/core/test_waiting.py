@@ -365,6 +365,39 @@ def test_an_outage_ends_the_wait() -> None:
     assert hand.now < START + from_seconds(6)
 
 
+def looks(hand: Hand, *answers: Answer) -> None:
+    """Have a waiter wait until it looks at its place, and give it these replies."""
+    while isinstance(hand.effect, Wait):
+        hand.times_out()
+    hand.send()
+    hand.replies(*answers)
+
+
+def test_an_outage_after_a_wait_counts_from_its_beginning() -> None:
+    """The nodes were there during the wait: each waiter tries again for `outage_timeout`."""
+    lines = Lines()
+    first = queued(lines, timeout=60.0)
+    second = acquires(lines, timeout=60.0)
+    second.waits()
+    while first.now < START + from_seconds(20):
+        looks(first, QUEUED, QUEUED, QUEUED)
+        first.waits()
+    began = first.now
+    looks(first, DOWN.answer, DOWN.answer, QUEUED)
+    first.sends(leave())
+    second.now = first.now
+    second.step(second.waits().news.popleft())
+    second.step(PLACE)
+    second.send()
+    second.replies(DOWN.answer, DOWN.answer, QUEUED)
+    second.sends(leave())
+    for hand in (first, second):
+        hand.expects(Sleep)
+        with pytest.raises(QuorumUnreachable):
+            during_outage(hand)
+        assert began + from_seconds(4) < hand.now < began + from_seconds(6)
+
+
 def test_nodes_that_do_not_reply_to_a_waiter_are_silent() -> None:
     """Votes of "not in time" name nodes that did not reply."""
     stop = threading.Event()
