@@ -15,9 +15,11 @@ from quorlock import AcquireStopped, AcquireTimeout, ConfigError, LeaseLost, Tic
 from quorlock._core.places import RESERVED
 from quorlock._core.resources import AnyNames, PermitName
 from quorlock.testing.servers import Servers
+from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, emptied, holders, keys_on, left_over, raises, wipe
 
+SETTINGS: dict[str, Any] = {"node_timeout": 0.25}
 PERMITS = ("pool#0", "pool#1", "pool#2")
 
 
@@ -329,6 +331,23 @@ async def test_a_hung_minority_costs_nothing_and_keeps_nothing(face: Face, nodes
         for node in list(nodes)[:2]:
             node.cont()
         assert await emptied(nodes, 10)
+
+
+async def test_a_hung_node_is_not_asked_for_ever(face: Face, nodes: Servers) -> None:
+    """The asyncio API sent it the requests of every acquire, as long as it hung."""
+    with Proxy(nodes[0].url) as proxy:
+        async with face.redlock([proxy.url, *nodes.urls[1:]], **SETTINGS) as redlock:
+            semaphore = redlock.semaphore("pool", 9)
+            for _ in range(20):
+                assert await (await semaphore.acquire()).release()
+            proxy.hold(requests=False)  # so that the proxy reads on, and records
+            before = len(proxy.requests)
+            for _ in range(200):
+                assert await (await semaphore.acquire()).release()
+            assert len(proxy.requests) - before < 100
+            proxy.resume()
+            assert await emptied(nodes)
+    assert left_over(nodes) == {}
 
 
 BAD: list[tuple[object, str]] = [

@@ -111,24 +111,29 @@ class SharedPipeline:
         data = self.outgoing.take()
         for connection in self.connections:
             connection.write(data)
-        return len(self._rounds) >= UNCOUNTED_MAX and self._exclude_backlogged(at)
+        # Those that preceded a request to one node alone are in that connection's own queue.
+        unread = [
+            len(self._rounds) - mark + len(connection.pipeline.pending)
+            for connection, mark in zip(self.connections, self._marks, strict=True)
+        ]
+        return max(unread, default=0) >= UNCOUNTED_MAX and self._exclude_backlogged(unread, at)
 
-    def _exclude_backlogged(self, at: Instant) -> bool:
+    def _exclude_backlogged(self, unread: list[int], at: Instant) -> bool:
         """Exclude nodes whose unread bytes exceed UNREAD_MAX; return whether there is one.
 
         Many tasks may send as much at once.  So it counts only if a node is silent, or late.
         """
         rounds, found = self._rounds, False
         # Not only now: most tasks may have ended, or may be at work.
-        lag = max(len(rounds) - sorted(self._marks)[-self._quorum :][0], self._quorum_lag * 7 // 8)
+        lag = max(sorted(unread)[: self._quorum][-1], self._quorum_lag * 7 // 8)
         self._quorum_lag = lag
-        for connection, mark in zip(self.connections, self._marks, strict=True):
-            behind, pipeline = len(rounds) - mark, connection.pipeline
+        for connection, mark, behind in zip(self.connections, self._marks, unread, strict=True):
+            pipeline = connection.pipeline
             if behind < UNCOUNTED_MAX or connection.is_private:
                 continue
             silent_since = max(pipeline.replied_at, connection.oldest_asked_at(at))
             is_late = behind >= _TIMES_BEHIND * lag or at - silent_since > pipeline.max_silence
-            if is_late and exceed_unread_max(rounds[mark:]):
+            if is_late and exceed_unread_max([*pipeline.pending, *rounds[mark:]]):
                 connection.is_private = found = True
         return found
 
