@@ -14,10 +14,18 @@ import pytest
 from quorlock import QuorlockError, Redlock
 from quorlock._drivers.clock import now
 from quorlock._drivers.node_state import CLOSED_MEANWHILE
-from quorlock._drivers.sync.pool import FOLLOWERS_MAX, Borrower, ConnectionPool, _frame_of
+from quorlock._drivers.sync.pool import (
+    FOLLOWERS_MAX,
+    Borrower,
+    ConnectionPool,
+    _frame_of,
+    _is_abandoned,
+)
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from quorlock._drivers.sync.connection_set import ConnectionSet
     from quorlock.testing.servers import Servers
 
@@ -351,6 +359,37 @@ def test_nothing_is_sent_for_who_queued_when_it_was_closed(nodes: Servers) -> No
         assert errors == [CLOSED_MEANWHILE]
         assert not any(b"cmdstat_set:" in node.execute("INFO", "commandstats") for node in nodes)
         assert until(lambda: not pool._owners)
+
+
+def test_a_call_that_goes_on_while_it_is_looked_at_is_not_abandoned() -> None:
+    """A generator that has yielded since then names no caller: the call above it seemed gone."""
+    owners, over = list[Caller](), threading.Event()
+
+    def flow() -> Iterator[None]:
+        while True:
+            yield
+
+    def _complete(runner: Caller) -> None:
+        owners.append(runner)
+        step = flow()
+        while not over.is_set():
+            next(step)
+
+    def call() -> None:
+        owner = Caller()
+        owner.thread = threading.get_ident()
+        _complete(owner)
+
+    thread, interval = threading.Thread(target=call), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        assert until(lambda: owners)
+        assert not any(_is_abandoned(owners[0]) for _ in range(100_000))
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("collects", [True, False])

@@ -52,6 +52,8 @@ _URGENT_WAITS = 5 * NS_PER_MS
 _CONNECTING_WAITS = 100 * NS_PER_MS
 # The functions that borrow, each with the name of its local variable for the borrower.
 _BORROWING = {"_complete": "runner", "_visit": "visitor", "_end_if_free": "visitor"}
+# The flags of the code of generators and coroutines (`inspect.CO_GENERATOR` and others).
+_YIELDS = 0x20 | 0x80 | 0x200
 # More acquires than these queue. A round with all of them has to end well within node_timeout.
 FOLLOWERS_MAX = 64
 
@@ -445,14 +447,15 @@ class ConnectionPool:
 def _is_abandoned(owner: Borrower) -> bool:
     """Return whether no call of the owner's thread uses it: an interrupt cut its cleanup short.
 
-    A thread that is unknown here (it has ended, or is a greenlet) never counts as gone.
+    A thread that is unknown here (it has ended, or is a greenlet) never counts as gone.  The thread
+    may be running: a generator that has yielded since then does not refer to its caller any more.
     """
-    frame = _frame_of(owner.thread)
-    is_known = frame is not None
+    frame, is_known = _frame_of(owner.thread), False
     while frame is not None:
         name = _BORROWING.get(frame.f_code.co_name)
         if name is not None and frame.f_locals.get(name) is owner:
             return False
+        is_known = not frame.f_code.co_flags & _YIELDS
         frame = frame.f_back
     return is_known
 
