@@ -392,6 +392,29 @@ def test_a_call_that_goes_on_while_it_is_looked_at_is_not_abandoned() -> None:
         thread.join()
 
 
+def test_one_of_many_waiting_threads_looks_for_abandoned_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of 500 looked at the frames of all, ten times a second, and they did little else."""
+    looks = list[Borrower]()
+
+    def looked_at(owner: Borrower) -> bool:
+        looks.append(owner)
+        return False
+
+    monkeypatch.setattr("quorlock._drivers.sync.pool._is_abandoned", looked_at)
+    pool, by = a_pool(1), now() + 350 * MS
+    take(pool)
+    waiting = [Caller() for _ in range(20)]
+    threads = [threading.Thread(target=pool.borrow, args=(caller, by)) for caller in waiting]
+    for caller, thread in zip(waiting, threads, strict=True):
+        caller.thread = 1  # any but that of the call that has the set
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 1 <= len(looks) <= 4
+
+
 @pytest.mark.parametrize("collects", [True, False])
 def test_no_garbage_is_collected_while_frames_are_read(*, collects: bool) -> None:
     """CPython 3.11 stopped for ever, all threads, if there was a `threading.local` among it.

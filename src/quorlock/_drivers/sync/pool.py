@@ -121,6 +121,7 @@ class ConnectionPool:
         self._owners: dict[ConnectionSet, Borrower] = {}  # of the borrowed sets
         self._queue: deque[_Waiter] = deque()
         self._recovering: dict[Borrower, object] = {}
+        self._recovers_at: Instant = PAST
         self._main_thread = threading.main_thread().ident
         self.closing = False
         self._drain_until: Instant = PAST  # for sets that are closed
@@ -255,8 +256,10 @@ class ConnectionPool:
             while True:
                 is_late = now() >= look_at
                 if is_late:
-                    self.recover_abandoned()
                     look_at = now() + LOOK_AGAIN
+                    if now() >= self._recovers_at:  # one of hundreds of waiters is enough
+                        self._recovers_at = look_at
+                        self.recover_abandoned()
                 if (is_late or self._first() is waiter) and (
                     connection_set := self._take(owner, path)
                 ) is not None:
