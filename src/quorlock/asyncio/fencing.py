@@ -148,7 +148,7 @@ class FencedRedis(FenceKey):
     ) -> Any:
         arguments = self._arguments(script, keys, args, fence)
         try:
-            return await self._client.eval(*arguments)
+            return await self._reply(self._client.eval(*arguments), is_awaited=True)
         except Exception as error:
             if refusal := self._refusal(error, fence):
                 raise refusal from None

@@ -6,6 +6,7 @@ This module has the scripts and the meaning of their replies.  The user's client
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -101,6 +102,18 @@ class FenceKey:
             raise ConfigError("keys", self.fence_key, "give keys other than that of the fence")
         return (script, len(keys) + 1, *keys, self.fence_key, *args, as_fence(fence))
 
+    def _reply(self, reply: Any, *, is_awaited: bool) -> Any:
+        """Return what EVAL of the client returned. Raises ConfigError if it is no reply."""
+        if reply is not self._client and inspect.isawaitable(reply) == is_awaited:
+            return reply
+        if inspect.iscoroutine(reply):
+            reply.close()
+        fix = (
+            "give a client, and no pipeline, which checks nothing yet; quorlock.fencing takes one"
+            " that blocks, quorlock.asyncio.fencing one that is awaited"
+        )
+        raise ConfigError("client", type(self._client), fix)
+
     def _refusal(self, error: Exception, fence: int | None) -> StaleFence | None:
         """Return the StaleFence that the server's error stands for; None for another error."""
         word, _, seen = str(error).partition(" ")
@@ -132,7 +145,7 @@ class FencedRedis(FenceKey):
     ) -> Any:
         arguments = self._arguments(script, keys, args, fence)
         try:
-            return self._client.eval(*arguments)
+            return self._reply(self._client.eval(*arguments), is_awaited=False)
         except Exception as error:
             if refusal := self._refusal(error, fence):
                 raise refusal from None

@@ -177,6 +177,25 @@ ODD_CALLS: list[tuple[str, tuple[Any, ...]]] = [
 ]
 
 
+def test_a_client_that_sends_nothing_yet_is_refused(server: Server) -> None:
+    """A coroutine that is not awaited, or a pipeline, would let an older fence pass."""
+
+    async def scenario() -> None:
+        blocking: Any = redis.Redis(unix_socket_path=server.path)
+        awaited: Any = redis.asyncio.Redis(unix_socket_path=server.path)
+        await aio.FencedRedis(awaited, "fence").claim(34)
+        for client in (awaited, blocking.pipeline()):
+            with pytest.raises(ConfigError, match="give a client, and no pipeline"):
+                FencedRedis(client, "fence").claim(33)
+        for client in (blocking, awaited.pipeline()):
+            with pytest.raises(ConfigError, match="give a client, and no pipeline"):
+                await aio.FencedRedis(client, "fence").claim(34)
+        blocking.close()
+        await awaited.aclose()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(("said", "call"), ODD_CALLS)
 def test_odd_arguments_of_a_script_are_refused(
     run: Callable[..., None], server: Server, said: str, call: tuple[Any, ...]
