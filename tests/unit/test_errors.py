@@ -14,6 +14,7 @@ import pytest
 
 import quorlock
 from quorlock import HoldLimitReached, NodeVote, Ticket
+from quorlock._core.resources import ResourceNames
 from quorlock._core.votes import WORDS
 from quorlock.errors import (
     AcquireError,
@@ -460,6 +461,14 @@ def test_rebuilt_from_args(error: QuorlockError, sentence: str) -> None:
     same(error, once)
     same(error, type(once)(*as_json(once.args)))
     assert as_json(once.args) == as_json(error.args)
+
+
+def test_several_names_become_one_text_by_json() -> None:
+    """JSON knows no `ResourceNames`: the message quotes them as one name.  Pickle keeps them."""
+    error = AcquireStopped(ResourceNames(("a", "b")), (), 1, 0.0)
+    sentence = "acquire of %s was stopped by its event after 1 attempt in 0 ms"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error) == sentence % "'a' + 'b'"
+    assert str(AcquireStopped(*as_json(error.args))) == sentence % "'a + b'"
 
 
 @every
