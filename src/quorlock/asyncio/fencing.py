@@ -21,7 +21,7 @@ from quorlock.fencing.connections import (
     is_session,
     is_sqlalchemy,
     named,
-    of_session,
+    of_this_api,
     paramstyle,
     require_transaction,
 )
@@ -183,7 +183,7 @@ class FencedFile:
 async def _reached(connection: Any) -> Any:
     """Return the connection to run statements over: of a session, or as it is."""
     if is_session(connection):
-        connection = await of_session(connection, connection.connection(), is_awaited=True)
+        connection = await of_this_api(connection, connection.connection(), is_awaited=True)
     return checked(named(connection), "execute", is_awaited=True)
 
 
@@ -209,7 +209,7 @@ async def _run(connection: Any, statement: Statement) -> Rows:
         result = await connection.exec_driver_sql(text, parameters or None)
         rows: Rows = result.fetchall() if result.returns_rows else []
         return rows
-    cursor = await connection.execute(*statement)
+    cursor = await of_this_api(connection, connection.execute(*statement), is_awaited=True)
     try:
         # As in `quorlock.fencing`: CREATE TABLE alone has no parameters, and no rows.
         return list(await cursor.fetchall()) if statement.parameters else []

@@ -55,16 +55,18 @@ def checked(connection: Any, verb: str, *, is_awaited: bool) -> Any:
         raise _unfit(connection, _GIVE)
     if is_sqlalchemy(connection) and hasattr(connection, "get_raw_connection") != is_awaited:
         raise _unfit(connection, _OTHER_FACE)
+    if not is_awaited and inspect.iscoroutinefunction(getattr(connection, "commit", None)):
+        raise _unfit(connection, _OTHER_FACE)
     return connection
 
 
-def of_session(session: Any, found: Any, *, is_awaited: bool) -> Any:
-    """Return the result of `session.connection()` if this API can use it (awaited or not)."""
+def of_this_api(connection: Any, found: Any, *, is_awaited: bool) -> Any:
+    """Return what a method of the connection returned if this API can use it (awaited or not)."""
     if inspect.isawaitable(found) == is_awaited:
         return found
     if inspect.iscoroutine(found):
         found.close()
-    raise _unfit(session, _OTHER_FACE)
+    raise _unfit(connection, _OTHER_FACE)
 
 
 def paramstyle(connection: Any) -> str | None:

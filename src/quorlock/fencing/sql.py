@@ -15,7 +15,7 @@ from quorlock.fencing.connections import (
     is_session,
     is_sqlalchemy,
     named,
-    of_session,
+    of_this_api,
     paramstyle,
     require_transaction,
 )
@@ -107,7 +107,7 @@ class FenceTable(TableStatements):
 def _reached(connection: Any) -> Any:
     """Return the connection to run statements over: of a session, of an alias, or as it is."""
     if is_session(connection):
-        connection = of_session(connection, connection.connection(), is_awaited=False)
+        connection = of_this_api(connection, connection.connection(), is_awaited=False)
     return checked(named(connection), "cursor", is_awaited=False)
 
 

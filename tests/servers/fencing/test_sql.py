@@ -338,6 +338,26 @@ def test_in_a_pipeline_of_asyncio(postgres: Postgres) -> None:
     asyncio.run(scenario())
 
 
+def test_a_connection_of_the_other_api_is_refused(postgres: Postgres) -> None:
+    """A coroutine that is not awaited would accept an older fence, also in a transaction."""
+    awaited, blocking = aio.FenceTable(psycopg.paramstyle), FenceTable(psycopg.paramstyle)
+
+    async def scenario() -> None:
+        connecting = psycopg.AsyncConnection.connect(postgres.url)
+        async with await connecting as theirs:
+            await awaited.create(theirs)
+            await awaited.claim(theirs, "r", 34)
+            with pytest.raises(ConfigError, match="of another kind"):
+                blocking.claim(theirs, "r", 33)
+            await theirs.rollback()
+        with postgres.connect() as ours:
+            with pytest.raises(ConfigError, match="of another kind"):
+                await awaited.create(ours)
+            ours.rollback()
+
+    asyncio.run(scenario())
+
+
 # --- texts and parameters for other drivers --------------------------------------------------
 
 
