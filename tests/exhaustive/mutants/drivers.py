@@ -367,6 +367,20 @@ DRIVERS = [
         ("tests/servers/drivers/test_shared_pipeline.py", "-k", "behind"),
     ),
     Mutant(
+        "own-queue-of-a-connection-not-unread",
+        "_drivers/aio/batching.py",
+        "        self._marks[connection.shared_index], self._has_private = end, True\n",
+        "        self._marks[connection.shared_index] = end\n",
+        ("tests/servers/api/test_semaphore.py", "-k", "not_asked_for_ever"),
+    ),
+    Mutant(
+        "call-above-a-generator-not-found",
+        "_drivers/sync/pool.py",
+        "        is_known = not frame.f_code.co_flags & _YIELDS\n",
+        "        is_known = True\n",
+        ("tests/servers/drivers/test_pool.py", "-k", "goes_on"),
+    ),
+    Mutant(
         "late-as-most-tasks-have-ended",
         "_drivers/aio/batching.py",
         ", self._quorum_lag * 7 // 8)",
