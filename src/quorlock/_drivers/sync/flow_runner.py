@@ -132,7 +132,7 @@ class _Following:
         if len(self._inbox) <= seen:  # read after that: a reply before it makes no call
             self._wakeup.wait(min(until, at + LOOK_AGAIN))
             if now() >= at + LOOK_AGAIN:
-                self.pool.recover_abandoned()
+                self.pool.recover_for_all()
 
 
 class FlowRunner(Inbox, Borrower, Generic[T]):
@@ -368,7 +368,7 @@ class FlowRunner(Inbox, Borrower, Generic[T]):
                 # The leader waits for the interpreter lock: a reply that is there may be unread.
                 following.wait(min(last, at + _READ_SOON))
             else:
-                following.pool.recover_abandoned()
+                following.pool.recover_for_all()
                 return Timeout(at)
 
     def _send_all(self, effect: SendBatch) -> tuple[SentRound, ...]:

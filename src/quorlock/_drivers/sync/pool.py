@@ -256,10 +256,8 @@ class ConnectionPool:
             while True:
                 is_late = now() >= look_at
                 if is_late:
+                    self.recover_for_all()
                     look_at = now() + LOOK_AGAIN
-                    if now() >= self._recovers_at:  # one of hundreds of waiters is enough
-                        self._recovers_at = look_at
-                        self.recover_abandoned()
                 if (is_late or self._first() is waiter) and (
                     connection_set := self._take(owner, path)
                 ) is not None:
@@ -365,6 +363,13 @@ class ConnectionPool:
                         owner.recover(self)
                 finally:
                     self._recovering.pop(owner, None)
+
+    def recover_for_all(self) -> None:
+        """Do so, unless a thread has just done it: hundreds may wait, and read all frames each."""
+        at = now()
+        if at >= self._recovers_at:
+            self._recovers_at = at + LOOK_AGAIN
+            self.recover_abandoned()
 
     def wait_until_idle(self, until: Instant) -> None:
         """Wait until all other threads have returned their sets, until `until` at most.
