@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import quorlock
+import quorlock.asyncio
 from quorlock import AcquireError, QuorumUnreachable
 from quorlock.testing.servers import Servers
-from tests.servers.api.faces import Face, emptied, left_over, raises
+from tests.harness.support.wait import until_async
+from tests.servers.api.faces import Face, emptied, holders, left_over, raises
 from tests.servers.api.test_dead_nodes import cycles, report
 
 SETTINGS: dict[str, Any] = {"node_timeout": 0.25, "connect_timeout": 0.5}
@@ -90,6 +92,24 @@ async def test_a_bare_majority_of_which_one_was_cut_off(face: Face, mortal_nodes
         for hung in mortal_nodes[3:]:
             hung.cont()
         assert await emptied(mortal_nodes)
+
+
+async def test_limit_a_paused_server_drops_what_a_client_that_closes_has_sent(
+    mortal_nodes: Servers,
+) -> None:
+    """DOCUMENTED LIMIT of CLIENT PAUSE: the release is read, and dropped as its client has gone.
+
+    The blocking API tries once more before it gives up, which makes the end hard to see.
+    """
+    paused = mortal_nodes[0]
+    async with quorlock.asyncio.Redlock(mortal_nodes.urls, **SETTINGS) as redlock:
+        lease = await redlock.lock("a").acquire()
+        assert await until_async(lambda: None not in holders(mortal_nodes, "a"))
+        paused.execute("CLIENT", "PAUSE", 60_000, "WRITE")
+        assert lease.held
+    assert paused.left_alone(5.0)
+    paused.execute("CLIENT", "UNPAUSE")
+    assert left_over(mortal_nodes) == {paused.path: [b"a"]}
 
 
 async def test_hung_from_the_start(face: Face, mortal_nodes: Servers) -> None:
