@@ -121,6 +121,24 @@ def test_what_has_come_is_read_before_a_wait_ends(unread: Iterable[bool]) -> Non
         assert late >= 20 * NS_PER_MS
 
 
+def test_a_tick_reads_a_burst_of_messages() -> None:
+    """The release of thousands of locks brings each of their waiters 150 bytes from each node. With
+    16 KiB in a tick, a busy loop read them for seconds, and no reply behind them.
+    """
+
+    async def main(nodes: MemoryNodes) -> None:
+        async with Redlock(nodes.urls, restart_guard=None) as redlock:
+            await redlock.lock("a").acquire()
+            connectors = redlock._session.driver.loop_driver().connectors
+            buffers = [c.connection.get_buffer(-1) for c in connectors if c.connection]
+            assert len(buffers) == len(nodes.urls)
+            assert all(buffer is buffers[0] for buffer in buffers), "it is emptied at once"
+            assert len(buffers[0]) >= 65_536
+
+    with MemoryNodes(3) as nodes:
+        asyncio.run(main(nodes))
+
+
 def test_a_connection_whose_buffer_was_filled_may_have_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

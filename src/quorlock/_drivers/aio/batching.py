@@ -59,7 +59,6 @@ class SharedPipeline:
         self._bits: list[int] = []  # of each connection in `node_mask`
         self._marks: list[int] = []  # position of each connection: its replies so far
         self._decided = 0  # rounds with replies from a quorum
-        self._has_private = False  # some connection may have pending requests in its own queue
         self._quorum_lag = 0  # the rounds that a quorum was behind lately; falls at each send
 
     @property
@@ -110,9 +109,11 @@ class SharedPipeline:
     def send(self, at: Instant) -> bool:
         """Send the appended rounds; return whether some node is backlogged."""
         data = self.outgoing.take()
+        is_much = len(self._rounds) >= UNCOUNTED_MAX
         for connection in self.connections:
             connection.write(data)
-        is_much = self._has_private or len(self._rounds) >= UNCOUNTED_MAX
+            if connection.pipeline.pending:
+                is_much = True  # perhaps: what preceded a request to this node alone is there
         return is_much and self._exclude_backlogged(at)
 
     def _exclude_backlogged(self, at: Instant) -> bool:
@@ -121,9 +122,10 @@ class SharedPipeline:
         Many tasks may send as much at once.  So it counts only if a node is silent, or late.
         """
         rounds, found = self._rounds, False
-        private = [len(connection.pipeline.pending) for connection in self.connections]
-        self._has_private = any(private)
-        unread = [len(rounds) - mark + own for mark, own in zip(self._marks, private, strict=True)]
+        unread = [
+            len(rounds) - mark + len(connection.pipeline.pending)
+            for connection, mark in zip(self.connections, self._marks, strict=True)
+        ]
         # Not only now: most tasks may have ended, or may be at work.
         lag = max(sorted(unread)[: self._quorum][-1], self._quorum_lag * 7 // 8)
         self._quorum_lag = lag
@@ -259,7 +261,7 @@ class SharedPipeline:
             self.fall_back(number)
         # In this order, for `has_pending_acquire`: another thread finds a request in one of them.
         connection.pipeline.pending.extend(self._rounds[index:end])
-        self._marks[connection.shared_index], self._has_private = end, True
+        self._marks[connection.shared_index] = end
 
     def set_members(self, connections: Sequence[SharedConnection], *, is_complete: bool) -> None:
         """Replace the connections. The caller has sent everything that was unsent."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from quorlock._drivers.node_state import NodeState
     from quorlock._protocol.pipeline import PendingRequest, ReplyReceiver
 
-_BUFFER_BYTES = 16_384
+_BUFFER_BYTES = 65_536  # that a tick of the loop reads of a node
 LOOK_AGAIN = 0.001  # seconds, see `sync.connect`
 _LINES = (b"+", b"-", b":", b"_")  # replies of one line
 _NIL = b"$-1\r\n"
@@ -115,6 +116,16 @@ class AsyncHandshake:
             self.server_info.exception()  # marked as retrieved: its caller may be gone
 
 
+class _ThreadBuffer(threading.local):
+    """The buffer of all reads of a thread: each is taken in before the next."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_BUFFER_BYTES))
+
+
+_BUFFER = _ThreadBuffer()
+
+
 class AsyncConnection(Peer, asyncio.BufferedProtocol):
     """One connection to one node, shared by all tasks of its event loop."""
 
@@ -136,7 +147,6 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         self._handshake = handshake
         self._owner = owner
         self._shared_pipeline = shared_pipeline
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self.may_have_more = False  # the last read has filled the buffer
         self._transport: asyncio.Transport | None = None
         self._calls: list[tuple[bytes, bytes]] = []  # that were read, and not delivered yet
@@ -264,12 +274,12 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
-        return self._buffer
+        return _BUFFER.view
 
     def buffer_updated(self, nbytes: int) -> None:
         self.may_have_more = nbytes == _BUFFER_BYTES
         try:
-            self._take(bytes(self._buffer[:nbytes]))
+            self._take(bytes(_BUFFER.view[:nbytes]))
         except BaseException as error:
             if not self._owner.on_interrupt(error):
                 raise
