@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from quorlock._core.resources import Resource, as_resources
 from quorlock.errors import ConfigError
 
 K = TypeVar("K")
+R = TypeVar("R")
 ResourceFunction: TypeAlias = Callable[..., Resource]
 
 _USE_IN_BODY = "use `{}` inside it: its body runs while it is iterated, after the call has returned"
+_ASYNC = "coroutine function"
 _FIXES = {
-    "coroutine function": "for a coroutine function take a lock of quorlock.asyncio",
+    _ASYNC: "for a coroutine function take a lock of quorlock.asyncio",
     "async generator function": _USE_IN_BODY.format("async with lock:"),
     "generator function": _USE_IN_BODY.format("with lock:"),
     "function": "for a plain function take a lock of quorlock",
@@ -30,6 +33,15 @@ def check_decorated(
         raise ConfigError(argument, function, f"{verb} a {wanted}{fix}")
 
 
+def check_result(result: R, function: object, argument: str = "function") -> R:
+    """Return what a call returned. Raises ConfigError for a coroutine, whose body has not run."""
+    if isinstance(result, CoroutineType):
+        result.close()
+        fix = f"it returned a coroutine, which would run without the lock; {_FIXES[_ASYNC]}"
+        raise ConfigError(argument, function, fix)
+    return result
+
+
 def _kind(function: object) -> str:
     # Here: it takes a third of the import time of quorlock, and few programs decorate.
     from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
@@ -38,7 +50,7 @@ def _kind(function: object) -> str:
         return ""
     for one in (function, getattr(function, "__call__", None)):  # noqa: B004 (it may be async)
         if iscoroutinefunction(one):
-            return "coroutine function"
+            return _ASYNC
         if isasyncgenfunction(one):
             return "async generator function"
         if isgeneratorfunction(one):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from quorlock._api.decorators import check_decorated
+from quorlock._api.decorators import check_decorated, check_result
 from quorlock._api.election import ElectionBase, Leader, ends_term, is_same
 from quorlock._api.misuse import BlockingObject
 from quorlock._core import redlock as flows
@@ -46,7 +46,7 @@ class Election(BlockingObject, ElectionBase[Lock]):
 
         Raises:
             AcquireStopped: `stop` was set before this process led.
-            ConfigError: `lead` is no function.
+            ConfigError: `lead` is no function, or returned a coroutine.
             NodeError: too many nodes reply with errors.
         """
         check_decorated(lead, "function", "lead", "give")
@@ -54,7 +54,7 @@ class Election(BlockingObject, ElectionBase[Lock]):
             lease = None
             try:
                 with self.campaign() as lease:
-                    return lead(lease)
+                    return check_result(lead(lease), lead, "lead")
             except QuorumUnreachable as error:
                 if lease is not None:
                     raise

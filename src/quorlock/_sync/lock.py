@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from quorlock._api.decorators import ResourceOfCall, check_decorated
+from quorlock._api.decorators import ResourceOfCall, check_decorated, check_result
 from quorlock._api.lease_state import LeaseState
 from quorlock._api.lock import OWN_TIMEOUT, LockBase, Timeout, checked_stop
 from quorlock._api.misuse import BlockingObject
@@ -145,7 +145,7 @@ def locked_call(
     @functools.wraps(function)
     def locked(*args: P.args, **kwargs: P.kwargs) -> R:
         with lock_for(*args, **kwargs):
-            return function(*args, **kwargs)
+            return check_result(function(*args, **kwargs), function)
 
     return locked
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from quorlock._api.decorators import check_decorated
+from quorlock._api.decorators import check_decorated, check_result
 from quorlock._api.lease import keep_at_end
 from quorlock._api.misuse import BlockingObject
 from quorlock._api.once import OnceBase
@@ -55,14 +55,14 @@ class Once(BlockingObject, OnceBase[Lock]):
                 again.
             QuorumUnreachable: too few nodes replied.
             NodeError: too many nodes reply with errors.
-            ConfigError: `work` is no function.
+            ConfigError: `work` is no function, or returned a coroutine.
         """
         check_decorated(work, "function", "work", "give")
         lease = self.try_acquire()
         if lease is None:
             return None
         with lease:
-            return work(lease)
+            return check_result(work(lease), work, "work")
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R | None]:
         """Decorate a function: a call of it does the work, or returns None."""

@@ -156,6 +156,26 @@ def test_functions_that_run_later_are_refused(
         assert f"decorate a function; {fix}" in str(raised.value) or fix in raised.value.fix
 
 
+def test_a_coroutine_that_a_function_returns_is_refused(nodes: Servers) -> None:
+    """A decorator below may hide that a function is async.  Nothing counts as done."""
+
+    def hidden(*_: object) -> Any:
+        return coroutine_function()
+
+    with quorlock.Redlock(nodes.urls) as redlock:
+        once = redlock.once("b", every=60.0)
+        calls: dict[str, Callable[[], object]] = {
+            "function": redlock.lock("a")(hidden),
+            "work": lambda: once.run(hidden),
+            "lead": lambda: redlock.election("c").run(hidden),
+        }
+        for argument, call in calls.items():
+            with pytest.raises(ConfigError, match="it returned a coroutine, which would") as raised:
+                call()
+            assert raised.value.argument == argument
+        assert once.run(lambda _: 7) == 7
+
+
 @pytest.mark.parametrize(
     ("wrong", "fix"),
     [
