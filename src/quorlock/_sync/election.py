@@ -46,7 +46,7 @@ class Election(BlockingObject, ElectionBase[Lock]):
 
         Raises:
             AcquireStopped: `stop` was set before this process led.
-            ConfigError: `lead` is no function, or returned a coroutine.
+            ConfigError: `lead` is no function.
             NodeError: too many nodes reply with errors.
         """
         check_decorated(lead, "function", "lead", "give")

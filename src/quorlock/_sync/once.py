@@ -55,7 +55,7 @@ class Once(BlockingObject, OnceBase[Lock]):
                 again.
             QuorumUnreachable: too few nodes replied.
             NodeError: too many nodes reply with errors.
-            ConfigError: `work` is no function, or returned a coroutine.
+            ConfigError: `work` is no function.
         """
         check_decorated(work, "function", "work", "give")
         lease = self.try_acquire()
