@@ -147,12 +147,17 @@ async def test_work_during_which_its_redlock_was_closed_is_not_done(
 async def test_a_cancelled_keep_of_an_adopted_lease_releases_it(mortal_nodes: Servers) -> None:
     """Also if it was cancelled before a connection was there to send anything over."""
     async with aio.Redlock(mortal_nodes.urls, **SETTINGS) as redlock:
-        ticket = await (await redlock.lock("a").acquire()).hand_over()
-        lease = await redlock.adopt(ticket)
+        connectors = redlock._session.driver.loop_driver().connectors
+        lease = await redlock.lock("a").acquire()
+        # Where the acquire is not answered by then, a hand-over suppresses releases of the token,
+        # and the key stays until its ttl.
+        assert await until_async(
+            lambda: not any(one.connection and one.connection.open_requests for one in connectors)
+        )
+        lease = await redlock.adopt(await lease.hand_over())
         for node in mortal_nodes:
             node.execute("CLIENT", "KILL", "TYPE", "normal")
             node.stop()
-        connectors = redlock._session.driver.loop_driver().connectors
         assert await until_async(lambda: not any(one.connection for one in connectors))
         keeping = asyncio.create_task(lease.keep(60.0))
         await asyncio.sleep(0)
