@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from quorlock._core.commands import LEAVE, SPARED, Command, Extend, Release, replaced_token
 from quorlock._core.pending_releases import relies_on_key
 from quorlock._core.restart_guard import VOTES, over_limit, quarantine_answer
+from quorlock._core.time import NS_PER_MS
 from quorlock._core.votes import BACKLOG, NOT_SET, RELEASING, TIMED_OUT, Answer
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from quorlock._core.pending_releases import PendingReleases
     from quorlock._core.restart_guard import Quarantine
     from quorlock._core.rounds import Target
-    from quorlock._core.time import Instant
+    from quorlock._core.time import Duration, Instant
 
 
 class Over(NamedTuple):
@@ -60,6 +61,10 @@ class RoutedConnection(Protocol):
 
     def is_backlogged(self, at: "Instant") -> bool:
         """Return whether a new acquire could be cut off from its release."""
+        ...
+
+    def silence(self, at: "Instant") -> "Duration":
+        """Return for how long requests have been pending without any reply."""
         ...
 
 
@@ -108,11 +113,7 @@ def route(send: "Send", index: int, path: object, at: "Instant", paths: Paths) -
         if behind.path != path:
             carrier = _carrier(command, behind, index, path, paths)
             if carrier != path:
-                # An exchange is sent over the caller's own path or not at all: the commands for its
-                # token follow that path, and would overtake it if another path sent it later.
-                if paths.may_send_later and not replaced_token(command):
-                    return Over(carrier)
-                return _left(command, node.run_id)
+                return _carried(command, index, carrier, at, paths)
     connection = paths.connection(path, index)
     if connection is None:
         return unsent(command)
@@ -175,9 +176,16 @@ def _carrier(command: Command, behind: "Target", index: int, path: object, paths
     return path
 
 
-def _left(command: Command, run_id: str) -> Route:
-    """Decide about a command that would overtake its acquire on a path that cannot take it."""
-    return Unsent(is_release=True, run_id=run_id) if _frees_key(command) else TIMED_OUT
+def _carried(command: Command, index: int, carrier: object, at: "Instant", paths: Paths) -> Route:
+    """Decide about a command whose acquire is on another path, and has no reply yet."""
+    if _is_in_vain(command, paths.connection(carrier, index), at):
+        return BACKLOG
+    # An exchange is sent over the caller's own path or not at all: the commands for its token
+    # follow that path, and would overtake it if another path sent it later.
+    if paths.may_send_later and not replaced_token(command):
+        return Over(carrier)
+    is_release = _frees_key(command)
+    return Unsent(is_release, paths.node(index).run_id) if is_release else TIMED_OUT
 
 
 def _held_back(command: Command, connection: RoutedConnection, at: "Instant") -> Answer | None:
@@ -188,4 +196,18 @@ def _held_back(command: Command, connection: RoutedConnection, at: "Instant") ->
         refusal = refusal or over_limit(command, connection.ttl_ms_max)
         if refusal is not None:
             return refusal
+    if _is_in_vain(command, connection, at):
+        return BACKLOG
     return BACKLOG if is_spared(command) and connection.is_backlogged(at) else None
+
+
+def _is_in_vain(command: Command, connection: RoutedConnection | None, at: "Instant") -> bool:
+    """Return whether this is an extension for a node that has been silent for as long as its ttl.
+
+    Its key has expired there. Renewal would send more and more of them, and fill the memory.
+    """
+    return (
+        type(command) is Extend
+        and connection is not None
+        and connection.silence(at) > command.ttl_ms * NS_PER_MS
+    )

@@ -111,6 +111,10 @@ class Peer:
         """Return whether a new acquire could be cut off from its release."""
         return self.pipeline.is_backlogged(at)
 
+    def silence(self, at: Instant) -> Duration:
+        """Return for how long requests have been pending without any reply."""
+        return self.pipeline.silence(at)
+
     def parse(self, data: bytes, at: Instant) -> None:
         """Deliver the replies in `data`. Raises ProtocolError."""
         pipeline = self.pipeline

@@ -212,7 +212,11 @@ class RequestPipeline:
         return self._full_since == self.replied_at
 
     def _is_silent(self, at: Instant) -> bool:
-        return at - max(self.replied_at, self.oldest_asked_at(at)) >= self.max_silence
+        return self.silence(at) >= self.max_silence
+
+    def silence(self, at: Instant) -> Duration:
+        """Return for how long requests have been pending without any reply."""
+        return at - max(self.replied_at, self.oldest_asked_at(at))
 
     def oldest_asked_at(self, at: Instant) -> Instant:
         """Return when the oldest pending request was made; `at` if there is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,9 +13,13 @@ import quorlock
 import quorlock.asyncio
 from quorlock import AcquireError, QuorumUnreachable
 from quorlock.testing.servers import Servers
+from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
-from tests.servers.api.faces import Face, emptied, holders, left_over, raises
+from tests.servers.api.faces import Face, emptied, holders, left_over, raises, sees_all
 from tests.servers.api.test_dead_nodes import cycles, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SETTINGS: dict[str, Any] = {"node_timeout": 0.25, "connect_timeout": 0.5}
 CYCLES = 50
@@ -56,6 +60,47 @@ async def test_a_hung_node_gets_more_requests_than_its_backlog_allows(
         assert await emptied(mortal_nodes)
         await cycles(redlock, 20)
     assert left_over(mortal_nodes) == {}
+
+
+async def test_a_node_that_stays_hung_gets_no_more_extensions(face: Face, nodes: Servers) -> None:
+    """Once the node has been silent for longer than their ttl. Renewal would fill the memory.
+
+    Releases go there as before, and extensions again once it replies.
+    """
+
+    def is_sent(lease: quorlock.asyncio.Lease) -> Callable[[], bool]:
+        token = lease.token.encode()
+        return lambda: any(token in c for c in proxy.requests if c[0].startswith(b"EVAL"))
+
+    def extensions() -> int:
+        token = lease.token.encode()
+        return sum(c[0].startswith(b"EVAL") and token in c for c in proxy.requests)
+
+    ttl = 0.4
+    with Proxy(nodes.urls[4]) as proxy:
+        urls = [*nodes.urls[:4], proxy.url]
+        async with face.redlock(urls, node_timeout=0.1) as redlock:
+            await sees_all(redlock)
+            lease, *others = [await redlock.lock(f"r{n}", ttl=20).acquire() for n in range(3)]
+            proxy.hold(requests=False)
+            for _ in range(60):  # more than fits into what a hung node may be sent
+                await lease.extend(ttl)
+            silent_until = quorlock.now() + ttl
+            assert await until_async(lambda: quorlock.now() > silent_until)
+            assert await others[0].release()
+            assert await until_async(is_sent(others[0]))
+            before = extensions()
+            for _ in range(5):
+                await lease.extend(ttl)
+            assert await others[1].release()
+            assert await until_async(is_sent(others[1]))
+            assert before > 0
+            assert extensions() == before
+            proxy.resume()
+            await sees_all(redlock)
+            await lease.extend(ttl)
+            assert await until_async(lambda: extensions() > before)
+            assert await lease.release()
 
 
 async def test_twenty_end_while_a_node_hangs(face: Face, mortal_nodes: Servers) -> None:

@@ -179,7 +179,7 @@ class Net:
         key = b"%d" % len(self.rounds)
         command: Command
         if kind is Acquire or kind is Extend:
-            command = kind(key, key, 9)
+            command = kind(key, key, 9_000)
         elif kind is ScriptedAcquire:
             command = ScriptedAcquire(key, key, 9, place=b"00000000000000a1:1:100", instead=b"o")
         else:
@@ -200,7 +200,7 @@ class Net:
             turn: FlowTask[Any] = FlowTask(self.loop_driver, asking(release, self.n))
             turn.state = DONE
             self.rounds[key] = Round(release, Tally(self.n, 1), turn, silent=True)
-            connection.send(encode(release), PendingRequest(release, turn, 1, 0))
+            connection.send(encode(release), PendingRequest(release, turn, 1, now()))
 
     def arrive(self, index: int) -> None:
         """Deliver the sent bytes to the node; they must be the expected ones, in order."""

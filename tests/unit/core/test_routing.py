@@ -57,6 +57,7 @@ class Link:
     ttl_ms_max: int = 0
     awaits: bytes | None = None
     full: bool = False
+    silent_for: int = 0
 
     def has_pending_acquire(self, token: bytes) -> bool:
         return token == self.awaits
@@ -64,6 +65,10 @@ class Link:
     def is_backlogged(self, at: int) -> bool:
         assert at == NOW
         return self.full
+
+    def silence(self, at: int) -> int:
+        assert at == NOW
+        return self.silent_for
 
 
 @dataclass
@@ -234,6 +239,18 @@ def test_a_node_refuses_longer_leases_than_its_clients_agreed_on(command: Comman
 def test_a_backlogged_node_gets_what_others_depend_on(command: Command) -> None:
     found = decide(Facts({MINE: Link(full=True)}), command)
     assert found == (BACKLOG if command in (ACQUIRE, SCRIPTED, INSPECT) else HERE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_node_that_is_silent_for_longer_than_a_ttl_gets_no_extension(command: Command) -> None:
+    """All other commands are sent.  The path over which it would go makes no difference."""
+    ttl = EXTEND.ttl_ms * NS_PER_MS
+    for silent_for in (0, ttl, ttl + 1):
+        own = Facts({MINE: Link(silent_for=silent_for)})
+        carried = Facts({MINE: Link(), THEIRS: Link(awaits=b"t", silent_for=silent_for)})
+        in_vain = command is EXTEND and silent_for > ttl
+        assert (decide(own, command) is BACKLOG) is in_vain
+        assert (decide(carried, command, behind(THEIRS)) is BACKLOG) is in_vain
 
 
 def test_refusals_come_in_this_order() -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from quorlock._core.rounds import NodeReply
-    from quorlock._core.time import Instant
+    from quorlock._core.time import Duration, Instant
     from quorlock._drivers.aio.flow_state import FlowState
     from quorlock._protocol.peer import PeerNode
     from quorlock._protocol.pipeline import RequestPipeline
@@ -31,7 +31,7 @@ class SharedConnection(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
-    def oldest_asked_at(self, at: Instant) -> Instant: ...
+    def silence(self, at: Instant) -> Duration: ...
 
 
 class SharedReceiver(ReplyReceiver, Protocol):

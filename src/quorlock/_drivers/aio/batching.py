@@ -133,8 +133,7 @@ class SharedPipeline:
             pipeline = connection.pipeline
             if behind < UNCOUNTED_MAX or connection.is_private:
                 continue
-            silent_since = max(pipeline.replied_at, connection.oldest_asked_at(at))
-            is_late = behind >= _TIMES_BEHIND * lag or at - silent_since > pipeline.max_silence
+            is_late = behind >= _TIMES_BEHIND * lag or connection.silence(at) > pipeline.max_silence
             if is_late and exceed_unread_max([*pipeline.pending, *rounds[mark:]]):
                 connection.is_private = found = True
         return found

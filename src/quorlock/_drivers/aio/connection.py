@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from quorlock._core.commands import Release
-    from quorlock._core.time import Instant
+    from quorlock._core.time import Duration, Instant
     from quorlock._drivers.aio.batching import SharedPipeline
     from quorlock._drivers.node_state import NodeState
     from quorlock._protocol.pipeline import PendingRequest, ReplyReceiver
@@ -189,6 +189,10 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
     def is_backlogged(self, at: Instant) -> bool:
         """Return whether a new acquire could be cut off from its release."""
         return (self.is_private and bool(self.pipeline.pending)) or super().is_backlogged(at)
+
+    def silence(self, at: Instant) -> Duration:
+        """Return for how long requests have been pending without any reply."""
+        return at - max(self.replied_at, self.oldest_asked_at(at))
 
     def send(self, data: bytes, request: PendingRequest) -> bool:
         """Queue a request and send its bytes; return false if the connection is already lost."""
