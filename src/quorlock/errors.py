@@ -409,6 +409,7 @@ LossWord: TypeAlias = Literal[
     "handed_over",
     "kept",
     "forked",
+    "margin",
 ]
 
 
@@ -416,7 +417,8 @@ class LeaseLost(QuorlockError):
     """The lease is over: another client may hold the lock by now.
 
     `reason` says whether it was lost ("expired", "taken", "unreachable", "evicted", "gone"), or was
-    ended by its own process ("released", "handed_over", "kept", "forked").
+    ended by its own process ("released", "handed_over", "kept", "forked").  Or it is held, but for
+    less time than the margin of `ensure` ("margin").
 
     Attributes:
         lease: the lease, or None if the error crossed to another process.
@@ -425,7 +427,7 @@ class LeaseLost(QuorlockError):
             time: eviction, FLUSHALL, a restart without persistence, a DEL), "gone" (its keys are
             gone, early or not: the process that adopts a lease does not know), "released" or
             "handed_over" (this process ended it), "kept" (its work is done), "forked" (the parent
-            process has it).
+            process has it), "margin" (it is held, for less time than the margin).
         resource: the name of the resource.
         votes: the votes of the round that found it, if one did.
     """
@@ -437,11 +439,12 @@ class LeaseLost(QuorlockError):
         "evicted": "its keys are gone before their time",
         "gone": "its time ran out, or its keys were deleted",
     }
-    # Ends that are no loss: what happened, and what to do.
-    _ENDED: ClassVar[dict[LossWord, str]] = {
+    # These are no losses: what happened, and what to do.
+    _NOT_LOST: ClassVar[dict[LossWord, str]] = {
         "released": "was released by this process; acquire the lock again",
         "handed_over": "was handed over by this process; use the lease that `adopt` returns",
         "kept": "was kept as done by this process; it can be acquired when the mark has expired",
+        "margin": "is held, but for less time than the margin; extend it before you go on",
         "forked": "belongs to the parent of this forked process; acquire the lock here",
     }
 
@@ -456,12 +459,12 @@ class LeaseLost(QuorlockError):
         self.reason = reason
         self.votes: tuple[NodeVote, ...] = _votes(votes)
         self.lease = lease
-        said = self._ENDED.get(reason) or f"is lost: {self._SENTENCES[reason]}"
+        said = self._NOT_LOST.get(reason) or f"is lost: {self._SENTENCES[reason]}"
         super().__init__(f"lease on {resource!r} {said}")
         self.args: tuple[Any, ...] = (resource, reason, _plain_votes(self.votes))
 
     def __str__(self) -> str:
-        if self.reason in self._ENDED:
+        if self.reason in self._NOT_LOST:
             return self.message
         against = [vote for vote in self.votes if vote.vote != "granted"]
         said = f" ({_causes(against)})" if against else ""

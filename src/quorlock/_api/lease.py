@@ -121,10 +121,13 @@ class LeaseBase(HintedNames, Generic[D]):
             margin: seconds, or a timedelta; default 0.
 
         Raises:
-            LeaseLost: the lease is over, or less than `margin` of its validity is left.
+            LeaseLost: the lease is over; or less than `margin` of its validity is left (its reason
+                is "margin").
             ConfigError: the margin is not a duration of 0 or more.
         """
         if now() + non_negative("margin", margin) >= self._state.valid_until:
+            if self._state.held:
+                raise LeaseLost(self.resource, "margin", lease=self)
             self._raise_lost()
 
     def _hand_over(self) -> Ticket:

@@ -123,8 +123,9 @@ async def test_ensure_wants_a_margin(face: Face, nodes: Servers) -> None:
     async with face.redlock(nodes.urls) as redlock:
         lease = await redlock.lock("a", ttl=5).acquire()
         lease.ensure(margin=3)
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLost, match="is held, but for less time than the margin") as told:
             lease.ensure(margin=6)
+        assert (told.value.reason, told.value.lease) == ("margin", real(lease))
         with pytest.raises(ConfigError, match="margin"):
             lease.ensure(margin=-1)
         assert lease.held
