@@ -177,7 +177,7 @@ class Failures:
         If no node was asked, as too many calls of this process were under way, votes that were
         got before say more about the lock.
         """
-        before, self.at = self.at, failed.ended
+        began, self.at = self.at, failed.ended  # at the end of the attempt before
         self.count += failed.attempts
         if all(answer.code is VoteCode.LOCAL_QUEUE_TIMEOUT for answer in failed.answers):
             line = lines and lines.get(self._request.key)
@@ -193,10 +193,10 @@ class Failures:
             return failed
         if self.outage_since is None:
             # Connecting came before the first attempt began, and counts.
-            before = failed.started if self.has_waited else self._request.asked_at
-            self.outage_since = before
+            began = failed.started if self.has_waited else self._request.asked_at
+            self.outage_since = began
         # A pause of this process is no outage.
-        self.outage_since += max(0, failed.ended - before - self._longest)
+        self.outage_since += max(0, failed.ended - began - self._longest)
         return failed
 
     @property

@@ -234,7 +234,7 @@ CORE = [
     Mutant(
         "pause-of-the-process-is-an-outage",
         "_core/acquiring.py",
-        "max(0, failed.ended - before - self._longest)",
+        "max(0, failed.ended - began - self._longest)",
         "0",
         ("tests/unit/core/test_acquire.py",),
     ),
