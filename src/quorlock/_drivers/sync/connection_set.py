@@ -274,8 +274,8 @@ class ConnectionSet:
         self, index: int, data: bytes, request: PendingRequest, effect: Send
     ) -> Answer | None:
         found, connection = self._route(index, effect, request.asked_at), self.connections[index]
-        if found is TIMED_OUT and effect.behind is not None:
-            # The reply that it waits for may be there, and unread.
+        if (found is TIMED_OUT or found is BACKLOG) and effect.behind is not None:
+            # The replies that it waits for may be there, and unread.
             for other in effect.behind.paths:
                 if isinstance(other, ConnectionSet):
                     other.visit(request.receiver)
