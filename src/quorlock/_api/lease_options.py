@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from quorlock._api.decorators import kind_of
 from quorlock._core.config import RENEWED_TTL_MS_MIN, Seconds, positive
 from quorlock._core.time import FOR_EVER, NS_PER_MS, Duration, from_seconds
 from quorlock.errors import ConfigError, ConfigLimit
@@ -14,8 +15,6 @@ OnLost: TypeAlias = Literal["cancel", "flag"]
 # An hour: unlimited re-acquisition would let one client starve all others (Redlock page, "Extending
 # the lock"), so a hold without limit must be requested.
 MAX_HOLD: Final = 3600.0
-
-_IS_COROUTINE = 0x80  # inspect.CO_COROUTINE; that module is slow to load
 
 
 class LeaseOptions(NamedTuple):
@@ -72,8 +71,7 @@ _USUAL = LeaseOptions(
 
 
 def _check_warning(on_warning: object, *, renew: bool) -> None:
-    code = getattr(on_warning, "__code__", None)
-    if not callable(on_warning) or getattr(code, "co_flags", 0) & _IS_COROUTINE:
+    if kind_of(on_warning) != "function":
         fix = "give a plain function that takes the lease and returns soon"
         raise ConfigError("on_warning", on_warning, fix)
     if not renew:

@@ -11,6 +11,7 @@ import math
 import re
 import threading
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -605,6 +606,7 @@ async def test_release_by_token_ends_renewal(face: Face, nodes: Servers) -> None
         ({"renew": True, "on_warning": 3}, "on_warning"),
         ({"on_warning": print}, "on_warning"),
         ({"renew": True, "on_warning": raises}, "on_warning"),
+        ({"renew": True, "on_warning": partial(raises)}, "on_warning"),
     ],
 )
 async def test_terms_that_cannot_work(face: Face, settings: dict[str, Any], argument: str) -> None:
