@@ -809,6 +809,13 @@ DRIVERS = [
         ("tests/exhaustive/test_shared_connections.py", "-k", "interrupted_leader"),
     ),
     Mutant(
+        "visit-lets-go-of-a-borrowed-set",
+        "_drivers/sync/pool.py",
+        "        visitor = _Visitor()  # always",
+        "        visitor = self._owners.get(connection_set) or _Visitor()  # always",
+        ("tests/servers/drivers/test_pool.py", "-k", "leaves_a_borrowed"),
+    ),
+    Mutant(
         "closed-set-takes-rounds",
         "_drivers/sync/connection_set.py",
         "        self.takes_rounds = False\n        for connection",

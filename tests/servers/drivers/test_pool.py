@@ -309,6 +309,19 @@ def test_a_caller_that_comes_while_a_connection_set_is_returned_is_served(monkey
     assert order == ["came late"]
 
 
+def test_a_visit_leaves_a_borrowed_set_to_its_borrower() -> None:
+    """Also in a call of the borrower itself, which still uses the set."""
+    pool = a_pool(4)
+    borrower = Caller()
+    connection_set = pool.borrow(borrower)
+    assert connection_set is not None
+    connection_set.visit()
+    assert pool._owners == {connection_set: borrower}
+    pool.give_back(connection_set)
+    connection_set.visit()
+    assert pool._owners == {}
+
+
 def test_many_threads_share_one_connection_set(nodes: Servers) -> None:
     """64 threads acquire and release over one connection to each node."""
     with Redlock(nodes.urls, node_timeout=0.5) as redlock:

@@ -11,7 +11,7 @@ import contextlib
 import select
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from quorlock._core.commands import Release
 from quorlock._core.votes import Answer, Vote
@@ -74,7 +74,7 @@ class ConnectionOwner(Protocol):
     """
 
     has_unsent: bool
-    visit: Callable[[Any], None]
+    visit: Callable[[], None]
 
     def add(self, connection: Connection) -> None:
         """Take a new connection; safe from any thread."""
@@ -250,7 +250,7 @@ class Connection(Peer):
             # which the owner could send unencrypted at this moment.
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
         if self.owner is not None:
-            self.owner.visit(None)
+            self.owner.visit()
 
     def close(self) -> None:
         """Close the socket. Unanswered requests become pending releases; the node gets no blame."""

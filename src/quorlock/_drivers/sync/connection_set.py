@@ -95,12 +95,12 @@ class ConnectionSet:
         self.connections = self.membership.all
         self._wakeup: WakeupPipe | None = None  # of an owner that waits; made when first needed
         # The visits of the other sets that carry requests of this round (connectors need none).
-        self._carriers: list[Callable[[Any], None]] = []
+        self._carriers: list[Callable[[], None]] = []
         # Requests of other threads for our connections.
         self._submissions: dict[object, _Submission] = {}
         self.followers: dict[Any, None] = {}  # the borrowers whose rounds our owner sends (`pool`)
         self.takes_rounds = False  # of followers: its owner waits for replies, not for connections
-        self.visit: Callable[[Any], None] = _no_visit
+        self.visit: Callable[[], None] = _ignore
         self.on_ready: Callable[[], None] = _ignore  # called when it takes rounds of followers
         self.read_at: Instant = PAST  # for followers: what had come by then is read
         self.is_busy = False  # its owner is inside
@@ -246,7 +246,7 @@ class ConnectionSet:
         for connection in corked:
             connection.holds_back = True
         sent_rounds: list[SentRound] = []
-        carriers: list[Callable[[Any], None]] = []
+        carriers: list[Callable[[], None]] = []
         for send in effect.sends:
             sent_rounds.append(self.send(send, receiver))
             carriers += self._carriers
@@ -274,11 +274,11 @@ class ConnectionSet:
         self, index: int, data: bytes, request: PendingRequest, effect: Send
     ) -> Answer | None:
         found, connection = self._route(index, effect, request.asked_at), self.connections[index]
-        if (found is TIMED_OUT or found is BACKLOG) and effect.behind is not None:
-            # The replies that it waits for may be there, and unread.
+        if found is TIMED_OUT and effect.behind is not None:
+            # The reply that it waits for may be there, and unread.
             for other in effect.behind.paths:
                 if isinstance(other, ConnectionSet):
-                    other.visit(request.receiver)
+                    other.visit()
             found = self._route(index, effect, request.asked_at)
         if isinstance(found, Answer):
             return found
@@ -296,7 +296,7 @@ class ConnectionSet:
         self.membership.is_incomplete = True
         connector = self._connectors.all[index]
         if found.is_release and connector.release_later(request):
-            self._carriers.append(_no_visit)  # its thread sends it, and our receiver gets the reply
+            self._carriers.append(_ignore)  # its thread sends it, and our receiver gets the reply
             return None
         return connector.node_state.unavailable_answer
 
@@ -325,7 +325,7 @@ class ConnectionSet:
     def send_later(self, index: int, data: bytes, request: PendingRequest, effect: Send) -> None:
         """Leave a request for the owner to send; safe from any thread."""
         self._add(_Submission(index, 0, data, request, effect))
-        self.visit(request.receiver)
+        self.visit()
 
     def _add(self, submission: _Submission) -> None:
         self._submissions[object()] = submission
@@ -418,14 +418,14 @@ class ConnectionSet:
                 node_timeout = self._connectors.policy.node_timeout
                 left = min(-left, node_timeout) // NS_PER_MS * NS_PER_MS
                 until, is_last_poll = at + left, True
-            self._await_some(left, receiver)
+            self._await_some(left)
 
     def await_replies(self, receiver: Inbox, count: int, until: Instant) -> None:
         """Return when so many replies are in the inbox, or at `until`."""
         self.is_busy = True
         inbox = receiver.inbox
         while len(inbox) < count and (left := until - now()) > 0:
-            self._await_some(left, receiver)
+            self._await_some(left)
         self.is_busy = False
 
     def counts_for(self, receiver: Inbox) -> bool:
@@ -442,7 +442,7 @@ class ConnectionSet:
         inbox, quorum = receiver.inbox, self._connectors.policy.quorum
         not_asked = len(inbox)
         while self.granted.bit_count() < quorum and (left := until - now()) > 0:
-            self._await_some(left, receiver)
+            self._await_some(left)
             if len(inbox) > not_asked:
                 self.is_busy = False
                 return 0
@@ -460,7 +460,7 @@ class ConnectionSet:
             if self.granted >> index & 1:
                 receiver.inbox.insert(position, replied((round_, index, GRANTED, at)))
 
-    def _await_some(self, left: Duration, receiver: Inbox) -> None:
+    def _await_some(self, left: Duration) -> None:
         """Wait for replies, for so long at most, and read them."""
         most = _FOREIGN_POLL if self._carriers else _SHARED_POLL
         if left > most:  # noqa: PLR1730 (for every reply: `min` is a call)
@@ -468,7 +468,7 @@ class ConnectionSet:
         # Rounded up: a poll that ends early would find nothing and poll again.
         self._poll_replies(-(-left // NS_PER_MS))
         for visit in self._carriers:
-            visit(receiver)
+            visit()
 
     def _receive_now(self) -> None:
         self._poll_replies(0)
@@ -614,10 +614,6 @@ class ConnectionSet:
         if self._wakeup is not None:
             self._polled.remove(self._wakeup)
             self._wakeup = None
-
-
-def _no_visit(_visitor: object) -> None:
-    pass
 
 
 def _ignore() -> None:

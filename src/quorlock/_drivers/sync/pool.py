@@ -406,7 +406,7 @@ class ConnectionPool:
             self._visit(connection_set)
         return bool(pending)
 
-    def _visit(self, connection_set: ConnectionSet, visitor: Borrower | None = None) -> None:
+    def _visit(self, connection_set: ConnectionSet) -> None:
         """Send and receive without waiting, if the set is not borrowed.
 
         If it has followers, one of them does that.
@@ -415,7 +415,7 @@ class ConnectionPool:
             if connection_set not in self._owners:
                 self._call_follower(connection_set)
             return
-        visitor = visitor or _Visitor()
+        visitor = _Visitor()  # always another one: a caller that has borrowed the set keeps it
         if self._owners.setdefault(connection_set, visitor) is visitor:
             try:
                 connection_set.drain()

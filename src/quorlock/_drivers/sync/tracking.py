@@ -47,7 +47,7 @@ class TrackedConnections:
 
     def _made(self) -> ConnectionSet:
         connection_set = self._make(self._on_invalidation)
-        connection_set.visit = lambda _visitor: self.wake_all()
+        connection_set.visit = self.wake_all
         return connection_set
 
     # --- a pool of one -----------------------------------------------------------------------
