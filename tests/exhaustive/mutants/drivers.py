@@ -809,6 +809,13 @@ DRIVERS = [
         ("tests/exhaustive/test_shared_connections.py", "-k", "interrupted_leader"),
     ),
     Mutant(
+        "discarded-before-its-socket",
+        "_drivers/aio/connection.py",
+        "        if self.lost:\n            self.abort()  # discarded",
+        "        if False:\n            self.abort()  # discarded",
+        ("tests/servers/drivers/test_lost_in_loop.py", "-k", "before_a_connection"),
+    ),
+    Mutant(
         "visit-lets-go-of-a-borrowed-set",
         "_drivers/sync/pool.py",
         "        visitor = _Visitor()  # always",

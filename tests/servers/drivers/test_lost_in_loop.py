@@ -35,3 +35,27 @@ async def _release_many(nodes: Servers) -> None:
         nodes[0].execute("CLIENT", "KILL", "TYPE", "normal")
         connector._send_due()  # in the tick in which the server closes the connection
         assert await until_async(lambda: not nodes[0].keys())
+
+
+def test_an_interrupt_before_a_connection_has_its_socket(nodes: Servers) -> None:
+    """The connection is given up, and replaced before its `connect_timeout` is over."""
+    asyncio.run(_interrupt_early(nodes))
+
+
+async def _interrupt_early(nodes: Servers) -> None:
+    async with Redlock(nodes.urls[:1], connect_timeout=60.0) as redlock:
+        lease = await redlock.lock("x").acquire()
+        driver = redlock._session.driver.loop_driver()
+        (connector,) = driver.connectors
+        nodes[0].execute("CLIENT", "KILL", "TYPE", "normal")
+        while all(one.connected for one in connector._connections._all):
+            await asyncio.sleep(0)
+            connector.wake()
+        driver.interrupted(Interrupt())
+        releasing = asyncio.create_task(lease.release())  # it waits for the node
+        assert await until_async(lambda: not nodes[0].keys())
+        await releasing
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""

@@ -273,7 +273,9 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if self._handshake is not None:
+        if self.lost:
+            self.abort()  # discarded before it had a socket: its handshake would be sent nothing
+        elif self._handshake is not None:
             self._handshake.begin(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
