@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 
 import pytest
 
 from quorlock import ConfigError, Inspection, NodeView, VoteCode
+from quorlock.asyncio import Redlock
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
@@ -153,6 +155,21 @@ async def test_a_hung_node_is_not_asked_for_ever(face: Face, nodes: Servers) -> 
             end = time.monotonic() + 10  # any one reply may take longer than node_timeout
             while (await redlock.inspect("a")).nodes[0].error:
                 assert time.monotonic() < end
+
+
+async def test_many_tasks_inspect_at_once(nodes: Servers) -> None:
+    """Beyond 128 they queue: with thousands, healthy nodes would seem to be away."""
+    with Proxy(nodes[0].url) as proxy:
+        async with Redlock([proxy.url], node_timeout=10.0) as redlock:
+            assert (await redlock.inspect("a")).verdict == "free"
+            before = len(proxy.requests)
+            proxy.hold(requests=False)
+            tasks = [asyncio.create_task(redlock.inspect("a")) for _ in range(300)]
+            assert await until_async(lambda: len(proxy.requests) >= before + 128)
+            assert len(proxy.requests) == before + 128
+            proxy.resume()
+            reports = await asyncio.gather(*tasks)
+    assert {report.verdict for report in reports} == {"free"}
 
 
 RESERVED = "quorlock:next:00f1e2d3c4b5a697:12:100"

@@ -1,4 +1,4 @@
-"""The waits before a send in an event loop: for a slot, if it acquires, and for connections."""
+"""The waits before a send in an event loop: for a slot, and for connections."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from quorlock._drivers.aio.connector import AsyncConnector
     from quorlock._drivers.aio.loops import Guard
 
-# This many acquires run together; the others queue before their time begins to run. Beyond it every
-# round takes longer, until no reply comes within node_timeout. At 128 the nodes are always busy.
+# This many acquires and inspections run together; the others queue before their time begins to run.
+# Beyond it every round takes longer, until no reply comes within node_timeout. At 128 the nodes are
+# always busy.
 ACQUIRING_MAX = 128
 
 
 class Admission:
-    """The slots of the acquires that run, and the queue of the others."""
+    """The slots of the acquires and inspections that run, and the queue of the others."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, guarded: Guard) -> None:
         self.queue: deque[RunningFlow] = deque()
@@ -33,14 +34,14 @@ class Admission:
         self._guarded = guarded
 
     def try_enter(self) -> bool:
-        """Take a slot for an acquire; return false if all are taken."""
+        """Take a slot; return false if all are taken."""
         if self.acquiring >= ACQUIRING_MAX:
             return False
         self.acquiring += 1
         return True
 
     def leave(self) -> None:
-        """Return a slot; the next queued acquire, if there is one, gets it soon."""
+        """Return a slot; the next flow in the queue, if there is one, gets it soon."""
         self.acquiring -= 1
         if self.queue and self.acquiring == ACQUIRING_MAX - 1:  # the first in this tick
             self._loop.call_soon(self._guarded(self._admit))

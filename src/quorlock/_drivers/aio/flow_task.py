@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from quorlock._core.commands import ACQUIRES, Release, ScriptedAcquire, ends_lease
+from quorlock._core.commands import ACQUIRES, Inspect, Release, ScriptedAcquire, ends_lease
 from quorlock._core.effects import (
     Commit,
     Enlist,
@@ -142,7 +142,7 @@ class FlowTask(EndingFlow[T]):
             if loop_driver.shutdown.begun:
                 raise QuorlockError(CLOSED)
             self._has_caller_waiting = True
-            if kind in ACQUIRES and not self._has_slot:
+            if (kind in ACQUIRES or kind is Inspect) and not self._has_slot:
                 self._has_slot = loop_driver.admission.try_enter()
                 if not self._has_slot:
                     self._wait_for_slot(effect)
@@ -226,7 +226,7 @@ class FlowTask(EndingFlow[T]):
         self._run(event)
 
     def _wait_for_slot(self, effect: Send) -> None:
-        """Wait in the queue of acquires, at most until the send's deadline."""
+        """Wait in the queue for slots, at most until the send's deadline."""
         loop_driver, until = self._loop_driver, effect.queue_until
         loop_driver.admission.queue.append(self)
         if effect.stop is not None:
@@ -267,7 +267,7 @@ class FlowTask(EndingFlow[T]):
             )
 
     def admitted(self) -> bool:
-        """Take a slot and send the queued acquire; return false if it is no longer wanted."""
+        """Take a slot and send the queued round; return false if it is no longer wanted."""
         if self.state is not QUEUED:
             return False
         effect = self._effect
