@@ -58,4 +58,4 @@ async def _interrupt_early(nodes: Servers) -> None:
 
 
 class Interrupt(BaseException):
-    """What a signal handler raises."""
+    """An exception that a signal handler raises."""
