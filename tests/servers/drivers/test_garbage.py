@@ -13,11 +13,14 @@ import pytest
 import quorlock
 import quorlock.asyncio as aio
 from quorlock._core.rounds import SentRound
+from quorlock._drivers.sync.connection_set import ConnectionSet
 from quorlock._drivers.threads import BackgroundThread
 from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from quorlock._core.time import Instant
 
 MANY = 1_500
@@ -95,6 +98,49 @@ def test_closing_with_much_unsent_makes_no_noise(caplog: pytest.LogCaptureFixtur
         asyncio.run(main(node))
     assert not errors
     assert not caplog.records
+
+
+class Job:
+    """A user's object in a cycle, that calls the library when it is collected."""
+
+    def __init__(self, at_end: Callable[[], None]) -> None:
+        self.itself = self
+        self._at_end = at_end
+
+    def __del__(self) -> None:
+        self._at_end()
+
+
+def test_a_finalizer_may_call_the_library(nodes: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finalizer runs in any thread, inside a call: here in one that waits for replies."""
+    results: list[bool] = []
+    await_some = ConnectionSet._await_some
+
+    def collecting(connection_set: ConnectionSet, left: int) -> None:
+        monkeypatch.setattr(ConnectionSet, "_await_some", await_some)
+        gc.collect()
+        await_some(connection_set, left)
+
+    with quorlock.Redlock(nodes.urls, node_timeout=1.0) as redlock:
+        job, at_end = redlock.lock("job").acquire(), redlock.lock("end of job", timeout=0)
+
+        def end() -> None:
+            with at_end:
+                results.append(job.release())
+
+        def work() -> None:
+            Job(end)
+            monkeypatch.setattr(ConnectionSet, "_await_some", collecting)
+            results.append(redlock.lock("outer").acquire(timeout=0).release())
+
+        thread = threading.Thread(target=work)
+        gc.disable()
+        try:
+            thread.start()
+            thread.join()
+        finally:
+            gc.enable()
+    assert results == [True, True]
 
 
 @pytest.mark.parametrize("where", ["renewal", "connector", "releases"])

@@ -38,6 +38,7 @@ class Caller(Borrower):
     def __init__(self, *, urgent: bool = False, shares: bool = False) -> None:
         self.is_urgent = urgent
         self.shares = shares
+        self.thread = id(self)  # another one for each
         self.calls = 0
 
     def call(self) -> None:
@@ -199,6 +200,19 @@ def test_the_main_thread_takes_no_set_whose_followers_wait_for_a_leader() -> Non
     assert pool.borrow(Caller()) is not connection_set
     assert follower.calls == 2, "at each look: it may have found the set borrowed"
     assert pool.lead(follower, connection_set)
+
+
+def test_a_call_does_not_follow_the_call_that_it_has_interrupted() -> None:
+    """A finalizer runs in any thread, inside a call. Following that, it would wait for ever."""
+    pool = a_pool(4)
+    leader, connection_set = lead(pool)
+    for nested in Caller(shares=True), Caller(shares=True, urgent=True):
+        nested.thread = leader.thread
+        alone = pool.borrow(nested, by=now())
+        assert alone not in (None, connection_set)
+        assert alone is not None
+        pool.give_back(alone)
+    assert not connection_set.followers
 
 
 def test_a_release_follows_only_on_its_own_path() -> None:

@@ -186,7 +186,7 @@ class ConnectionPool:
                 if not connection_set.closed and (shares or not connection_set.followers):
                     return connection_set
                 self._let_go(connection_set)
-            elif shares and self._shares(borrower):
+            elif shares and self._leads(borrower, owner):
                 if self._follow(owner, connection_set, path):
                     return connection_set
                 must_wait = True
@@ -200,12 +200,16 @@ class ConnectionPool:
     def _may_follow_soon(self, owner: Borrower) -> bool:
         """Return whether a set that this borrower may follow is about to be connected."""
         return self._shares(owner) and any(
-            self._shares(borrower) and not connection_set.takes_rounds
+            self._leads(borrower, owner) and not connection_set.takes_rounds
             for connection_set, borrower in self._borrowed()
         )
 
     def _shares(self, borrower: Borrower) -> bool:
         return borrower.shares and borrower.thread != self._main_thread
+
+    def _leads(self, borrower: Borrower, owner: Borrower) -> bool:
+        """Return whether `owner` may follow: not its own thread, whose call it has interrupted."""
+        return self._shares(borrower) and borrower.thread != owner.thread
 
     def _follow(self, owner: Borrower, connection_set: ConnectionSet, path: object) -> bool:
         """Have the borrower of this set send and receive for another one, if it can now."""
