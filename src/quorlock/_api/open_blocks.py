@@ -39,8 +39,9 @@ def take_lease(
     """Remove and return the lease of the block that is being left.
 
     If the block was not entered by a `with` statement in this frame (ExitStack), take a lease of
-    the same owner, and of several one that is over.  At most one of them is valid, and another
-    block may still run under it.
+    the same owner, and of several one that is over: another block may still run under one that is
+    valid.  All of a semaphore, or of a shared lock, may be valid.  But an ExitStack enters and
+    leaves in one file, where no other block was entered.
     """
     others = entered.copy()
     lease, entry = others.popitem()
@@ -50,9 +51,10 @@ def take_lease(
         if same:
             lease = same[-1]
         else:
-            me = owner()
-            own = [lease for lease, entry in blocks if entry[1] == me]
-            open_ = own or [lease for lease, _ in blocks]
+            me, file = owner(), block[1].co_filename
+            likely = [one for one in blocks if one[1][0][1].co_filename == file] or blocks
+            own = [lease for lease, entry in likely if entry[1] == me]
+            open_ = own or [lease for lease, _ in likely]
             lease = next(filter(is_over, open_), open_[-1])
     del entered[lease]
     return lease

@@ -90,6 +90,32 @@ def test_a_stack_that_is_left_late_ends_no_block(nodes: Servers) -> None:
                 assert lease.held
 
 
+def several_leases(redlock: Any, kind: str) -> Any:
+    """Return a lock of which several leases may be held at once."""
+    if kind == "semaphore":
+        return redlock.semaphore("a", 2)
+    return redlock.any_of("a", "b") if kind == "any_of" else redlock.lock("a", shared=True)
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "any_of", "shared"])
+@pytest.mark.parametrize("how", ["closed", "closed by another thread"])
+def test_a_stack_ends_no_block_of_a_lock_with_several_leases(
+    nodes: Servers, kind: str, how: str
+) -> None:
+    """All of its leases are held: the block that runs on keeps its own."""
+    with quorlock.Redlock(nodes.urls) as redlock, contextlib.ExitStack() as stack:
+        lock = several_leases(redlock, kind)
+        first = stack.enter_context(lock)
+        with lock as lease:
+            if how == "closed":
+                stack.close()
+            else:
+                closing = threading.Thread(target=stack.close)
+                closing.start()
+                closing.join()
+            assert (first.held, lease.held) == (False, True)
+
+
 def test_two_stacks(nodes: Servers) -> None:
     """The expired lease is reported in either order, and the held one continues to its end."""
     with quorlock.Redlock(nodes.urls) as redlock:
@@ -198,3 +224,16 @@ async def test_a_block_that_another_task_leaves(nodes: Servers) -> None:
         async with lock as lease:
             await asyncio.create_task(generator.aclose())  # type: ignore[attr-defined]
             assert lease.held
+
+
+@pytest.mark.parametrize("kind", ["semaphore", "any_of", "shared"])
+async def test_an_async_stack_ends_no_block_of_a_lock_with_several_leases(
+    nodes: Servers, kind: str
+) -> None:
+    """The block keeps its lease, as in the blocking API."""
+    async with aio.Redlock(nodes.urls) as redlock, contextlib.AsyncExitStack() as stack:
+        lock = several_leases(redlock, kind)
+        first = await stack.enter_async_context(lock)
+        async with lock as lease:
+            await stack.aclose()
+            assert (first.held, lease.held) == (False, True)
