@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from quorlock._core.time import Instant
     from quorlock.testing.servers import Server, Servers
 
+pytestmark = pytest.mark.usefixtures("owned_connections")
+
 OTHERS = 3
 # A busy machine may start all threads late.
 PATIENT: dict[str, Any] = {"node_timeout": 2.0, "connect_timeout": 10.0, "outage_timeout": 30.0}

@@ -823,6 +823,13 @@ DRIVERS = [
         ("tests/servers/drivers/test_pool.py", "-k", "leaves_a_borrowed"),
     ),
     Mutant(
+        "a-call-follows-the-call-that-it-has-interrupted",
+        "_drivers/sync/pool.py",
+        "        return self._shares(borrower) and borrower.thread != owner.thread",
+        "        return self._shares(borrower)",
+        ("tests/servers/drivers/test_pool.py", "-k", "it_has_interrupted"),
+    ),
+    Mutant(
         "closed-set-takes-rounds",
         "_drivers/sync/connection_set.py",
         "        self.takes_rounds = False\n        for connection",

@@ -194,6 +194,7 @@ async def test_three_of_five_hung(face: Face, mortal_nodes: Servers) -> None:
     assert left_over(mortal_nodes) == {}
 
 
+@pytest.mark.usefixtures("owned_connections")
 @pytest.mark.parametrize("contenders", [6, 40])
 async def test_nothing_stays_behind_where_a_node_hangs_and_wakes(
     face: Face, mortal_nodes: Servers, contenders: int

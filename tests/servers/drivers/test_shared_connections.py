@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
     from quorlock._drivers.sync.connection_set import ConnectionSet
     from quorlock.testing.servers import Servers
+    from tests.harness.support.ownership import Check
+
+pytestmark = pytest.mark.usefixtures("owned_connections")
 
 THREADS = 32
 READ_AT_ONCE = 16 * 1024  # bytes that a server reads before it finds a connection closed
@@ -109,6 +112,27 @@ def most_unread(redlock: Redlock, index: int) -> int:
         for one in connections
         if one is not None
     )
+
+
+def test_the_check_of_borrowers_finds_who_has_not_borrowed(
+    nodes: Servers, owned_connections: Check
+) -> None:
+    """The other tests of this file would fail with that."""
+    with Redlock(nodes.urls) as redlock:
+        assert redlock.lock("first").acquire().release()
+        assert owned_connections.looks
+        assert owned_connections.found == []
+        pool = redlock._session.driver._pool
+        pool.all()[0].drain()
+        with borrowed(redlock) as connection_set:
+            vars(pool._owners[connection_set])["thread"] = threading.get_ident()
+            leaver = threading.Thread(target=pool._owners.pop, args=(connection_set,))
+            leaver.start()
+            leaver.join()
+    found = [what.partition(" (")[0] for what in owned_connections.found]
+    owned_connections.found.clear()
+    assert "ConnectionSet.drain without the set" in found
+    assert found[-1] == "another thread returns its set"
 
 
 def test_a_node_that_hangs_delays_no_thread(mortal_nodes: Servers) -> None:
