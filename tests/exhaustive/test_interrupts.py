@@ -503,6 +503,12 @@ def release(scene: Scene, interrupter: Interrupter) -> None:
         lease.release()
 
 
+def release_by_token(scene: Scene, interrupter: Interrupter) -> None:
+    lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
+    with interrupter:
+        scene.redlock.release(RESOURCE, lease.token)
+
+
 def lost_extend(scene: Scene, interrupter: Interrupter) -> None:
     """Two nodes have lost the key, one has another's: LeaseLost, and a release on the rest."""
     lease = scene.redlock.lock(RESOURCE, timeout=2.0).acquire()
@@ -597,6 +603,7 @@ ACTS: list[Callable[[Scene, Interrupter], None]] = [
     extend,
     extend_and_drop,
     release,
+    release_by_token,
     lost_extend,
     hand_over_and_adopt,
     hand_over,

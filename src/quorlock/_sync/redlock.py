@@ -391,10 +391,16 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
 
     def _release(self, request: AcquireRequest, token: bytes) -> bool:
         session = self._session
-        request, target = session.end_by_token(request, token)
-        flow = flows.release_by_token(request, token, session.policy, target)
+        ours = session.live.get(token)
         try:
+            request, target = session.end_by_token(request, token)
+            flow = flows.release_by_token(request, token, session.policy, target)
             return session.driver.run(flow)
+        except BaseException:
+            if ours is not None and session.live.get(token) is not ours:
+                ours.end()  # interrupted, perhaps before anything was sent
+                session.driver.run_in_background(session.release_and_remove(ours))
+            raise
         finally:
             session.driver.on_lease_over(request.claim)
 
