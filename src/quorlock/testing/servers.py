@@ -624,7 +624,9 @@ def _start_watcher(folder: str) -> subprocess.Popen[bytes]:
 def _await_watcher(watcher: subprocess.Popen[bytes]) -> None:
     assert watcher.stdout is not None
     with watcher.stdout as ready:
-        if select.select([ready], [], [], _READY_TIMEOUT)[0] and ready.read(1):
+        poll = select.poll()  # select.select refuses descriptors above 1,023
+        poll.register(ready, select.POLLIN)
+        if poll.poll(_READY_TIMEOUT * 1000) and ready.read(1):
             return
     raise ServersUnavailable(
         f"the watcher that {sys.executable!r} should run did not start; without it servers could "

@@ -322,6 +322,32 @@ _thread.start_new_thread = refuse
 """
 
 
+def test_there_may_be_many_descriptors(shell: Shell, nodes: Servers) -> None:
+    """Inherited ones: those of `run` and of its guard have numbers above 1,023."""
+    words = ("run", "x", "--min-hold", "0.3", "-c", "echo ran; exit 3")
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_DESCRIPTORS, *COMMAND, *words],
+        env=shell.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "ran\n", "")
+    assert not keys_stay(nodes)
+
+
+MANY_DESCRIPTORS = """\
+import os, resource, sys
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+for descriptor in range(3, 1100):
+    os.dup2(0, descriptor)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 # --- places ----------------------------------------------------------------------------------
 
 

@@ -586,6 +586,20 @@ servers = Servers.start(2); servers[0].stop(); report(servers); input()
         assert until(parent.left_nothing)
 
 
+def test_servers_start_beside_many_descriptors() -> None:
+    """Where the pipe of the watcher gets a number above 1,023."""
+    script = """
+import resource
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, hard))
+many = [os.dup(0) for _ in range(1100)]
+servers = Servers.start(1); report(servers)
+"""
+    with Parent(script) as parent:
+        parent.finish()
+        assert parent.left_nothing()
+
+
 @pytest.mark.parametrize("program", ["raise SystemExit(1)", "import time; time.sleep(60)"])
 def test_servers_need_a_watcher(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No servers are started without the watcher, since they could outlive us."""

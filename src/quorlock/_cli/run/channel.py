@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+
+class _Source(Protocol):
+    def fileno(self) -> int: ...
+
+
+S = TypeVar("S", bound=_Source)
+
+
+def readable(sources: Sequence[S], seconds: float) -> list[S]:
+    """Wait until one of the sources can be read, and return those that can."""
+    by_fd = {source.fileno(): source for source in sources}
+    poll = select.poll()  # select.select refuses descriptors above 1,023
+    for fd in by_fd:
+        poll.register(fd, select.POLLIN)
+    return [by_fd[fd] for fd, _ in poll.poll(seconds * 1000)]
 
 
 class Channel:

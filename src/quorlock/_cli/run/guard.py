@@ -8,11 +8,11 @@ gone, for whatever reason. `run` owns the lock and sends the lease's validity
 
 from __future__ import annotations
 
-import select
 import signal
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from quorlock import now
+from quorlock._cli.run.channel import readable
 
 if TYPE_CHECKING:
     from quorlock._cli.run.channel import Channel
@@ -26,7 +26,7 @@ _KILL_LEFT = 1 / 4
 # What a key of the terminal sends to every process of its foreground group. Others come from a
 # program, which may signal `run` and the guard, and not the command (`pkill quorlock`).
 _KEYS = frozenset({signal.SIGINT, signal.SIGQUIT})
-# `select` does not count the time for which the machine sleeps, but a lease does.
+# A wait does not count the time for which the machine sleeps, but a lease does.
 _LONGEST_SLEEP = 0.25
 
 
@@ -85,7 +85,7 @@ class LeaseGuard:
     def _see_to_its_end(self, tree: ProcessTree) -> int:
         while (status := tree.status()) is None:
             left = self._look(tree)
-            ready, _, _ = select.select(self._sources, [], [], left)
+            ready = readable(self._sources, left)
             # First of all: the terminal's signals reach this process and the command before `run`
             # forwards them.
             self._seen.update(_KEYS.intersection(self._signals.taken()))

@@ -7,13 +7,13 @@ renew the lock, independently of this one.
 from __future__ import annotations
 
 import os
-import select
 from contextlib import ExitStack
 from typing import NamedTuple
 
 from quorlock import AcquireTimeout, Lease, LeaseLost, Lock, NodeError, Redlock, now
 from quorlock._cli.config import secret_variables
 from quorlock._cli.exit_status import EX_LOST
+from quorlock._cli.run.channel import readable
 from quorlock._cli.run.child import Child, ChildEnded
 from quorlock._cli.run.guard import Orders
 from quorlock._cli.run.reporter import Reporter
@@ -144,7 +144,7 @@ class RunSession:
         child, signals, is_reported = self._child, self._signals, False
         while True:
             sources: list[Child | Signals] = [child, signals]
-            ready, _, _ = select.select(sources, [], [], self._look)
+            ready = readable(sources, self._look)
             child.wake()
             for number in self._signalled():
                 child.signal(number)
@@ -183,7 +183,7 @@ class RunSession:
             sentence = f"holding the lock for {left:.1f} s more, because of --min-hold"
             self._reporter.info("holding", sentence, seconds=left)
         while (left := until - now()) > 0 and lease.held and not self._is_ending:
-            select.select([self._signals], [], [], min(left, self._look))
+            readable([self._signals], min(left, self._look))
             self._signalled()
         return is_needed
 

@@ -1,7 +1,7 @@
 """The signals that `run` forwards.
 
-While `run` waits for the lock, they end the wait. Later they are bytes in a pipe, which `select`
-can await together with other sources.
+While `run` waits for the lock, they end the wait. Later they are bytes in a pipe, which can
+be awaited together with other sources.
 """
 
 from __future__ import annotations
