@@ -322,6 +322,26 @@ _thread.start_new_thread = refuse
 """
 
 
+@pytest.mark.parametrize("name", ["EAGAIN", "ENOMEM"])
+def test_so_is_a_process_that_cannot_be_had(name: str, shell: Shell, nodes: Servers) -> None:
+    """For the command: it was found, and may be run once there are fewer processes."""
+    (shell.home / "sitecustomize.py").write_text(NO_PROCESS)
+    path = f"{shell.home}:{shell.environment()['PYTHONPATH']}"
+    done = shell.run("run", "x", "--", "echo", "ran", given={"PYTHONPATH": path, "REASON": name})
+    assert (done.returncode, done.stdout) == (exit_status.EX_OSERR, "")
+    assert "cannot run 'echo'" in done.stderr
+    assert not keys_stay(nodes)
+
+
+NO_PROCESS = """\
+import errno, os, subprocess
+def refuse(*_, **__):
+    number = getattr(errno, os.environ["REASON"])
+    raise OSError(number, os.strerror(number))
+subprocess.Popen = refuse
+"""
+
+
 def test_there_may_be_many_descriptors(shell: Shell, nodes: Servers) -> None:
     """Inherited ones: those of `run` and of its guard have numbers above 1,023."""
     words = ("run", "x", "--min-hold", "0.3", "-c", "echo ran; exit 3")

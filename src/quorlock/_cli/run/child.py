@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from errno import ENOENT
+from errno import EAGAIN, EMFILE, ENFILE, ENOENT, ENOMEM
 from typing import NamedTuple, Self
 
 from quorlock._cli.exit_status import (
@@ -25,6 +25,8 @@ from quorlock._cli.exit_status import (
 from quorlock._cli.run.channel import Channel
 from quorlock._cli.run.guard import LeaseGuard, Orders
 from quorlock._cli.run.signals import Signals, held_back
+
+_STATUSES = {ENOENT: EX_NOT_FOUND, **dict.fromkeys((EAGAIN, EMFILE, ENFILE, ENOMEM), EX_OSERR)}
 
 
 class ChildEnded(NamedTuple):
@@ -111,7 +113,7 @@ class Child:
         return self._killed() if self._channel.closed else None
 
     def _failed(self, errno: int, why: str) -> Failed:
-        status = EX_NOT_FOUND if errno == ENOENT else EX_CANNOT_RUN
+        status = _STATUSES.get(errno, EX_CANNOT_RUN)
         return Failed(status, f"cannot run {self._command!r}: {why}")
 
     def _killed(self) -> ChildEnded:
