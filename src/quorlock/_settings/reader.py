@@ -210,6 +210,8 @@ def _parsed(path: Path) -> dict[str, Any]:
         why = error.strerror
     except ValueError as error:  # not UTF-8 or TOML; only the message omits the text
         why = str(error)
+    except RecursionError:
+        why = "arrays or tables are nested too deeply"
     # Raised outside the except block, so that the first error is not its context.
     raise SettingError(str(path), str(why))
 

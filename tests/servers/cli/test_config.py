@@ -200,6 +200,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"password = '\xff\xfe" + SECRET.encode() + b"'")
     assert "utf-8" in refusal(Source(None, str(binary), None))
+    deep = tmp_path / "deep.toml"
+    deep.write_text(f"nodes = {'[' * 9999}")
+    assert "nested too deeply" in refusal(Source(None, str(deep), None))
     monkeypatch.setenv("QUORLOCK_CONFIG", "elsewhere.toml")
     assert refusal().startswith("elsewhere.toml: No such file")
 
