@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from quorlock._cli.exit_status import (
 )
 from quorlock._cli.local import nodes as local_nodes
 from quorlock._cli.local.server import LocalServer
-from quorlock.testing.servers import ServersUnavailable, converse
+from quorlock.testing.servers import ServersUnavailable, converse, find_binary
 from tests.harness.support.wait import until
 from tests.servers.cli.command import Shell
 
@@ -109,7 +110,7 @@ def test_two_that_start_at_once_start_one_set(shell: Shell) -> None:
     ending, starting = shell.start("local", "down"), shell.start("local", "up", "--nodes", "3")
     assert ending.communicate(timeout=60)[1] == starting.communicate(timeout=60)[1] == ""
     assert len(pids()) in (0, 3)
-    assert len(files()) in (0, 10)  # a socket, a pid and a log for each, and the note
+    assert len(files()) in (0, 13)  # a socket, a pid, a log and a lock for each, and the note
 
 
 def test_the_number_of_nodes_stays(shell: Shell) -> None:
@@ -169,6 +170,27 @@ def test_a_start_that_is_interrupted_leaves_nothing(shell: Shell) -> None:
     else:
         assert starting.returncode == 128 + signal.SIGINT
         assert (pids(), files()) == ({}, set())
+
+
+@pytest.mark.parametrize("then", ["up", "down"])
+def test_a_start_that_was_killed_leaves_nothing(shell: Shell, then: str) -> None:
+    """Its server does not listen yet: no second one is started, and none is missed."""
+    slow = shell.home / "slow"
+    slow.write_text(f'#!/bin/sh\necho >>{slow}.begun\nsleep 1\nexec {find_binary()} "$@"\n')
+    slow.chmod(0o700)
+    up = f"from quorlock._cli.local import nodes; nodes.find_binary = lambda: {str(slow)!r}"
+    words = [sys.executable, "-c", f"{up}; nodes.up(1)"]
+    starting = subprocess.Popen(words, env=shell.environment())
+    begun = Path(f"{slow}.begun")
+    assert until(begun.exists, 60)
+    starting.kill()
+    starting.wait()
+    if then == "up":
+        subprocess.run(words, env=shell.environment(), check=True)
+        assert len(pids()) == 1
+    assert shell.run("local", "down").stdout == "1 local nodes ended\n"
+    assert not until(pids, 1.5)
+    assert begun.read_text() == "\n"
 
 
 def test_a_start_that_fails_leaves_nothing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,6 @@ from quorlock.testing.servers import ServersUnavailable, find_binary
 COUNT = 5
 _PATH_BYTES_MAX = 103  # of a unix socket, on macOS; Linux has 107
 _NOTE = "note.json"
-_LATE = 1.0  # seconds for a starting server to listen
 _SHOWN = 3  # resources in a message
 
 
@@ -139,9 +138,6 @@ def _start_first(place: Path, servers: list[LocalServer]) -> None:
         for server in servers:
             server.say_born_empty()
     except BaseException:
-        for server in servers:
-            with suppress(ServersUnavailable):  # a node that does not listen yet would be missed
-                server.await_started(_LATE)
         _end(place, servers, sure=True)  # no caller knows these nodes yet
         raise
 

@@ -2,11 +2,13 @@
 
 This module owns its start, its end and its commands; `nodes` owns the set. A process is found by
 its socket. The kernel names the process that listens there, even if it is stopped, and never one
-that only reuses the pid of a dead one.
+that only reuses the pid of a dead one. From its start on it has inherited the lock on a file, which
+so tells whether there is a process that does not listen yet: who started it may have been killed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -18,7 +20,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from quorlock.testing.servers import ServersUnavailable, converse
 
@@ -47,37 +49,46 @@ class LocalServer:
         self.path: str = str(folder / f"{number}.sock")
         self._folder = folder
         self._number = number
-        self._started = False  # by this object
 
     def spawn(self, binary: str) -> None:
-        """Run the program; `await_ready()` waits until it serves. Raise ServersUnavailable.
+        """Run the program, unless a process is starting or ending; it then listens or is gone.
+
+        `await_ready()` waits until it serves. Raise ServersUnavailable.
 
         The server daemonizes: it is no child process of the caller, and has its own session. So no
         terminal signals it, and the caller need not wait for it.
         """
-        self._started = True
-        self._file("log").write_bytes(b"")
-        done = subprocess.run(
-            self._command_line(binary),
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        deadline = time.monotonic() + _READY_TIMEOUT
+        with self._file("lock").open("w") as lock:
+            while not _is_locked_by_us(lock):
+                if self.pid:
+                    return
+                if time.monotonic() > deadline:
+                    raise ServersUnavailable(f"{self.path}: a process neither listens nor ends")
+                time.sleep(0.005)
+            self._file("log").write_bytes(b"")
+            done = subprocess.run(
+                self._command_line(binary),
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                pass_fds=[lock.fileno()],
+            )
         if done.returncode:
-            self._started = False
             raise ServersUnavailable(f"{binary} does not start: {done.stdout}{done.stderr}".strip())
 
     def await_ready(self) -> None:
         """Wait until it replies. Raise ServersUnavailable."""
-        self._await_answer(_READY_TIMEOUT)
-
-    def await_started(self, timeout: float) -> None:
-        """Wait until it replies, if this object started it. Raise ServersUnavailable."""
-        if self._started:
-            self._await_answer(timeout)
+        deadline = time.monotonic() + _READY_TIMEOUT
+        while not self._answers():
+            if time.monotonic() > deadline:
+                log = self._file("log").read_text(errors="replace").splitlines()
+                tail = "\n  ".join(log[-_LOG_TAIL_LINES:])
+                raise ServersUnavailable(f"{self.path} does not answer. Its log ends:\n  {tail}")
+            time.sleep(0.005)
 
     def say_born_empty(self) -> None:
         """Store for the restart guard of all clients that this process had nothing to forget."""
@@ -118,12 +129,19 @@ class LocalServer:
     def end(self) -> None:
         """Kill it by SIGKILL, since there is nothing to save, and wait. Raise OSError."""
         deadline = time.monotonic() + _END_TIMEOUT
-        while pid := self.pid:
+        while (pid := self.pid) or self._is_starting():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"process {pid}, at {self.path}, does not end")
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                raise TimeoutError(f"process {pid or '?'}, at {self.path}, does not end")
+            if pid:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.002)
+
+    def _is_starting(self) -> bool:
+        """Return whether there is a process, if none listens."""
+        with suppress(FileNotFoundError), self._file("lock").open("r+") as lock:
+            return not _is_locked_by_us(lock)
+        return False
 
     def _command_line(self, binary: str) -> list[str]:
         # Nothing is kept on disk. What processes of this machine hold ends with the machine, and a
@@ -136,15 +154,6 @@ class LocalServer:
 
     def _file(self, kind: str) -> Path:
         return self._folder / f"{self._number}.{kind}"
-
-    def _await_answer(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        while not self._answers():
-            if time.monotonic() > deadline:
-                log = self._file("log").read_text(errors="replace").splitlines()
-                tail = "\n  ".join(log[-_LOG_TAIL_LINES:])
-                raise ServersUnavailable(f"{self.path} does not answer. Its log ends:\n  {tail}")
-            time.sleep(0.005)
 
     def _answers(self) -> bool:
         try:
@@ -162,6 +171,14 @@ class LocalServer:
             if isinstance(reply, Exception):
                 raise OSError(f"{self.path}: {reply}")
         return replies
+
+
+def _is_locked_by_us(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _peer(connection: socket.socket) -> int:
