@@ -81,6 +81,32 @@ def test_what_cannot_be_said_changes_nothing(
     assert not keys_stay(nodes)
 
 
+@pytest.mark.parametrize("option", ["-v", "--json"])
+def test_what_nobody_reads_stops_nothing(option: str, shell: Shell, nodes: Servers) -> None:
+    """A pipe that is full, as of a collector of logs that hangs: also while `run` waits."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    token = shell.answer("acquire", "x", "--ttl", "30s")
+    words = [*COMMAND, "run", "x", option, "-c", "echo ran; exit 3"]
+    with subprocess.Popen(
+        words, env=shell.environment(), stdout=subprocess.PIPE, stderr=writer, text=True
+    ) as run:
+        try:
+            assert until(lambda: "1 waits" in shell.answer("status", "x"), PATIENCE)
+            shell.answer("release", "x", "--token", token)
+            assert run.communicate(timeout=PATIENCE)[0] == "ran\n"
+            assert run.returncode == 3
+        finally:
+            run.kill()
+            os.close(reader)
+            os.close(writer)
+    assert not keys_stay(nodes)
+
+
 @pytest.mark.parametrize("full", ["2>/dev/full", "2>&-"])
 def test_a_holder_that_cannot_be_shown_is_broken_all_the_same(
     full: str, shell: Shell, nodes: Servers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 from datetime import UTC, datetime
 
 from quorlock._cli.stdio import say
@@ -11,6 +12,8 @@ from quorlock._cli.timestamps import timestamp
 
 INFO, WARNING, FAILURE = range(3)
 _STDERR = 2
+# Seconds for stderr to take a message: the lock is held meanwhile, and no signal is forwarded.
+_PATIENCE = 1.0
 
 
 class Reporter:
@@ -48,4 +51,12 @@ class Reporter:
         fields = {"event": event, "time": time, "resource": self._resource, **facts}
         fields["message"] = sentence
         line = json.dumps(fields) if self._as_json else f"quorlock run: {sentence}"
-        say(f"{line}\n")
+        if _takes_more():
+            say(f"{line}\n")
+
+
+def _takes_more() -> bool:
+    """Wait until stderr takes a message; False if it does not, as a pipe that nobody reads."""
+    poll = select.poll()
+    poll.register(_STDERR, select.POLLOUT)
+    return bool(poll.poll(_PATIENCE * 1000))
