@@ -34,7 +34,8 @@ def command(source: Source, *, resource: str, yes: bool) -> int:
         shown = digests(before)
         if shown and not yes:
             why = f"{resource!r} is not released"
-            raise Failed(EX_TEMPFAIL, why, f"to release it: quorlock break {quote(resource)} --yes")
+            name = "-- " * resource.startswith("-") + quote(resource)
+            raise Failed(EX_TEMPFAIL, why, f"to release it: quorlock break --yes {name}")
         for holder in shown:
             redlock.break_lease(resource, holder)
         after = redlock.inspect(resource) if shown else before

@@ -94,7 +94,7 @@ LINES = (
     Line("quorlock status --match 'z*'", 0, "nothing matches 'z*'"),
     Line("quorlock status --limit 0", 64, "--limit: 0 is not in the range", "see"),
     Line("quorlock status --json", 0, '{"resources": [{"resource": "a"'),
-    Line("quorlock break a", 75, "'a': held by", "to release it: quorlock break a --yes"),
+    Line("quorlock break a", 75, "'a': held by", "to release it: quorlock break --yes a"),
     Line("quorlock break a --yes", 0, "'a': held by"),
     Line("quorlock break a", 0, "'a': free"),
     Line("quorlock config", 0, "node "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import socket
 from pathlib import Path
 from typing import Any
@@ -298,7 +299,7 @@ def test_it_shows_first_and_breaks_with_yes(shell: Shell, nodes: Servers) -> Non
     token = shell.answer("acquire", "a")
     said = shell.complaint(75, "break", "a")
     assert said.startswith("'a': held by ")
-    end = "quorlock break: 'a' is not released\nhint: to release it: quorlock break a --yes\n"
+    end = "quorlock break: 'a' is not released\nhint: to release it: quorlock break --yes a\n"
     assert said.endswith(end)
     assert at_last(nodes, "a", token)
     done = shell.run("break", "a", "--yes")
@@ -317,6 +318,14 @@ def test_leftovers_of_several_are_broken(shell: Shell, nodes: Servers) -> None:
     done = shell.run("break", "a", "--yes")
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "'a': free")
     assert at_last(nodes, "a", None)
+
+
+def test_the_hint_of_breaking_is_a_command(shell: Shell) -> None:
+    """Also for a name that looks like an option, or that a shell would split."""
+    for name in ("-x", "a b"):
+        shell.answer("acquire", "--", name)
+        hint = shell.complaint(75, "break", "--", name).rpartition("to release it: quorlock ")[2]
+        assert shell.run(*shlex.split(hint)).stdout.startswith(f"{name!r}: free\n")
 
 
 def test_what_is_free_needs_no_breaking(shell: Shell) -> None:
