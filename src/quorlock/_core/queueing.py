@@ -75,7 +75,6 @@ class _Queueing:
 
     Attributes:
         at: The current time, as far as known.
-        leave: What removes the place from all queues.
         has_votes: A quorum of nodes has replied to the latest request, whatever they replied.
     """
 
@@ -90,7 +89,6 @@ class _Queueing:
     ) -> None:
         self.at = at
         self._line = line
-        self.leave = Send(Release(member.request.key, b"", waiter.place, LEAVE))
         self.has_votes = True
         self._member = member
         self._request = member.request
@@ -100,6 +98,17 @@ class _Queueing:
         self._sent: SentRound | None = None
         self._attempts = 0
         self._lost: AttemptFailed | None = None  # the latest attempt that did not win
+
+    @property
+    def leave(self) -> Send:
+        """Return what removes the place from the queues that it may be in.
+
+        A node that hangs is not sent it to queue. It would get this of every waiter, without an
+        end.
+        """
+        path = self._sent.target.path if self._sent else None
+        leave = Release(self._request.key, b"", self._waiter.place, LEAVE)
+        return Send(leave, Target(self._waiter.queued, path) if path else None)
 
     def run(self) -> Flow[Acquired | AttemptFailed | None]:
         """Wait until granted, until the time is up, or until it makes no sense."""
@@ -126,7 +135,9 @@ class _Queueing:
         """Have the nodes queue the place, or look at it."""
         waiter = self._waiter
         kind = Look if waiter.replies.ahead == 0 else Release
+        queued, waiter.queued = waiter.queued, (1 << self._policy.n) - 1  # if it is interrupted
         sent: SentRound = yield Send(kind(self._request.key, b"", waiter.place, waiter.ticket))
+        waiter.queued = queued | sent.target.nodes
         self._sent, self.at = sent, sent.sent_at
         waiter.on_asked(sent.round, sent.sent_at)
 

@@ -51,6 +51,7 @@ class Turn(Protocol):
 
     place: bytes
     ticket: int
+    queued: int  # the nodes (bit i: node i) that may have the place
 
     def tally(self, n: int, round_: int) -> Tally:
         """Return the tally of the round, which also takes calls that come during the round."""
@@ -196,17 +197,17 @@ def _end_turn(
     # A node that refused another of several keys may still reserve the first one for the place.
     target = sent_round.target
     left = tally.granted_mask if claim.keys[1:] else target.nodes
-    yield from _leave_others(turn.place, claim.key, target, tally.n, left)
+    yield from _leave_others(turn, claim.key, target, left)
 
 
-def _leave_others(place: bytes, key: bytes, asked: Target, n: int, left: int) -> Flow[None]:
+def _leave_others(turn: Turn, key: bytes, asked: Target, left: int) -> Flow[None]:
     """Leave the queues of the nodes where an attempt has not done so. left: where it has, as bits.
 
     They have the place, and may have reserved the lock for it.
     """
-    others = (1 << n) - 1 & ~left
+    others = turn.queued & ~left
     if others:
-        yield Send(Release(key, b"", place, LEAVE), Target(others, asked.path))
+        yield Send(Release(key, b"", turn.place, LEAVE), Target(others, asked.path))
 
 
 def release_without_waiting(claim: Claim, token: bytes, target: Target | None) -> Flow[None]:
@@ -225,7 +226,9 @@ def release_failed_attempt(
     """Release on all nodes; collect enough replies to classify the failure."""
     target = sent_round.target
     if turn and turn.ticket == LEAVE:
-        yield from _leave_others(turn.place, request.key, target, policy.n, target.nodes)
+        yield from _leave_others(turn, request.key, target, target.nodes)
+    elif turn:
+        turn.queued |= target.nodes
     back = yield Send(release, target, stop=request.stop)
     if turn:
         turn.on_asked(back.round, back.sent_at)

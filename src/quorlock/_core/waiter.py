@@ -156,6 +156,7 @@ class Waiter:
         ticket: Its number in all queues; JOIN before a quorum has proposed one.
         replies: The replies of the nodes to its latest request.
         has_waited: Some node had others before it, or another holder.
+        queued: The nodes (bit i: node i) that were sent it to queue, which may still have it.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class Waiter:
         self.ticket = JOIN
         self.replies = PlaceReplies(policy.n, policy.quorum, CALL, PAST)
         self.has_waited = False
+        self.queued = 0
         self._member = member
         self._line = line
         self._policy = policy

@@ -11,7 +11,7 @@ import pytest
 
 import quorlock
 import quorlock.asyncio
-from quorlock import AcquireError, QuorumUnreachable
+from quorlock import AcquireError, AcquireTimeout, QuorumUnreachable
 from quorlock.testing.servers import Servers
 from tests.harness.support.impostors import Proxy
 from tests.harness.support.wait import until_async
@@ -101,6 +101,28 @@ async def test_a_node_that_stays_hung_gets_no_more_extensions(face: Face, nodes:
             await lease.extend(ttl)
             assert await until_async(lambda: extensions() > before)
             assert await lease.release()
+
+
+async def test_waiters_that_give_up_send_a_hung_node_nothing(face: Face, nodes: Servers) -> None:
+    """A node that was not sent their places to queue is not sent the removals.
+
+    Each needs memory until the node resumes: it grew without an end.
+    """
+    with Proxy(nodes[0].url) as proxy:
+        async with face.redlock([proxy.url, *nodes.urls[1:3]], **SETTINGS) as redlock:
+            lease = await redlock.lock("a", ttl=30).acquire()
+
+            async def give_up() -> None:
+                for _ in range(40):
+                    await raises(AcquireTimeout, redlock.lock("a", timeout=0.01).acquire())
+
+            proxy.hold(requests=False)  # so that the proxy reads on, and records
+            await give_up()
+            asked = len(proxy.requests)
+            await give_up()
+            assert len(proxy.requests) == asked
+            proxy.resume()
+            await lease.release()
 
 
 async def test_twenty_end_while_a_node_hangs(face: Face, mortal_nodes: Servers) -> None:
