@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from quorlock.testing.servers import Servers
+
 ROOT = Path(__file__).parents[3]
 CASES = (
     "tests/servers/api/test_lease.py",
@@ -45,3 +47,42 @@ def test_the_asyncio_cases_on_uvloop() -> None:
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
     assert int(passed[1]) > len(CASES)
+
+
+# Blocks the event loop until the time for connecting is up, after so many ticks: in some of them a
+# connection has just been made.  Prints how long the slowest `close` took.
+BLOCKED = """
+import asyncio, sys, time
+import uvloop
+from quorlock import QuorlockError
+from quorlock.asyncio import Redlock
+
+async def close_after(ticks):
+    redlock = Redlock(sys.argv[1:], connect_timeout=0.1)
+    call = asyncio.ensure_future(redlock.lock("a").acquire(timeout=0))
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    time.sleep(0.2)
+    try:
+        await (await call).release()
+    except QuorlockError:
+        pass
+    began = time.monotonic()
+    await redlock.close()
+    return time.monotonic() - began
+
+async def main():
+    print(max([await close_after(ticks) for ticks in range(8)]))
+
+uvloop.run(main())
+"""
+
+
+def test_connections_that_uvloop_drops_in_silence_are_not_waited_for(nodes: Servers) -> None:
+    """Each was kept for ever, and `close` waited for its end: a second longer than here."""
+    if find_spec("uvloop") is None:
+        pytest.skip("uvloop is not installed")
+    command = [sys.executable, "-c", BLOCKED, *nodes.urls[:3]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.7
+    assert done.stderr == ""

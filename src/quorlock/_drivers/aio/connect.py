@@ -78,9 +78,10 @@ class NodeConnections:
                 self._node_state.latency = ended - began
                 admission.admit(server_info, ended, connection)
         except BaseException:
+            handshake.server_info.cancel()
             connection.abort()
-            if not connection.connected:
-                self._all.discard(connection)
+            if not connection.is_closing:
+                self._all.discard(connection)  # no `connection_lost` follows
             raise
         if connection.lost:
             raise NodeRejected(CLOSED_IMMEDIATELY, VoteCode.NOT_CONNECTED)

@@ -76,7 +76,7 @@ class AsyncHandshake:
         self._advance(partial(self._handshake.feed, data), connection)
 
     def _look_again(self, connection: AsyncConnection) -> None:
-        if not connection.closed.done() and self._handshake.is_waiting:
+        if not self.server_info.done() and self._handshake.is_waiting:
             self._advance(self._handshake.go_on, connection)
 
     def _advance(self, step: Callable[[], object], connection: AsyncConnection) -> None:
@@ -152,9 +152,12 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
         self._calls: list[tuple[bytes, bytes]] = []  # that were read, and not delivered yet
 
     @property
-    def connected(self) -> bool:
-        """Return whether it has had a socket."""
-        return self._transport is not None
+    def is_closing(self) -> bool:
+        """Return whether its transport ends; not if it has none, or uvloop has dropped that.
+
+        uvloop does so, in silence, if its caller is cancelled as the connection is made.
+        """
+        return self._transport is not None and self._transport.is_closing()
 
     @property
     def is_limited(self) -> bool:
