@@ -170,7 +170,7 @@ def never_tried_again(self: PendingReleases, release: Release, run_id: str, now:
 def never_queued_again(self: Line, member: Member) -> None:
     """A waiter whose place an exchange has removed finds out when it looks."""
     if self._first.setdefault(None, member) is not member:
-        self._members.appendleft(member)
+        self._put_in_front(member)
     elif not member.is_asking:
         member.promote()
 

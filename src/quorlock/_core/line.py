@@ -10,7 +10,7 @@ find that the line needs a first; then two of its waiters ask the nodes, which d
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from quorlock._core.time import NS_PER_MS, PAST
@@ -56,7 +56,8 @@ class Line:
     )
 
     def __init__(self) -> None:
-        self._members: deque[Member] = deque()  # without the first
+        # In order, without the first.  There may be thousands, and any of them may leave.
+        self._members: OrderedDict[Member, None] = OrderedDict()
         self._first: dict[None, Member] = {}  # at most one: it asks the nodes
         self._is_held = False  # by a caller of this process, as far as known
         self._changed_at: Instant = PAST  # when it got the lock last
@@ -98,7 +99,7 @@ class Line:
 
     def join(self, member: Member, at: Instant) -> None:
         """Add a waiter at the end; it is promoted if it is the first."""
-        self._members.append(member)
+        self._members[member] = None
         self.advance(at)
 
     def stay(self, member: Member, at: Instant) -> None:
@@ -107,7 +108,7 @@ class Line:
         If that caller is not gone, the waiter is in line twice, which does no harm.
         """
         if self._first.get(None) is not member and member not in self._members:
-            self._members.appendleft(member)
+            self._put_in_front(member)
         self.advance(at)
 
     def leave(self, member: Member, at: Instant) -> None:
@@ -115,7 +116,7 @@ class Line:
         if self._first.get(None) is member:
             self._first.pop(None, None)
         else:
-            self._take_out(member)
+            self._members.pop(member, None)
         self.advance(at)
 
     def advance(self, at: Instant) -> None:
@@ -138,7 +139,7 @@ class Line:
         """Make a waiter that was taken out the first again; it asks the nodes."""
         is_first = self._first.setdefault(None, member) is member
         if not is_first:
-            self._members.appendleft(member)
+            self._put_in_front(member)
         if member.is_asking:
             member.ask_again()
         elif is_first:
@@ -153,19 +154,20 @@ class Line:
         first = self._first.pop(None, None)
         return first if first is not None and first.is_open else self._next()
 
-    def _take_out(self, member: Member) -> None:
+    def _put_in_front(self, member: Member) -> None:
+        self._members[member] = None
         try:
-            self._members.remove(member)
-        except ValueError:
+            self._members.move_to_end(member, last=False)
+        except KeyError:
             return  # another caller has taken it out
 
     def _next(self) -> Member | None:
         try:
             while True:
-                member = self._members.popleft()
+                member, _ = self._members.popitem(last=False)
                 if member.is_open:
                     return member
-        except IndexError:
+        except KeyError:
             return None
 
     def on_granted(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from quorlock._core.claims import Keys
@@ -224,3 +226,17 @@ def test_many_lines_in_use_are_not_looked_at_for_each_new_one(
         members(lines.line(b"%d" % number, START), 1)
     assert looks <= 2 * 2_000
     assert all(lines.get(b"%d" % number) is not None for number in range(2_000)), "all are in use"
+
+
+def test_waiters_take_no_longer_where_there_are_thousands() -> None:
+    """Each looks twice a second whether it is still in line, and the latest may leave first."""
+    line = Line()
+    first, *others = members(line, 20_000)
+    granted(line, first)
+    began = time.thread_time()
+    for member in others:
+        line.stay(member, START)
+    for member in reversed(others):
+        line.leave(member, START)
+    assert time.thread_time() - began < 1
+    assert not line.has_waiters
