@@ -403,6 +403,23 @@ def test_what_was_asked_together_goes_before_what_a_node_is_asked_alone() -> Non
     assert sent_by(play) == [b"SET", b"EVAL"]
 
 
+def test_a_round_that_each_node_has_in_its_own_queue_is_dropped() -> None:
+    """No reply to it is looked for here. They were kept while this went on, and memory grew."""
+
+    async def scene() -> None:
+        net = Net(3)
+        try:
+            for _ in range(3):
+                net.ask(Acquire)
+                for index in range(3):
+                    net.confirm(index)
+            assert net.loop_driver.shared_pipeline._rounds == []
+        finally:
+            net.close()
+
+    asyncio.run(scene())
+
+
 def healthy(net: Net) -> list[AsyncConnection]:
     """The connections of a net whose plain grants are counted without parsing."""
     for node_state in net.node_states.all:
