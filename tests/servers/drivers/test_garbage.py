@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -208,3 +209,22 @@ def test_what_a_call_has_made_is_freed_at_its_end(mortal_nodes: Servers) -> None
 
 def count_of(*kinds: type) -> int:
     return sum(type(found) in kinds for found in gc.get_objects())
+
+
+def test_a_redlock_that_was_closed_while_a_call_connected_is_freed(mortal_nodes: Servers) -> None:
+    """The error of that call refers to its session, and its event loop's part to the call."""
+
+    async def scene() -> weakref.ref[object]:
+        redlock = aio.Redlock(mortal_nodes.urls[:3])
+        call = asyncio.create_task(redlock.lock("a").acquire())
+        await asyncio.sleep(0)
+        await redlock.close()
+        with pytest.raises(quorlock.QuorlockError):
+            await call
+        return weakref.ref(redlock._session)
+
+    mortal_nodes[0].stop()
+    session = asyncio.run(scene())
+    mortal_nodes[0].cont()
+    gc.collect()
+    assert session() is None

@@ -172,6 +172,8 @@ class Driver:
         return loop_driver
 
     def _ended(self, loop_driver: LoopDriver) -> None:
+        if self._latest is loop_driver:
+            self._latest = None  # calls that waited in it refer to the session
         if self._loop_drivers.get(loop_driver.loop) is loop_driver:
             self._loop_drivers.pop(loop_driver.loop, None)
 
