@@ -48,7 +48,7 @@ async def _interrupt_early(nodes: Servers) -> None:
         driver = redlock._session.driver.loop_driver()
         (connector,) = driver.connectors
         nodes[0].execute("CLIENT", "KILL", "TYPE", "normal")
-        while all(one.connected for one in connector._connections._all):
+        while all(one._transport for one in connector._connections._all):
             await asyncio.sleep(0)
             connector.wake()
         driver.interrupted(Interrupt())
