@@ -84,5 +84,5 @@ def test_connections_that_uvloop_drops_in_silence_are_not_waited_for(nodes: Serv
         pytest.skip("uvloop is not installed")
     command = [sys.executable, "-c", BLOCKED, *nodes.urls[:3]]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 0.7
+    assert float(done.stdout) < 1.0
     assert done.stderr == ""
