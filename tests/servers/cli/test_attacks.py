@@ -350,7 +350,7 @@ _thread.start_new_thread = refuse
 
 @pytest.mark.parametrize("name", ["EAGAIN", "ENOMEM"])
 def test_so_is_a_process_that_cannot_be_had(name: str, shell: Shell, nodes: Servers) -> None:
-    """For the command: it was found, and may be run once there are fewer processes."""
+    """The command was found, and can be run once there are fewer processes."""
     (shell.home / "sitecustomize.py").write_text(NO_PROCESS)
     path = f"{shell.home}:{shell.environment()['PYTHONPATH']}"
     done = shell.run("run", "x", "--", "echo", "ran", given={"PYTHONPATH": path, "REASON": name})

@@ -174,7 +174,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(shell: Shell) -> None:
 
 @pytest.mark.parametrize("then", ["up", "down"])
 def test_a_start_that_was_killed_leaves_nothing(shell: Shell, then: str) -> None:
-    """Its server does not listen yet: no second one is started, and none is missed."""
+    """The server does not listen yet: no second one is started, and none is missed."""
     slow = shell.home / "slow"
     slow.write_text(f'#!/bin/sh\necho >>{slow}.begun\nsleep 1\nexec {find_binary()} "$@"\n')
     slow.chmod(0o700)

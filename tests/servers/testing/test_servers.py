@@ -587,7 +587,7 @@ servers = Servers.start(2); servers[0].stop(); report(servers); input()
 
 
 def test_servers_start_beside_many_descriptors() -> None:
-    """Where the pipe of the watcher gets a number above 1,023."""
+    """The pipe of the watcher gets a number above 1,023."""
     script = """
 import resource
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -2,8 +2,8 @@
 
 This module owns its start, its end and its commands; `nodes` owns the set. A process is found by
 its socket. The kernel names the process that listens there, even if it is stopped, and never one
-that only reuses the pid of a dead one. From its start on it has inherited the lock on a file, which
-so tells whether there is a process that does not listen yet: who started it may have been killed.
+that only reuses the pid of a dead one. From its start on it has inherited the lock on a file. So a
+process that does not listen yet is found too, also if the one that started it was killed.
 """
 
 from __future__ import annotations

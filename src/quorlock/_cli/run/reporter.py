@@ -12,7 +12,7 @@ from quorlock._cli.timestamps import timestamp
 
 INFO, WARNING, FAILURE = range(3)
 _STDERR = 2
-# Seconds for stderr to take a message: the lock is held meanwhile, and no signal is forwarded.
+# Seconds for stderr to take a message: no signal is forwarded until then, and the lock is held.
 _PATIENCE = 1.0
 
 
@@ -56,7 +56,7 @@ class Reporter:
 
 
 def _takes_more() -> bool:
-    """Wait until stderr takes a message; False if it does not, as a pipe that nobody reads."""
+    """Wait until stderr takes a message; False if it does not, as a pipe without a reader."""
     poll = select.poll()
     poll.register(_STDERR, select.POLLOUT)
     return bool(poll.poll(_PATIENCE * 1000))
