@@ -467,11 +467,16 @@ async def one_cycle(redlock: aio.Redlock) -> None:
     await cycle(redlock, RESOURCE)
 
 
+async def release_by_token(redlock: aio.Redlock) -> None:
+    lease = await redlock.lock(RESOURCE, timeout=2.0).acquire()
+    await redlock.release(RESOURCE, lease.token)
+
+
 # A coroutine that is interrupted as it begins was never awaited.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("granularity", ["line", "signal"])
 @pytest.mark.parametrize("error", [SoftLimit, KeyboardInterrupt])
-@pytest.mark.parametrize("act", [one_cycle, three_cycles, cycles_in_line])
+@pytest.mark.parametrize("act", [one_cycle, three_cycles, cycles_in_line, release_by_token])
 def test_asyncio_continues(
     nodes: Servers,
     act: Callable[[aio.Redlock], Coroutine[Any, Any, None]],

@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from quorlock._api.lease import LeaseBase
-from quorlock._api.lease_state import Released
+from quorlock._api.lease_state import LeaseState, Released
 from quorlock._api.misuse import BlockingObject
+from quorlock._api.session import Session
 from quorlock._api.ticket import Ticket
 from quorlock._core import handing_on
 from quorlock._core import redlock as flows
@@ -20,7 +21,7 @@ from quorlock._drivers.clock import now
 from quorlock.errors import LeaseLost, QuorlockError
 
 if TYPE_CHECKING:
-    from quorlock._drivers.sync.driver import Driver  # noqa: F401 (named below in a string)
+    from quorlock._drivers.sync.driver import Driver
 
 
 class Lease(BlockingObject, LeaseBase["Driver"]):
@@ -235,10 +236,13 @@ class Lease(BlockingObject, LeaseBase["Driver"]):
             renewer(self._session).add(self, None)
 
     def _release_in_background(self) -> None:
-        """End the lease, and release it without waiting: its caller is gone."""
-        session, lease_state = self._session, self._state
-        lease_state.end(lease_state.loss)  # kept in the session until it is sent: see Redlock.close
-        session.driver.run_in_background(session.release_and_remove(lease_state))
+        release_in_background(self._session, self._state)
+
+
+def release_in_background(session: Session[Driver], lease_state: LeaseState) -> None:
+    """End a lease, and release it without waiting: its caller is gone."""
+    lease_state.end(lease_state.loss)  # kept in the session until it is sent: see Redlock.close
+    session.driver.run_in_background(session.release_and_remove(lease_state))
 
 
 # For the locks, whose blocks are blocks of a lease.

@@ -26,7 +26,7 @@ from quorlock._core.request import AcquireRequest, StopEvent
 from quorlock._core.resources import Resource
 from quorlock._core.results import Extended, ExtendFailed, is_unreachable
 from quorlock._drivers import fork
-from quorlock._sync.lease import Lease
+from quorlock._sync.lease import Lease, release_in_background
 from quorlock._sync.lock import Lock, LockDecorator
 from quorlock.errors import QuorlockError
 
@@ -396,10 +396,11 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
             request, target = session.end_by_token(request, token)
             flow = flows.release_by_token(request, token, session.policy, target)
             return session.driver.run(flow)
-        except BaseException:
+        except QuorlockError:
+            raise
+        except BaseException:  # interrupted, perhaps before anything was sent
             if ours is not None and session.live.get(token) is not ours:
-                ours.end()  # interrupted, perhaps before anything was sent
-                session.driver.run_in_background(session.release_and_remove(ours))
+                release_in_background(session, ours)
             raise
         finally:
             session.driver.on_lease_over(request.claim)

@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any
 
 from quorlock._api.lease import LeaseBase
-from quorlock._api.lease_state import Released
+from quorlock._api.lease_state import LeaseState, Released
 from quorlock._api.misuse import AsyncioObject
+from quorlock._api.session import Session
 from quorlock._api.ticket import Ticket
 from quorlock._core import handing_on
 from quorlock._core import redlock as flows
@@ -254,13 +255,16 @@ class Lease(AsyncioObject, LeaseBase[Driver]):
         await session.driver.run(lease_state.release_flow())
 
     def _release_in_background(self) -> None:
-        """End the lease, and release it without waiting: its caller is gone."""
-        # In its loop, which may run in another thread.  Kept in the session until the release is
-        # sent, since `close` looks there.
-        session, lease_state = self._session, self._state
-        lease_state.end(lease_state.loss)
-        path = lease_state.target.path if lease_state.target is not None else None
-        session.driver.send_later(session.release_and_remove(lease_state), path)
+        release_in_background(self._session, self._state)
+
+
+def release_in_background(session: Session[Driver], lease_state: LeaseState) -> None:
+    """End a lease, and release it without waiting: its caller is gone."""
+    # In its loop, which may run in another thread.  Kept in the session until the release is sent,
+    # since `close` looks there.
+    lease_state.end(lease_state.loss)
+    path = lease_state.target.path if lease_state.target is not None else None
+    session.driver.send_later(session.release_and_remove(lease_state), path)
 
 
 # For the locks, whose blocks are blocks of a lease.

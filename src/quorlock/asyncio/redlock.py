@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -27,11 +28,12 @@ from quorlock._drivers.aio.loop_driver import LoopDriver
 from quorlock._nodes.node import Node
 from quorlock._nodes.resolve import as_nodes  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from quorlock.asyncio.election import Election
-from quorlock.asyncio.lease import Lease
+from quorlock.asyncio.lease import Lease, release_in_background
 from quorlock.asyncio.lock import Lock, LockDecorator
 from quorlock.asyncio.once import Once
 from quorlock.asyncio.rlock import RLock, TaskHolds
 from quorlock.asyncio.semaphore import AnyLock, Semaphore
+from quorlock.errors import QuorlockError
 
 # `as_nodes` is for the base class, which would load it in the running event loop.
 
@@ -392,10 +394,17 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
 
     async def _release(self, request: AcquireRequest, token: bytes) -> bool:
         session = self._session
-        request, target = session.end_by_token(request, token)
-        flow = flows.release_by_token(request, token, session.policy, target)
+        ours = session.live.get(token)
         try:
+            request, target = session.end_by_token(request, token)
+            flow = flows.release_by_token(request, token, session.policy, target)
             return await session.driver.run(flow)
+        except (QuorlockError, CancelledError):
+            raise  # the flow has sent its release
+        except BaseException:  # interrupted, perhaps before anything was sent
+            if ours is not None and session.live.get(token) is not ours:
+                release_in_background(session, ours)
+            raise
         finally:
             session.driver.on_lease_over(request.claim)
 
