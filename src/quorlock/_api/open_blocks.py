@@ -40,8 +40,9 @@ def take_lease(
 
     If the block was not entered by a `with` statement in this frame (ExitStack), take a lease of
     the same owner, and of several one that is over: another block may still run under one that is
-    valid.  All of a semaphore, or of a shared lock, may be valid.  But an ExitStack enters and
-    leaves in one file, where no other block was entered.
+    valid.  Of a semaphore, or of a shared lock, all may be valid.  So those that were entered from
+    the file of the exit come first: an ExitStack enters and leaves in `contextlib`, and `with`
+    statements are elsewhere.
     """
     others = entered.copy()
     lease, entry = others.popitem()
@@ -52,8 +53,10 @@ def take_lease(
             lease = same[-1]
         else:
             me, file = owner(), block[1].co_filename
-            likely = [one for one in blocks if one[1][0][1].co_filename == file] or blocks
-            own = [lease for lease, entry in likely if entry[1] == me]
+            likely = [
+                (lease, by) for lease, ((_, code), by) in blocks if code.co_filename == file
+            ] or [(lease, by) for lease, (_, by) in blocks]
+            own = [lease for lease, by in likely if by == me]
             open_ = own or [lease for lease, _ in likely]
             lease = next(filter(is_over, open_), open_[-1])
     del entered[lease]

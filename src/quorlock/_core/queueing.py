@@ -103,8 +103,8 @@ class _Queueing:
     def leave(self) -> Send:
         """Return what removes the place from the queues that it may be in.
 
-        A node that hangs is not sent it to queue. It would get this of every waiter, without an
-        end.
+        A node that hangs is sent no place. If it were sent the removals nevertheless, those of all
+        waiters would fill the memory.
         """
         path = self._sent.target.path if self._sent else None
         leave = Release(self._request.key, b"", self._waiter.place, LEAVE)

@@ -825,7 +825,7 @@ DRIVERS = [
     Mutant(
         "a-call-follows-the-call-that-it-has-interrupted",
         "_drivers/sync/pool.py",
-        "        return self._shares(borrower) and borrower.thread != owner.thread",
+        "        return self._shares(borrower) and borrower.thread != follower.thread",
         "        return self._shares(borrower)",
         ("tests/servers/drivers/test_pool.py", "-k", "it_has_interrupted"),
     ),

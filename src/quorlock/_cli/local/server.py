@@ -2,8 +2,8 @@
 
 This module owns its start, its end and its commands; `nodes` owns the set. A process is found by
 its socket. The kernel names the process that listens there, even if it is stopped, and never one
-that only reuses the pid of a dead one. From its start on it has inherited the lock on a file. So a
-process that does not listen yet is found too, also if the one that started it was killed.
+that only reuses the pid of a dead one. It also holds the lock on a file, inherited from the process
+that started it. So one that does not listen yet is found too, if that process was killed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LocalServer:
         self._number = number
 
     def spawn(self, binary: str) -> None:
-        """Run the program, unless a process is starting or ending; it then listens or is gone.
+        """Run the program, unless it runs already; wait for a process that is starting or ending.
 
         `await_ready()` waits until it serves. Raise ServersUnavailable.
 
@@ -60,7 +60,7 @@ class LocalServer:
         """
         deadline = time.monotonic() + _READY_TIMEOUT
         with self._file("lock").open("w") as lock:
-            while not _is_locked_by_us(lock):
+            while not _lock(lock):
                 if self.pid:
                     return
                 if time.monotonic() > deadline:
@@ -140,7 +140,7 @@ class LocalServer:
     def _is_starting(self) -> bool:
         """Return whether there is a process, if none listens."""
         with suppress(FileNotFoundError), self._file("lock").open("r+") as lock:
-            return not _is_locked_by_us(lock)
+            return not _lock(lock)
         return False
 
     def _command_line(self, binary: str) -> list[str]:
@@ -173,7 +173,8 @@ class LocalServer:
         return replies
 
 
-def _is_locked_by_us(file: IO[str]) -> bool:
+def _lock(file: IO[str]) -> bool:
+    """Lock the file until it is closed; return false if another process has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -56,7 +56,7 @@ class Reporter:
 
 
 def _takes_more() -> bool:
-    """Wait until stderr takes a message; False if it does not, as a pipe without a reader."""
+    """Wait until stderr takes a message; False if it does not, as a full pipe that is not read."""
     poll = select.poll()
     poll.register(_STDERR, select.POLLOUT)
     return bool(poll.poll(_PATIENCE * 1000))

@@ -261,7 +261,7 @@ class SharedPipeline:
         # In this order, for `has_pending_acquire`: another thread finds a request in one of them.
         connection.pipeline.pending.extend(self._rounds[index:end])
         self._marks[connection.shared_index] = end
-        self._drop_answered()  # no reply may come to a round that is in here
+        self._drop_answered()  # also the rounds that all connections have in their own queues now
 
     def set_members(self, connections: Sequence[SharedConnection], *, is_complete: bool) -> None:
         """Replace the connections. The caller has sent everything that was unsent."""

@@ -277,7 +277,7 @@ class AsyncConnection(Peer, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         if self.lost:
-            self.abort()  # discarded before it had a socket: its handshake would be sent nothing
+            self.abort()  # discarded before it had a socket: it would never send its handshake
         elif self._handshake is not None:
             self._handshake.begin(self)
 

@@ -186,7 +186,7 @@ class ConnectionPool:
                 if not connection_set.closed and (shares or not connection_set.followers):
                     return connection_set
                 self._let_go(connection_set)
-            elif shares and self._leads(borrower, owner):
+            elif shares and self._may_lead(borrower, owner):
                 if self._follow(owner, connection_set, path):
                     return connection_set
                 must_wait = True
@@ -200,16 +200,20 @@ class ConnectionPool:
     def _may_follow_soon(self, owner: Borrower) -> bool:
         """Return whether a set that this borrower may follow is about to be connected."""
         return self._shares(owner) and any(
-            self._leads(borrower, owner) and not connection_set.takes_rounds
+            self._may_lead(borrower, owner) and not connection_set.takes_rounds
             for connection_set, borrower in self._borrowed()
         )
 
     def _shares(self, borrower: Borrower) -> bool:
         return borrower.shares and borrower.thread != self._main_thread
 
-    def _leads(self, borrower: Borrower, owner: Borrower) -> bool:
-        """Return whether `owner` may follow: not its own thread, whose call it has interrupted."""
-        return self._shares(borrower) and borrower.thread != owner.thread
+    def _may_lead(self, borrower: Borrower, follower: Borrower) -> bool:
+        """Return whether this borrower can send for a follower.
+
+        Not in the same thread: there the follower's call (of a finalizer) has interrupted the
+        borrower's, and both would wait for each other.
+        """
+        return self._shares(borrower) and borrower.thread != follower.thread
 
     def _follow(self, owner: Borrower, connection_set: ConnectionSet, path: object) -> bool:
         """Have the borrower of this set send and receive for another one, if it can now."""
@@ -419,7 +423,7 @@ class ConnectionPool:
             if connection_set not in self._owners:
                 self._call_follower(connection_set)
             return
-        visitor = _Visitor()  # always another one: a caller that has borrowed the set keeps it
+        visitor = _Visitor()  # always a new one: a caller that has borrowed the set keeps it
         if self._owners.setdefault(connection_set, visitor) is visitor:
             try:
                 connection_set.drain()
