@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +16,9 @@ from quorlock import asyncio as aio
 from quorlock.testing.memory import MemoryNodes
 from quorlock.testing.servers import Servers
 from tests.harness.support.wait import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_second_close_does_not_connect() -> None:
@@ -77,16 +81,35 @@ class SlowNode:
         return self.requests
 
 
-@pytest.mark.parametrize("hangs", [False, True])
-def test_close_waits_for_a_slow_node_as_long_as_it_replies(hangs: bool) -> None:
+class BusyLoop(SlowNode):
+    """A slow node of a loop each of whose steps takes longer than the wait for a reply."""
+
+    @property
+    def open_requests(self) -> int:
+        asyncio.get_running_loop().call_soon(time.sleep, 0.01)
+        return super().open_requests
+
+
+@pytest.mark.parametrize(
+    ("new_node", "hangs"),
+    [
+        (lambda: SlowNode(30, replies=1), False),
+        (lambda: SlowNode(30, replies=0), True),
+        (lambda: BusyLoop(3, replies=1), False),
+    ],
+    ids=["replies", "hangs", "busy-loop"],
+)
+def test_close_waits_for_a_slow_node_as_long_as_it_replies(
+    new_node: Callable[[], Any], hangs: bool
+) -> None:
     """A node may have thousands of keys to delete. One that hangs, or sends pushes and no replies,
-    is waited for a bounded time.
+    is waited for a bounded time. A loop that was busy for that time looks at what has come.
     """
 
     async def main(nodes: MemoryNodes) -> None:
         async with aio.Redlock(nodes.urls, node_timeout=0.002, restart_guard=None) as redlock:
             shutdown = redlock._session.driver.loop_driver().shutdown
-            node: Any = SlowNode(30, replies=0 if hangs else 1)
+            node = new_node()
             shutdown._connectors, connectors = [node], shutdown._connectors
             try:
                 await shutdown._drained()

@@ -108,15 +108,21 @@ class Shutdown:
         self._deadlines.stop()
 
     async def _drained(self) -> None:
-        """Wait while fewer and fewer replies are missing: thousands of releases take long."""
+        """Wait while fewer and fewer replies are missing: thousands of releases take long.
+
+        The time is compared after a look at the replies, as they may have come in a long step of
+        the loop.
+        """
         fewest, since = sys.maxsize, now()
-        while now() < since + 2 * self._deadlines.node_timeout:
+        while True:
             connections = [connector.connection for connector in self._connectors]
             missing = sum([one.open_requests for one in connections if one is not None])
             if not (self._tasks or missing or self._has_unconfirmed()):
                 return
             if missing < fewest:
                 fewest, since = missing, now()
+            elif now() >= since + 2 * self._deadlines.node_timeout:
+                return
             await asyncio.sleep(0.001)
 
     def _has_unconfirmed(self) -> bool:
