@@ -317,7 +317,7 @@ def test_long_names_are_cut_where_they_are_alike() -> None:
 
 
 def test_numbers_are_short() -> None:
-    lines = picture(80, None, 5)
+    lines = picture(80, None, 200)
     assert lines[3].split() == ["node", "up", "0.10", "12000", "3", "12M", "250k"]
     assert lines[4].split() == ["n", "down", "-", "-", "-", "-", "-"]
     assert lines[8].split() == ["a000", "held", "f" * 12, "2/2", "1.0", "s", "0", "s", "0", "3"]
@@ -327,6 +327,8 @@ def test_numbers_are_short() -> None:
         ["50", "min"],
         ["1.1", "h"],
     ]
+    assert lines[8 + 172].split()[-4:-2] == ["47.8", "h"]
+    assert lines[8 + 173].split()[-4:-2] == ["2", "d"]
 
 
 @pytest.mark.parametrize(

@@ -219,4 +219,6 @@ def _age(seconds: float, form: str) -> str:
         return f"{seconds:{form}} s"
     if seconds < 3_600:  # noqa: PLR2004
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3_600:.1f} h"
+    if seconds < 172_800:  # noqa: PLR2004 (two days)
+        return f"{seconds / 3_600:.1f} h"
+    return f"{seconds / 86_400:.0f} d"
