@@ -6,11 +6,13 @@ import _thread
 import asyncio
 import os
 import socket
+import stat
 import subprocess
 import sys
 import textwrap
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -204,6 +206,34 @@ def silent(host: str, port: int) -> list[socket.socket]:
         caller.connect_ex((host, port))
         taken.append(caller)
     return taken
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="TCP_USER_TIMEOUT is of Linux alone")
+@both_faces
+def test_a_lost_network_is_not_waited_for_until_max_ttl(face: Face, nodes: Servers) -> None:
+    """Bytes that nobody acknowledges end a connection: TCP repeats them at ever longer pauses."""
+    with Proxy(nodes.urls[0], tcp=True) as proxy:
+
+        async def work() -> set[int]:
+            redlock = face.redlock([proxy.url], max_ttl=3600.0)
+            async with redlock, redlock.lock("x"):
+                return user_timeouts(proxy.port)
+
+        assert asyncio.run(work()) == {10_000}
+
+
+def user_timeouts(port: int) -> set[int]:
+    """Return the TCP_USER_TIMEOUT, in ms, of our connections to this port."""
+    found: set[int] = set()
+    for path in Path("/proc/self/fd").iterdir():
+        fd = int(path.name)
+        with suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(fd)) as sock, suppress(OSError):
+                if sock.family == socket.AF_INET and sock.getpeername()[1] == port:
+                    found.add(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    return found
 
 
 @both_faces

@@ -32,13 +32,15 @@ NO_ADDRESS = "its name has no address"
 # The kernel detects a peer that vanished (power, cable): probes after 5 s of silence, three of them
 # 2 s apart. A hung process keeps its connection, since its kernel replies.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPALIVE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-_OPTION_MAX = 2**31 - 1  # a C int: 24 days in ms
+# The same for a connection with unacknowledged bytes. TCP repeats them after 0.2, 0.6, 1.4, 3 s …,
+# so it stays silent for as long again as the network was lost; a new connection does not.
+_UNACKNOWLEDGED_MAX_MS = 10_000
 
 
 def connect(node_state: NodeState, node_states: NodeStates, give_up: Instant) -> Connection:
     """Return a connection whose server may vote. Raises OSError, NodeRejected, ConfigError."""
     username, password = current_credentials(node_state.node)
-    # Unacknowledged bytes keep a connection open for as long as a key can live.
+    # Bytes that arrive later than a key can live are covered by no pending release.
     sock, would_block = open_socket(node_state.node, give_up, node_state.policy.max_ttl_ms)
     try:
         began = now()
@@ -85,7 +87,7 @@ def tune(sock: socket.socket, max_silence_ms: int) -> None:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = {**_KEEPALIVE, "TCP_USER_TIMEOUT": min(max_silence_ms, _OPTION_MAX)}
+    options = {**_KEEPALIVE, "TCP_USER_TIMEOUT": min(max_silence_ms, _UNACKNOWLEDGED_MAX_MS)}
     for name, value in options.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
