@@ -444,3 +444,28 @@ def test_bytes_for_a_hung_node_are_not_copied_for_each_command() -> None:
         assert received == sent
         connection.pending.clear()
         connection.close()
+
+
+def test_a_node_that_sends_without_an_end_leaves_time_for_the_others() -> None:
+    """A read of one connection ends, however much more there is."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        node_state = NodeStates((Node("a"),), policy_of(1)).all[0]
+        connection = Connection(ours, node_state, (BlockingIOError,), None, "run")
+        push = b">1\r\n$3\r\nfoo\r\n"
+        theirs.sendall(push * 1_000)
+        parse, parsed = connection.parse, 0
+
+        def parse_while_more_comes(data: bytes, at: int) -> None:
+            nonlocal parsed
+            parse(data, at)
+            theirs.sendall((push * 100)[parsed % len(push) :][: len(data)])
+            parsed += len(data)
+            assert parsed < 1 << 20
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(connection, "parse", parse_while_more_comes)
+            connection.receive()
+        assert not connection.lost
+        connection.close()

@@ -11,7 +11,7 @@ import contextlib
 import select
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from quorlock._core.commands import Release
 from quorlock._core.votes import Answer, Vote
@@ -24,6 +24,7 @@ from quorlock._protocol.replies import PLAIN_GRANT_SIZE
 from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Sequence
 
     from quorlock._core.rounds import NodeReply
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # Small: a reply has five bytes, and Python allocates the buffer for each call. It ends with a reply
 # if all of them are usual.
 _READ_BYTES = 95 * PLAIN_GRANT_SIZE
+# Of one node at a time: one that sends without an end does not keep its callers from the others.
+_READS_MAX = 500
 NO_REQUEST = PendingRequest(Release(b"", b""), NO_RECEIVER, 0, 0)  # no grant is counted
 # Linux reports the end of the stream while data before it is unread (POLLRDHUP).
 _HUNG_UP = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
@@ -170,10 +173,11 @@ class Connection(Peer):
         """Do the same, but deliver no plain grant of this request; return whether it has come."""
         if self.lost:
             return False
-        pending, has_more = self.pending, True
+        pending, has_more, reads = self.pending, True, 0
         try:
             while has_more:
                 data, at = self.sock.recv(_READ_BYTES), now()
+                reads += 1
                 if (
                     data == grant
                     and pending
@@ -188,11 +192,16 @@ class Connection(Peer):
                     has_more = self._reads_on
                 else:
                     has_more = self._deliver(data, at, awaited)
+                if reads >= _READS_MAX and not self._has_decrypted():
+                    break
         except self._would_block:
             pass
         except (OSError, ProtocolError) as error:
             self._on_error(error)
         return self._granted is awaited
+
+    def _has_decrypted(self) -> bool:
+        return self._reads_on and cast("ssl.SSLSocket", self.sock).pending() > 0
 
     def _deliver(self, data: bytes, at: Instant, awaited: PendingRequest) -> bool:
         """Deliver the replies in `data`; return whether there may be more bytes to read."""
