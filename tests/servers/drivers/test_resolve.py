@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from quorlock import Node, Tls
+from quorlock import Node, QuorumUnreachable, Tls
 from quorlock._core.time import NS_PER_S
 from quorlock._drivers import resolve
 from quorlock._drivers.aio import connect as dial_async
@@ -192,6 +192,19 @@ def test_an_address_that_is_silent_leaves_time_for_the_next(
                 pass
 
         asyncio.run(work())
+
+
+@both_faces
+def test_the_first_address_says_why(face: Face, dns: Dns) -> None:
+    """Resolvers put addresses that this machine cannot reach at the end: they are not the cause."""
+    dns.names["a.test"] = ["127.0.0.1", "255.255.255.255"]
+
+    async def work() -> None:
+        async with face.redlock(["redis://a.test:1"], outage_timeout=0.0) as redlock:
+            with pytest.raises(QuorumUnreachable, match=r"a\.test:1: connection refused"):
+                await redlock.lock("x").acquire()
+
+    asyncio.run(work())
 
 
 def silent(host: str, port: int) -> list[socket.socket]:

@@ -140,15 +140,21 @@ class NodeConnections:
 async def open_socket(host: str, port: int, give_up: Instant, max_silence_ms: int) -> socket.socket:
     """Return a socket that is connected to the first address that accepts. Raises OSError."""
     found = await _addresses(host, port, give_up)
+    failure: OSError | None = None
     for index, info in enumerate(found):
-        left = len(found) - index
-        with attempt(info, max_silence_ms, is_last=left == 1) as sock:
-            sock.setblocking(False)
-            # Each address gets a share of the time, so that a silent one leaves some to the others.
-            async with asyncio.timeout((give_up - now()) / left / 1e9):
-                await asyncio.get_running_loop().sock_connect(sock, info[4])
-            return sock
-    raise OSError(0, NO_ADDRESS)
+        try:
+            with attempt(info, max_silence_ms) as sock:
+                sock.setblocking(False)
+                # Each gets a share of the time, so that a silent one leaves some to the others.
+                async with asyncio.timeout((give_up - now()) / (len(found) - index) / 1e9):
+                    await asyncio.get_running_loop().sock_connect(sock, info[4])
+                return sock
+        except OSError as error:
+            failure = failure or error  # compare `sync.connect`
+    try:
+        raise failure or OSError(0, NO_ADDRESS)
+    finally:
+        failure = None  # it refers to this frame
 
 
 async def _addresses(host: str, port: int, give_up: Instant) -> Addresses:

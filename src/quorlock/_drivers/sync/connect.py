@@ -94,23 +94,16 @@ def tune(sock: socket.socket, max_silence_ms: int) -> None:
 
 
 @contextlib.contextmanager
-def attempt(
-    info: tuple[Any, ...], max_silence_ms: int, *, is_last: bool
-) -> Generator[socket.socket]:
-    """Yield a socket for one address of several, to be connected in the block.
-
-    If the block raises, the socket is closed. An OSError is suppressed for all addresses but the
-    last.
-    """
+def attempt(info: tuple[Any, ...], max_silence_ms: int) -> Generator[socket.socket]:
+    """Yield a socket for one address, to be connected in the block. It is closed if that raises."""
     family, kind, protocol, *_ = info
     sock = socket.socket(family, kind, protocol)
     try:
         tune(sock, max_silence_ms)
         yield sock
-    except BaseException as error:
+    except BaseException:
         sock.close()
-        if is_last or not isinstance(error, OSError):
-            raise
+        raise
 
 
 def connect_memory(name: str) -> socket.socket:
@@ -133,15 +126,22 @@ def _open(node: Node, give_up: Instant, max_silence_ms: int) -> socket.socket:
         found: list[Any] = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", node.path)]
     else:
         found = addresses(node.host, node.port, give_up)
+    failure: OSError | None = None
     for index, info in enumerate(found):
-        left = len(found) - index
-        with attempt(info, max_silence_ms, is_last=left == 1) as sock:
-            fork.close_in_child(sock)
-            # Each address gets a share of the time, so that a silent one leaves some to the others.
-            sock.settimeout(_left(give_up) / left)
-            sock.connect(info[4])
-            return sock
-    raise OSError(0, NO_ADDRESS)
+        try:
+            with attempt(info, max_silence_ms) as sock:
+                fork.close_in_child(sock)
+                # Each gets a share of the time, so that a silent one leaves some to the others.
+                sock.settimeout(_left(give_up) / (len(found) - index))
+                sock.connect(info[4])
+                return sock
+        except OSError as error:
+            # The first: resolvers put addresses that this machine cannot reach at the end.
+            failure = failure or error
+    try:
+        raise failure or OSError(0, NO_ADDRESS)
+    finally:
+        failure = None  # it refers to this frame
 
 
 def _secured(sock: socket.socket, node: Node) -> tuple[socket.socket, tuple[type[Exception], ...]]:
