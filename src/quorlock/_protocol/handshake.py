@@ -137,7 +137,7 @@ class Handshake:
         try:
             packet = self._talk.send(replies)  # type: ignore[arg-type] # None starts it
         except StopIteration as stop:
-            self.server_info = stop.value
+            self.server_info, self.is_waiting = stop.value, False
         else:
             self.is_waiting = not packet
             self._opens = bool(packet) and packet[0][0] in _OPENINGS

@@ -79,6 +79,17 @@ async def test_a_fresh_set_serves_at_once(n: int, nodes: Servers, face: Face) ->
             assert b" set=" in nodes[0].execute("GET", CONFIG), "named when all are known"
 
 
+async def test_a_set_of_which_one_node_hangs_from_the_beginning(nodes: Servers, face: Face) -> None:
+    """It has no name yet, and the others wait a moment for that node before they vote."""
+    nodes[2].stop()
+    for _ in range(2):
+        async with face.redlock(nodes.urls[:3], **GOOD) as redlock:
+            lease = await redlock.lock("x").try_acquire()
+            assert lease is not None
+            assert await lease.release()
+    nodes[2].cont()
+
+
 async def test_a_node_that_is_full_does_not_vote_before_it_keeps_it(face: Face) -> None:
     """A full node must not vote: it could agree with every client without storing anything."""
     with Servers(3) as servers:

@@ -498,6 +498,15 @@ def test_it_is_written_where_nothing_is_kept_after_a_wait_for_the_others() -> No
     assert kept == [b"", b"", b"", b"of another"]
 
 
+def test_a_wait_ends_as_the_node_is_admitted() -> None:
+    made, _ = agreeing(Decision(Step.WAIT))
+    made.feed(server_reply(agreed=bulk(AGREED)))
+    assert made.is_waiting
+    made.go_on()
+    assert made.server_info is not None
+    assert not made.is_waiting
+
+
 def test_what_is_kept_is_compared_and_set() -> None:
     """Another client may have changed it since it was read."""
     made, kept = agreeing(*[Decision(Step.WRITE, "named")] * 2)
