@@ -126,6 +126,25 @@ def test_a_dead_node_is_replaced_while_clients_run(nodes: Servers, clients: Clie
     assert kept([one])[0].startswith("n=3 ")
 
 
+def test_nodes_that_are_added_lack_the_marks(nodes: Servers) -> None:
+    """Work that was done counts as done while fewer than a quorum of the nodes were added since."""
+    three = nodes_of(nodes[:3])
+
+    def is_done(members: list[quorlock.Node], work: str) -> bool:
+        with quorlock.Redlock(members, **BRIEF) as redlock:
+            return redlock.once(work, every=3_600.0).run(lambda _: "done") is None
+
+    assert not is_done(three[:1], "x")
+    change.begin(three[:1], three[1], joins=True, say=lambda _: None)
+    change.finish(three[:1], three[1], joins=True, say=lambda _: None)
+    assert is_done(three[:2], "x")
+    assert not is_done(three[:2], "y")
+    change.begin(three[:2], three[2], joins=True, say=lambda _: None)
+    change.finish(three[:2], three[2], joins=True, say=lambda _: None)
+    assert is_done(three, "y")
+    assert not is_done(three, "x"), "two of three lack its mark"
+
+
 def test_who_comes_with_the_longer_list_of_another_node(nodes: Servers) -> None:
     """Only the node that is being added may be the fourth; it refuses clients that list three."""
     four, other = nodes[:4], nodes[4]
