@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from quorlock._core.config import Policy
 
 # One resource, or several.
-Resource: TypeAlias = str | bytes | tuple[str | bytes, ...] | list[str | bytes]
+Resource: TypeAlias = (
+    str | bytes | tuple[str | bytes, ...] | list[str] | list[bytes] | list[str | bytes]
+)
 RESOURCES_MAX = 64
 # Of a semaphore, and resources of which any one will do.
 PERMITS_MAX = 1024

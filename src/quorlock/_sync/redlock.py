@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, ForwardRef, overload
+from typing import TYPE_CHECKING, ForwardRef, Self, overload
 
 from quorlock._api.decorators import ResourceFunction
 from quorlock._api.lease import state_of
@@ -328,6 +328,9 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
     ) -> Lease:
         """Take over a lease that another process handed over; held once an extension has won.
 
+        While too few nodes reply it tries again, for `max_ttl` at most.  In that time, and for a
+        ttl after it, nodes that do reply keep the key, so other clients may not get the lock.
+
         Args:
             ticket: the ticket that `Lease.hand_over` returned.
             renew: as for `lock`.
@@ -467,7 +470,7 @@ class Redlock(BlockingObject, RedlockBase["Driver"]):
         session = self._session
         _close(session.driver, session.live, session.releasing, session.renewers)
 
-    def __enter__(self) -> Redlock:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

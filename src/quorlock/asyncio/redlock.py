@@ -8,7 +8,7 @@ from asyncio import CancelledError
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import overload
+from typing import Self, overload
 
 from quorlock._api.decorators import ResourceFunction
 from quorlock._api.health import Health, check, health
@@ -330,6 +330,9 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
     ) -> Lease:
         """Take over a lease that another process handed over; held once an extension has won.
 
+        While too few nodes reply it tries again, for `max_ttl` at most.  In that time, and for a
+        ttl after it, nodes that do reply keep the key, so other clients may not get the lock.
+
         Args:
             ticket: the ticket that `Lease.hand_over` returned.
             renew: as for `lock`.
@@ -468,7 +471,7 @@ class Redlock(AsyncioObject, RedlockBase[Driver]):  # noqa: D101 (its docstring 
         for renewer in session.renewers:
             await renewer.close()
 
-    async def __aenter__(self) -> Redlock:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

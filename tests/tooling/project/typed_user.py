@@ -105,6 +105,31 @@ def use_blocking() -> None:
         print(views, readers, statuses, now(), lock.locked(), redlock.release("a", lease.token))
 
 
+class Service(quorlock.Redlock):
+    pass
+
+
+class AioService(aio.Redlock):
+    pass
+
+
+def use_subclass() -> None:
+    with Service(URLS) as service:
+        assert_type(service, Service)
+
+
+async def use_aio_subclass() -> None:
+    async with AioService(URLS) as service:
+        assert_type(service, AioService)
+
+
+def use_lists(redlock: quorlock.Redlock, names: list[str], token: str) -> None:
+    def both(source: str, target: str) -> list[str]:
+        return [source, target]
+
+    print(redlock.extend(names, token), redlock.release(names, token), redlock.lock(both))
+
+
 def use_election(redlock: quorlock.Redlock) -> None:
     election = redlock.election("a", ttl=5, on_warning=warn, stop=threading.Event())
     assert_type(election, quorlock.Election)
