@@ -11,6 +11,7 @@ from quorlock._core.config import Policy, RestartGuard, Seconds, Waiting, policy
 from quorlock._core.owner import DEFAULT_OWNER
 from quorlock._core.results import NodeStatus
 from quorlock._drivers.entropy import SystemEntropy
+from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
     from quorlock._drivers.abc import AnyDriver
@@ -135,9 +136,16 @@ class RedlockBase(ABC, Generic[D]):
     def nodes(self) -> tuple[NodeStatus, ...]:
         """Every node as this process sees it now: address, up or down and why, latency.
 
-        No node is asked: all are down until the first lock, or `check`.
+        No node is asked: all are down until the first lock, or `check`, and once it is closed.
         """
-        return self._session.driver.statuses()
+        driver = self._session.driver
+        statuses = driver.statuses()
+        if not driver.closed:
+            return statuses
+        from quorlock._drivers.node_state import CLOSED  # loaded by the driver
+
+        code = VoteCode.NOT_CONNECTED
+        return tuple([status._replace(up=False, why=CLOSED, code=code) for status in statuses])
 
     @property
     def quorum(self) -> int:

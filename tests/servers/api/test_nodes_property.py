@@ -36,6 +36,16 @@ async def test_healthy_nodes(face: Face, nodes: Servers) -> None:
             assert status.version[0].isdigit()
 
 
+async def test_after_close(face: Face, nodes: Servers) -> None:
+    """No node would vote for it any more; that says nothing about the nodes."""
+    async with face.redlock(nodes.urls) as redlock, redlock.lock("a"):
+        pass
+    assert not redlock.ready
+    for status in redlock.nodes:
+        assert (status.up, status.why) == (False, "this Redlock is closed")
+        assert status.code is VoteCode.NOT_CONNECTED
+
+
 async def test_dead_nodes_are_named_and_come_back(face: Face, mortal_nodes: Servers) -> None:
     """Killed: down, and why. Restarted: up again after some calls, without a new Redlock."""
     async with face.redlock(mortal_nodes.urls, **SETTINGS, restart_guard=None) as redlock:
