@@ -21,6 +21,7 @@ from quorlock._core.tally import Tally
 from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._core.votes import NO_REPLY, TIMED_OUT
 from quorlock._core.waiter import ATTEMPT, CORRECT, GIVE_UP, LOOK, WAIT, Waiter
+from quorlock.errors import VoteCode
 
 if TYPE_CHECKING:
     from quorlock._core.config import Policy
@@ -208,7 +209,9 @@ class _Queueing:
         """Return the failure if too few nodes reply; None if they reply, and cannot queue."""
         replies, policy = self._waiter.replies, self._policy
         answers = tuple([TIMED_OUT if a is None else a for a in replies.answers])
-        self.has_votes = sum(answer.is_lock_answer for answer in answers) >= policy.quorum
+        # The missing right may be one that an attempt does not need (docs/how-to/acl.md).
+        able = [a.is_lock_answer or a.code is VoteCode.ACCESS_DENIED for a in answers]
+        self.has_votes = sum(able) >= policy.quorum
         if self.has_votes:
             return None
         reason = failure_reason(answers, Tally(policy.n, 0))

@@ -19,7 +19,7 @@ import redis
 
 import quorlock
 import quorlock.asyncio as aio
-from quorlock import NodeError, QuorlockError
+from quorlock import AcquireTimeout, NodeError, QuorlockError
 from quorlock.testing.servers import Server, Servers, find_binary
 from tests.harness.support.wait import until_async
 from tests.servers.api.faces import Face, raises
@@ -333,16 +333,19 @@ async def test_without_the_words_no_reader_is_granted(guarded: Servers, face: Fa
             pass
 
 
+@pytest.mark.parametrize("more", [[], WORDS_TO_WAIT], ids=["polls", "would queue"])
 async def test_a_writer_without_the_words_waits_beside_readers(
-    guarded: Servers, face: Face
+    guarded: Servers, face: Face, more: list[str]
 ) -> None:
     words = [*WORDS, *words_to_share()]
     async with (
         face.redlock(enter(guarded, words), **SETTINGS) as reader,
-        face.redlock(enter(guarded, WORDS), **SETTINGS) as writer,
+        face.redlock(enter(guarded, [*WORDS, *more]), **SETTINGS) as writer,
     ):
         lease = await reader.lock("x", shared=True).acquire(timeout=0)
         assert await writer.lock("x").try_acquire() is None
+        await raises(AcquireTimeout, writer.lock("x").acquire(timeout=0.2))
+        await raises(AcquireTimeout, writer.lock("x", "y").acquire(timeout=0.2))
         await lease.release()
         async with writer.lock("x", timeout=5.0):
             pass

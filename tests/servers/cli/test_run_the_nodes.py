@@ -75,10 +75,10 @@ def test_the_users_rule_is_that_of_its_page() -> None:
     words, to_wait = re.findall(r"^ACL SETUSER quorlock (.*)$", page, re.MULTILINE)
     words = words.replace("reset ", "").replace(">PASSWORD", ">LOCK-PASSWORD")
     words = words.replace("~app:* ~quorlock:*", "~*")
-    assert (
-        f"\nuser quorlock {words} +client|tracking +client|caching {to_wait}\n"
-        in FILES["lock.conf"]
-    )
+    (to_share,) = re.findall(r"^\+time \+z.+$", page, re.MULTILINE)
+    more = [word for word in to_share.split() if word not in f"{words} {to_wait}".split()]
+    rule = " ".join([words, "+client|tracking +client|caching", to_wait, *more])
+    assert f"\nuser quorlock {rule}\n" in FILES["lock.conf"]
 
 
 # --- systemd -------------------------------------------------------------------------------------

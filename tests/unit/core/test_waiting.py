@@ -433,8 +433,13 @@ def test_a_lasting_fault_ends_the_wait() -> None:
     hand.times_out()
     hand.send()
     hand.replies(denied, denied, denied)
+    hand.sends(leave())
+    hand.sends(Acquire(b"r", b"token-1", 10_000))
+    hand.replies(denied, denied, denied)
+    hand.sends(Release(b"r", b"token-1"))
+    hand.replies(denied, denied, denied)
     with pytest.raises(NodeError):
-        hand.sends(leave())
+        hand.times_out()
 
 
 # --- the ways out ----------------------------------------------------------------------------
