@@ -225,6 +225,27 @@ CORE = [
         ("tests/unit/core/test_pending_releases.py",),
     ),
     Mutant(
+        "a-refused-release-is-done",
+        "_core/pending_releases.py",
+        "if pending_release is None or not answer.is_done:",
+        "if pending_release is None:",
+        ("tests/unit/core/test_pending_releases.py",),
+    ),
+    Mutant(
+        "suppression-ends-at-the-next-check",
+        "_core/pending_releases.py",
+        "                if until <= now:\n",
+        "                if True:\n",
+        ("tests/unit/core/test_pending_releases.py",),
+    ),
+    Mutant(
+        "a-young-replica-votes-early",
+        "_core/restart_guard.py",
+        "and not (found is not None and found.is_lasting)",
+        "and found is None",
+        ("tests/unit/core/test_guard.py",),
+    ),
+    Mutant(
         "wait-before-an-outage-counts",
         "_core/acquiring.py",
         "failed.started if self.has_waited else self._request.asked_at",
@@ -945,6 +966,13 @@ CORE = [
         ("tests/sim/test_mutations.py", "-k", "guarded"),
     ),
     # --- readers ---------------------------------------------------------------------------------
+    Mutant(
+        "lua-a-reader-is-not-extended",
+        "scripts/extend.lua",
+        "      redis.call('ZADD', key, ms + ARGV[2], ARGV[1])\n",
+        "",
+        ("tests/servers/scripts/test_share.py",),
+    ),
     Mutant(
         "lua-a-later-reader-does-not-prolong-the-key",
         "scripts/share.lua",

@@ -112,7 +112,8 @@ def test_an_extension_never_makes_a_reader_nor_shortens(client: Client) -> None:
     for ttl_ms in (9_000, 1_000):
         assert vote(client, Extend(KEY, TOKEN, ttl_ms, shared=True)).code is VoteCode.GRANTED
         assert client.ask(b"PTTL", KEY) > 8_000
-    assert readers(client) == [TOKEN]
+        ((reader, left_ms),) = vote(client, Inspect(KEY)).readers
+        assert (reader, left_ms > 8_000) == (TOKEN, True), "its end, by which it may go"
 
 
 def test_a_holder_keeps_readers_out(client: Client) -> None:
@@ -167,6 +168,14 @@ def test_the_first_that_waits_alone_keeps_newcomers_out(client: Client) -> None:
     client.ask(b"UNSUBSCRIBE", b"quorlock:inbox:" + INBOXES[0])
     assert vote(client, share(OTHER)).code is VoteCode.GRANTED
     assert client.ask(b"ZCARD", QUEUE + KEY) == 0
+
+
+def test_a_reader_that_waits_keeps_its_place_when_another_passes_it(client: Client) -> None:
+    client.run(Acquire(KEY, TOKEN, 5_000))
+    client.run(Release(KEY, b"", SHARED_A, JOIN))
+    client.ask(b"DEL", KEY)
+    assert vote(client, share(OTHER)).code is VoteCode.GRANTED
+    assert client.ask(b"ZCARD", QUEUE + KEY) == 1
 
 
 def test_the_last_reader_passes_the_lock_on(client: Client) -> None:

@@ -127,6 +127,23 @@ def test_a_restart_is_called_so_only_if_this_client_saw_it() -> None:
 LATER = NOW + 100 * NS_PER_S
 
 
+@pytest.mark.parametrize("reports", [(1, 2), (2, 1)])
+def test_the_best_of_the_uptimes_that_a_process_reported_counts(reports: tuple[int, int]) -> None:
+    """Each is up to a second too long, and a second less counts."""
+    known = guard()
+    for uptime_s in reports:
+        known.on_connect("one", uptime_s, NOW)
+    assert known.quarantine is not None
+    assert known.quarantine.until == NOW + WHOLE - NS_PER_S
+
+
+def test_a_process_that_votes_goes_on_voting() -> None:
+    """Also if its clock was set back since, and it reports a shorter uptime."""
+    known = guard()
+    assert known.on_connect("one", 1_000, NOW) is None
+    assert known.on_connect("one", 1, LATER) is None
+
+
 class Connection:
     """A connection to this server process, and the reason for which it was closed."""
 
@@ -172,6 +189,14 @@ def test_a_replica_that_is_a_master_again_votes_at_a_known_time() -> None:
     )
     assert reported.quarantine is not None
     assert reported.quarantine.votes_in == 30.302
+
+
+def test_a_process_that_was_a_replica_keeps_out_for_longer_than_a_young_one() -> None:
+    known = guard()
+    known.on_demoted("one", (), "a replica")
+    kept = known.on_connect("one", 20, LATER)
+    assert kept is not None
+    assert (kept.is_lasting, kept.until) == (True, LATER + WHOLE)
 
 
 def test_all_connections_to_a_replica_are_closed() -> None:

@@ -18,6 +18,7 @@ from quorlock._core.releases_in_doubt import ReleaseCopy
 from quorlock._core.rounds import Target
 from quorlock._core.time import FOR_EVER, NS_PER_MS
 from quorlock._core.votes import ABSENT, GRANTED
+from tests.harness.support.script import LOADING
 
 MAX_TTL = 30_000 * NS_PER_MS
 RUN = "run"
@@ -324,6 +325,17 @@ def test_a_lease_that_has_come_back_is_released_again() -> None:
         pending_releases.on_reply(Release(b"k", b"t"), "run", GRANTED)
 
 
+def test_a_check_ends_no_suppression_before_its_time() -> None:
+    """A hand-over looks at those before it once in MAX_TTL: some are as old, some have begun."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.suppress(b"old", 0, nowhere)
+    pending_releases.suppress(b"t", MAX_TTL - 1, nowhere)
+    pending_releases.suppress(b"another", MAX_TTL, nowhere)
+    for token in (b"old", b"t"):
+        pending_releases.add(Release(b"k", token), "run", MAX_TTL)
+    assert [copy.release.token for copy in pending_releases.due(MAX_TTL, RUN)] == [b"old"]
+
+
 def test_thousands_go_and_come_without_a_look_at_all_for_each() -> None:
     """10,000 leases that were handed over and adopted stopped an event loop for half a minute."""
 
@@ -432,6 +444,15 @@ def test_a_pending_release_ends_when_the_node_is_another_process() -> None:
     pending_releases.add(Release(b"k", b"t"), "run", 0)
     pending_releases.on_reply(Release(b"k", b"t"), "another run", ABSENT)
     assert len(pending_releases) == 0
+
+
+def test_a_release_that_was_refused_is_not_done() -> None:
+    """A new process that replies with an error may have kept the key, on its disk."""
+    pending_releases = PendingReleases(MAX_TTL)
+    pending_releases.add(Release(b"k", b"t"), "run", 0)
+    pending_releases.on_reply(Release(b"k", b"t"), "another run", LOADING.answer)
+    assert b"t" in pending_releases
+    assert pending_releases.has_unconfirmed()
 
 
 def test_a_process_that_may_still_get_the_acquire_is_named_late() -> None:
