@@ -18,7 +18,7 @@ from quorlock._core.redlock import LeaseFacts, adopt, extend, extend_by_token
 from quorlock._core.results import Extended, ExtendFailed, LossReason
 from quorlock._core.rounds import SentRound, Target
 from quorlock._core.tally import quorum
-from quorlock._core.time import FOR_EVER, NS_PER_S, Instant
+from quorlock._core.time import FOR_EVER, NS_PER_S, PAST, Instant
 from quorlock._drivers.clock import now
 from quorlock.errors import NodeError, QuorumUnreachable, VoteCode
 from tests.harness.support.script import (
@@ -95,7 +95,9 @@ def test_a_majority_extends(n: int) -> None:
     outcome = extended(script)
     assert isinstance(outcome, Extended)
     assert outcome.valid_until == START + 10 * NS_PER_S - DRIFT
-    assert script.commands == [Extend(b"r", b"t", 10_000)]
+    (send,) = script.sends
+    assert send.command == Extend(b"r", b"t", 10_000)
+    assert send.connect_until == START + 5 * NS_PER_S, "no connection is waited for after the end"
     assert script.now == START + ms(21)
 
 
@@ -259,7 +261,7 @@ def test_permanent_errors_are_reported_at_once() -> None:
     script = Script([[NO_ACL, NO_ACL, yes(1)]])
     with pytest.raises(NodeError) as caught:
         extended(script)
-    assert caught.value.resource == "r"
+    assert (caught.value.resource, caught.value.elapsed) == ("r", 0.001)
     assert len(script.commands) == 1
     minority = extended(Script([[NO_ACL, yes(1), yes(1)]]))
     assert isinstance(minority, Extended)
@@ -292,6 +294,17 @@ def test_a_shorter_extension_never_shortens_a_lease() -> None:
     lease.end()
     assert not lease.extend_validity(soon + 900, 9_000)
     assert lease.valid_until == 0, "nothing brings a lease back that is over"
+
+
+def test_only_the_keys_of_a_lost_lease_are_kept() -> None:
+    """Until the end of the validity that its holder has read."""
+    at = now()
+    sent, until = SentRound(1, at, at), at + 50 * NS_PER_S
+    for loss, kept_until in ((None, PAST), (LossReason.UNREACHABLE, until)):
+        lease = LeaseState("r", Keys(b"r"), b"t", 10_000, until, (), sent, 0, OPTIONS)
+        assert lease.reported_until == until
+        lease.end(loss)
+        assert lease.reported_until == kept_until
 
 
 def test_an_extension_that_is_noticed_too_late_does_not_bring_a_lease_back() -> None:
@@ -327,6 +340,11 @@ def test_extending_by_token(n: int) -> None:
     assert (unreachable.value.attempts, unreachable.value.elapsed) == (1, 0)
     with pytest.raises(NodeError):
         by_token([LOADING] * n)
+    if n > 1:
+        # One node more could say that it is gone.
+        with pytest.raises(QuorumUnreachable) as silent:
+            by_token([NEVER, *[absent(1)] * (n - q), *[DOWN] * (q - 1)])
+        assert silent.value.elapsed == 0.05
     with pytest.raises(QuorumUnreachable):
         by_token([yes(1)] * (q - 1) + [NEVER] * (n - q + 1))
 
@@ -349,14 +367,27 @@ def test_adopting_is_an_extension_that_has_won() -> None:
     ]
 
 
-@pytest.mark.parametrize("against", [absent(1), held(1)], ids=cause)
-def test_adopting_what_is_gone_gives_the_rest_back(against: Say) -> None:
-    """Lost at once, and released on all nodes: a minority may still have the key."""
+@pytest.mark.parametrize(
+    ("against", "loss"), [(absent(1), LossReason.EXPIRED), (held(1), LossReason.TAKEN)]
+)
+def test_adopting_what_is_gone_gives_the_rest_back(against: Say, loss: LossReason) -> None:
+    """Lost at once, and released on all nodes: a minority may still have the key.
+
+    This process does not know when a key that is gone would have expired.
+    """
     script = Script([[against, against, yes(1)]])
     outcome = adopted(script)
     assert isinstance(outcome, ExtendFailed)
+    assert outcome.reason is loss
     assert script.commands == [Extend(b"r", b"t", 10_000), Release(b"r", b"t")]
     assert script.sends[1].behind is None
+
+
+def test_adopting_ends_at_once_where_too_many_nodes_refuse_for_good() -> None:
+    script = Script([[NO_ACL, NO_ACL, yes(1)]])
+    with pytest.raises(NodeError) as refused:
+        adopted(script)
+    assert (script.commands, refused.value.elapsed) == ([Extend(b"r", b"t", 10_000)], 0.001)
 
 
 def test_adopting_ends_when_no_key_can_be_left() -> None:

@@ -69,6 +69,12 @@ def test_it_counts_only_before_the_validity_ends(early: int) -> None:
     assert script.commands == [KEEP, BACK]
 
 
+def test_it_waits_no_longer_than_the_validity_lasts() -> None:
+    script = Script([[yes(1), NEVER, NEVER]])
+    assert kept(script, left=ms(20)).loss is LossReason.UNREACHABLE
+    assert script.now == START + ms(20)
+
+
 def test_it_is_tried_again_while_validity_remains() -> None:
     """The first quorum did not reply; the second one counts, with nodes that kept it before."""
     script = Script([[NEVER, NEVER, yes(1)], [yes(1)] * 3])
@@ -93,8 +99,9 @@ def test_it_follows_the_acquire_of_its_lease() -> None:
 
 def test_refused_for_good_is_an_error_and_releases() -> None:
     script = Script([[NO_ACL, NO_ACL, yes(1)]])
-    with pytest.raises(NodeError):
+    with pytest.raises(NodeError) as refused:
         kept(script)
+    assert (refused.value.resource, refused.value.elapsed) == ("r", 0.001)
     assert script.commands == [KEEP, BACK]
 
 
