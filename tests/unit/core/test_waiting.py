@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 PLACE = b"0123456789abcdef:1:100"
 POLICY = policy_of(3)
+EVERYWHERE = Target(0b111, "path")
 QUEUED = Answer(Vote.REFUSED, VoteCode.HELD, "", 5_000, ticket=4, ahead=0)
 NO_QUEUE = Answer(Vote.REFUSED, VoteCode.HELD, "", 5_000)
 EXCHANGED = Answer(Vote.GRANTED, VoteCode.GRANTED, ahead=0, replaced=True)
@@ -167,8 +168,7 @@ def acquires(lines: Lines, timeout: float | None = None, **rest: Any) -> Hand:
     return Hand(acquire(request, POLICY, Dice(), lines))
 
 
-def releases(lines: Lines, token: bytes = b"old") -> Hand:
-    target = Target(0b111, "path")
+def releases(lines: Lines, token: bytes = b"old", target: Target | None = EVERYWHERE) -> Hand:
     return Hand(release(Keys(b"r"), token, target, POLICY, Dice(), lines, START))
 
 
@@ -265,6 +265,24 @@ def test_a_lost_attempt_queues_again_with_its_number() -> None:
     hand.call(1, 2)
     attempts(hand, token=b"token-2", replies=(TAKEN, TAKEN))
     hand.expects(Commit)
+
+
+def test_a_waiter_leaves_also_where_only_a_lost_attempt_has_queued_it() -> None:
+    hand = acquires(Lines())
+    hand.send()
+    hand.replies(HELD, HELD, HELD)
+    hand.send()
+    hand.replies(HELD, HELD, HELD)
+    hand.step(PLACE)
+    hand.rounds += 1
+    hand.step(SentRound(hand.rounds, START, START, Target(0b011, "path")))
+    hand.replies(QUEUED, QUEUED)
+    hand.call(0, 1)
+    attempts(hand, replies=(TAKEN, HELD, HELD))
+    hand.sends(Release(b"r", b"token-1", PLACE, 4))
+    hand.replies(QUEUED, QUEUED, QUEUED)
+    hand.waits()
+    assert hand.flow.throw(FlowCancelled()) == Send(leave(), Target(0b111, "path"))
 
 
 def test_a_promotion_that_is_read_late_changes_nothing() -> None:
@@ -605,8 +623,10 @@ def test_a_release_hands_the_lock_on() -> None:
     exchange = releaser.send()
     assert exchange.command == ScriptedAcquire(b"r", b"token-0", 10_000, 0, 0, PLACE, b"old")
     assert exchange.behind == Target(0b111, "path")
+    assert releaser.effect.until == START + POLICY.node_timeout
     releaser.replies(EXCHANGED, EXCHANGED)
-    assert releaser.result.deleted
+    assert (releaser.result.deleted, releaser.result.gone) == (True, None)
+    assert not lines.line(b"r", START)._others_wait, "it may be handed on without an end"
     hand.waits()
     given = hand.waits().news.popleft()
     assert isinstance(given, Acquired)
@@ -614,6 +634,27 @@ def test_a_release_hands_the_lock_on() -> None:
     hand.step(given)
     hand.sends(leave())
     assert hand.effect == Commit(given)
+
+
+def test_after_an_exchange_the_next_of_the_line_asks_no_node() -> None:
+    lines = Lines()
+    queued(lines)
+    following = acquires(lines)
+    releaser = releases(lines)
+    releaser.send()
+    releaser.replies(EXCHANGED, EXCHANGED)
+    assert not following.waits().news
+
+
+def test_an_adopted_lease_is_not_handed_on() -> None:
+    """Which nodes have its key is not known.  The waiter stays the first of its line."""
+    lines = Lines()
+    waiter = queued(lines).waits()
+    releaser = releases(lines, target=None)
+    assert releaser.send() == Send(Release(b"r", b"old"))
+    releaser.replies(GRANTED, GRANTED)
+    assert releaser.result.deleted
+    assert lines.line(b"r", START).take_next(START) is waiter
 
 
 def test_a_waiter_with_an_open_request_leaves_too() -> None:
@@ -705,13 +746,17 @@ def test_a_waiter_that_left_during_the_exchange_gets_nothing() -> None:
     """The fresh token is released; the old one is gone, as by a release."""
     lines = Lines()
     hand = queued(lines)
+    following = acquires(lines)
+    lines.line(b"r", START).on_exchanged(START, others_wait=False)
     releaser = releases(lines)
     releaser.send()
     assert hand.cancels() == [leave()]
     releaser.replies(EXCHANGED, EXCHANGED)
+    assert not following.waits().news
     releaser.sends(Release(b"r", b"token-0"))
     releaser.replies(EXCHANGED)
     assert releaser.result.deleted
+    assert list(following.waits().news) == [PROMOTED], "the next of the line asks"
 
 
 def test_a_lost_exchange_does_not_show_that_the_lease_was_lost() -> None:
@@ -736,7 +781,12 @@ def test_a_cancelled_exchange_releases_both() -> None:
         releaser = releases(lines)
         if is_sent:
             releaser.send()
-        assert releaser.cancels() == [Release(b"r", b"token-0"), Release(b"r", b"old")]
+        release = releaser.flow.throw(FlowCancelled())
+        behind = Target(0b111, "path") if is_sent else None
+        assert release == Send(Release(b"r", b"token-0"), behind), "it follows the exchange"
+        assert releaser.flow.send(None) == Send(Release(b"r", b"old"), Target(0b111, "path"))
+        with pytest.raises(FlowCancelled):
+            releaser.flow.send(None)
         assert hand.waits().is_open
 
 
@@ -813,6 +863,16 @@ def test_a_lease_whose_keys_were_gone_is_not_reported_as_deleted() -> None:
     releaser.replies(TAKEN, TAKEN, EXCHANGED)
     assert not releaser.result.deleted
     assert releaser.result.gone is LossReason.EVICTED
+
+
+def test_a_release_waits_for_the_nodes_that_decide_whether_it_deleted() -> None:
+    """The exchange is won before: one of the nodes had lost the key."""
+    lines = Lines()
+    queued(lines)
+    releaser = releases(lines)
+    releaser.send()
+    releaser.replies(TAKEN, EXCHANGED, EXCHANGED)
+    assert (releaser.result.deleted, releaser.result.gone) == (True, None)
 
 
 def test_without_a_waiter_a_release_is_plain() -> None:
