@@ -98,6 +98,13 @@ def test_a_minority_with_other_values_does_not_matter() -> None:
     assert won.fence == FENCE
 
 
+def test_what_a_quorum_issued_is_not_raised_though_a_node_with_another_clock_came_first() -> None:
+    ahead = issues(FENCE + 20_000_000, 1, clock_s=20)
+    script = Script([[ahead, issues(FENCE, 2), issues(FENCE, 3)]])
+    assert granted(script).fence == FENCE
+    assert kinds(script) == [ScriptedAcquire]
+
+
 def test_without_fencing_it_is_a_plain_set_and_there_is_none() -> None:
     script = Script([[issues(0)] * 3])
     policy = policy_of(3)
@@ -128,6 +135,8 @@ def test_else_the_highest_is_issued_by_the_others_as_well() -> None:
     assert script.sends[1].behind is not None
     assert script.now == START + ms(2 + 1)
     assert won.valid_until == START + 10 * NS_PER_S - ms(102), "counted from the first round"
+    codes = [answer.code for answer in won.answers]
+    assert codes == [VoteCode.GRANTED, VoteCode.GRANTED, VoteCode.NOT_AWAITED]
 
 
 @pytest.mark.parametrize("others", [FENCE - 5, FENCE + 5])

@@ -16,6 +16,8 @@ from quorlock._core.owner import (
     secret_of,
     tail,
 )
+from quorlock._core.redlock import common_owner, common_readers
+from quorlock._core.votes import HELD
 from quorlock.errors import ConfigError
 
 DIGITS = b"0123456789abcdef" * 2
@@ -148,3 +150,14 @@ def test_anything_is_readable_on_one_line(owner: bytes) -> None:
     assert text is not None
     assert text.isprintable()
     assert len(text) <= OWNER_BYTES_MAX
+
+
+def test_readers_and_the_holder_are_those_that_a_quorum_names() -> None:
+    """A node names a few of the readers; the others may be there for a moment only."""
+    said = (b"*3 a b", b"*2 c a", b"", b"*9 b c a", b"a")
+    answers = tuple([HELD._replace(owner=owner) for owner in said])
+    assert common_readers(answers, 3) == (2, [b"a"])
+    assert common_readers(answers, 2) == (3, [b"a", b"b", b"c"])
+    assert common_readers(answers, 4) == (0, [])
+    assert common_owner(answers[3:], 1) == b"*9 b c a"
+    assert common_owner(answers[3:], 2) == b""

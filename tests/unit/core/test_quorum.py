@@ -118,6 +118,12 @@ def test_many_votes_at_once_count_a_node_once(first: Answer) -> None:
     assert tally.answers == [first, GRANTED, None, None, None]
 
 
+def test_many_votes_for_another_round_do_not_count() -> None:
+    tally = Tally(3, ROUND)
+    tally.count_grants(ROUND - 1, 0b111)
+    assert (tally.verdict, tally.granted, tally.pending) == (Verdict.PENDING, 0, 3)
+
+
 @pytest.mark.parametrize("n", range(1, 5))
 def test_many_votes_at_once_are_counted_as_one_by_one(n: int) -> None:
     """Every set of grants at once, after every sequence of earlier replies."""

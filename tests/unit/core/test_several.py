@@ -385,3 +385,13 @@ def test_the_won_claim_is_released_whole() -> None:
     sent = SentRound(1, START, START, Target(ALL, "path"))
     lease = Acquired(CLAIM.led_by(b"c"), b"t", 10_000, START + ms(9_000), (), sent)
     assert set(lease.release.keys) == set(CLAIM.keys)
+
+
+def test_the_key_in_the_way_is_that_which_most_nodes_found_held() -> None:
+    """A node that has granted them all has found none."""
+    for answers, key in (
+        ((GRANTED, GRANTED, before(2)), b"c"),
+        ((before(1), before(2), before(1)), b"b"),
+        ((GRANTED, None, ABSENT), b"a"),
+    ):
+        assert redlock.key_in_the_way(CLAIM, answers) == key
