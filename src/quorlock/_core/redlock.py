@@ -497,9 +497,8 @@ def release(
         back: SentRound = sent or (yield send_release(claim.release(token), target))
         tally = Tally(policy.n, back.round)
         until = back.sent_at + policy.node_timeout
-        ended = yield from collect_until_decided(tally, until)
-        if tally.verdict is LOST:
-            ended = yield from collect_while(is_loss_ambiguous, tally, until, ended)
+        decided_at = yield from collect_until_decided(tally, until)
+        ended = yield from collect_while(is_loss_ambiguous, tally, until, decided_at)
     except GeneratorExit:
         raise
     except BaseException:
