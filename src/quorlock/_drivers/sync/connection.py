@@ -177,7 +177,6 @@ class Connection(Peer):
         try:
             while has_more:
                 data, at = self.sock.recv(_READ_BYTES), now()
-                reads += 1
                 if (
                     data == grant
                     and pending
@@ -191,9 +190,10 @@ class Connection(Peer):
                     self.node_state.latency = at - asked_at
                     has_more = self._reads_on
                 else:
-                    has_more = self._deliver(data, at, awaited)
-                if reads >= _READS_MAX and not self._has_decrypted():
-                    break
+                    reads += 1
+                    has_more = self._deliver(data, at, awaited) and (
+                        reads < _READS_MAX or self._has_decrypted()
+                    )
         except self._would_block:
             pass
         except (OSError, ProtocolError) as error:
@@ -201,6 +201,7 @@ class Connection(Peer):
         return self._granted is awaited
 
     def _has_decrypted(self) -> bool:
+        """Return whether there are bytes that a poll of the socket does not show."""
         return self._reads_on and cast("ssl.SSLSocket", self.sock).pending() > 0
 
     def _deliver(self, data: bytes, at: Instant, awaited: PendingRequest) -> bool:
