@@ -80,7 +80,7 @@ async def test_a_fresh_set_serves_at_once(n: int, nodes: Servers, face: Face) ->
 
 
 async def test_a_set_of_which_one_node_hangs_from_the_beginning(nodes: Servers, face: Face) -> None:
-    """It has no name yet, and the others wait a moment for that node before they vote."""
+    """The set has no name yet; the others wait a moment for that node before they vote."""
     nodes[2].stop()
     for _ in range(2):
         async with face.redlock(nodes.urls[:3], **GOOD) as redlock:

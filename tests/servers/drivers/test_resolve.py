@@ -224,7 +224,7 @@ def silent(host: str, port: int) -> list[socket.socket]:
 @pytest.mark.skipif(sys.platform != "linux", reason="TCP_USER_TIMEOUT is of Linux alone")
 @both_faces
 def test_a_lost_network_is_not_waited_for_until_max_ttl(face: Face, nodes: Servers) -> None:
-    """Bytes that nobody acknowledges end a connection: TCP repeats them at ever longer pauses."""
+    """Bytes without acknowledgement end a connection: TCP repeats them at ever longer pauses."""
     with Proxy(nodes.urls[0], tcp=True) as proxy:
 
         async def work() -> set[int]:

@@ -165,8 +165,8 @@ def test_the_check_catches(page: str, nodes: Servers, tmp_path: Path) -> None:
         assert word in found[0]
 
 
-def test_each_library_of_the_migration_page_excludes_ours_or_not() -> None:
-    """Else its users might run both, and each lock would be held twice."""
+def test_the_migration_page_says_which_libraries_exclude_ours() -> None:
+    """A user may run both at the same time: without that, each lock would be held twice."""
     page = (snippets.ROOT / "docs/migration/README.md").read_text()
     sections = page.split("\n## ")[1:]
     assert [it.partition("\n")[0] for it in sections if "exclude each other" not in it] == []
