@@ -297,7 +297,7 @@ def test_a_shorter_extension_never_shortens_a_lease() -> None:
 
 
 def test_only_the_keys_of_a_lost_lease_are_kept() -> None:
-    """They are kept until the end of the validity that its holder has read."""
+    """The end is that of the validity that its holder has read."""
     at = now()
     sent, until = SentRound(1, at, at), at + 50 * NS_PER_S
     for loss, kept_until in ((None, PAST), (LossReason.UNREACHABLE, until)):

@@ -647,7 +647,7 @@ def test_after_an_exchange_the_next_of_the_line_asks_no_node() -> None:
 
 
 def test_an_adopted_lease_is_not_handed_on() -> None:
-    """It is not known which nodes have its key.  The waiter stays the first of its line."""
+    """Any node may have its key.  The waiter stays the first of its line."""
     lines = Lines()
     waiter = queued(lines).waits()
     releaser = releases(lines, target=None)
