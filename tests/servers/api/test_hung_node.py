@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,6 +45,25 @@ async def test_one_of_five_hung(face: Face, mortal_nodes: Servers) -> None:
             assert await emptied(mortal_nodes)
             await cycles(redlock, 5)
     assert left_over(mortal_nodes) == {}
+
+
+async def test_what_is_said_of_a_hung_quorum(face: Face, mortal_nodes: Servers) -> None:
+    """docs/reference/errors.md has the words: of few attempts, of many, and of `redlock.nodes`."""
+    page = Path(__file__).parents[3] / "docs" / "reference" / "errors.md"
+    (row,) = re.findall(r"^\| hangs after a good start .*$", page.read_text(), re.MULTILINE)
+    settings = {"node_timeout": 0.02, "outage_timeout": 2.0, "retry_delay": (0.001, 0.002)}
+    async with face.redlock(mortal_nodes.urls, **settings) as redlock:
+        assert await sees_all(redlock)
+        for node in mortal_nodes[:3]:
+            node.stop()
+        said = set[str]()
+        for timeout in (0, None):
+            error = await raises(QuorumUnreachable, redlock.lock("a").acquire(timeout=timeout))
+            said |= {vote.cause for vote in error.votes[:3]}
+        assert said == {"no answer in time", "too many replies are pending"}
+        assert all(f"`{cause}`" in row for cause in said)
+        assert "`no answer for " in row
+        assert all(status.why.startswith("no answer for ") for status in redlock.nodes[:3])
 
 
 async def test_a_hung_node_gets_more_requests_than_its_backlog_allows(
