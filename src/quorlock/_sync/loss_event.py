@@ -29,6 +29,10 @@ class LostEvent(threading.Event):
         self._lease_state = lease_state
         self._event = OneShotEvent()
 
+    def __repr__(self) -> str:
+        # threading's own shows a flag that is not used here.
+        return f"<{type(self).__name__}: {'set' if self.is_set() else 'unset'}>"
+
     def is_set(self) -> bool:
         """Return whether the lease was lost."""
         if not self._event.up:

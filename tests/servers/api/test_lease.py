@@ -415,6 +415,7 @@ async def test_lost_is_set_when_the_validity_ends(face: Face, mortal_nodes: Serv
         assert event.is_set() <= (not lease.held)
         assert await face.is_set_within(event, 10)
         assert not lease.held
+        assert "unset" not in repr(event)
         for node in mortal_nodes:
             node.cont()
         await lease.release()
