@@ -51,14 +51,13 @@ async def test_what_is_said_of_a_hung_quorum(face: Face, mortal_nodes: Servers) 
     """docs/reference/errors.md has the words: of few attempts, of many, and of `redlock.nodes`."""
     page = Path(__file__).parents[3] / "docs" / "reference" / "errors.md"
     (row,) = re.findall(r"^\| hangs after a good start .*$", page.read_text(), re.MULTILINE)
-    settings = {"node_timeout": 0.02, "outage_timeout": 2.0, "retry_delay": (0.001, 0.002)}
-    async with face.redlock(mortal_nodes.urls, **settings) as redlock:
+    async with face.redlock(mortal_nodes.urls, node_timeout=0.02) as redlock:
         assert await sees_all(redlock)
         for node in mortal_nodes[:3]:
             node.stop()
         said = set[str]()
-        for timeout in (0, None):
-            error = await raises(QuorumUnreachable, redlock.lock("a").acquire(timeout=timeout))
+        while len(said) < 2:  # each attempt adds to the requests that they have not read
+            error = await raises(QuorumUnreachable, redlock.lock("a").acquire(timeout=0))
             said |= {vote.cause for vote in error.votes[:3]}
         assert said == {"no answer in time", "too many replies are pending"}
         assert all(f"`{cause}`" in row for cause in said)
