@@ -236,7 +236,8 @@ def node_of(number: int, url: object, login: dict[str, Any], where: str) -> Node
     try:
         node = Node.from_url(cast("str", url))
         if node.memory is None and node.username is None and node.password is None:
-            node = Node(**vars(node) | login) if any(login.values()) else node
+            given = {name: value for name, value in login.items() if value not in (None, "")}
+            node = Node(**vars(node) | given) if given else node
     except ConfigError as error:
         subject = error.value if error.argument == "url" else error.argument
         why, hint = f"nodes[{number}] {subject}: {error.fix}", ""

@@ -164,6 +164,8 @@ def test_the_keys_are_the_arguments_of_a_redlock() -> None:
         (f"password = {SECRET}", "line 2"),
         (f"password = ['{SECRET}']", "nodes[0] password: "),
         ("password = 12345", "nodes[0] password: "),
+        ("password = 0", "nodes[0] password: "),
+        ("username = []", "nodes[0] username: "),
         ("username = 3", "nodes[0] username: "),
     ],
 )
