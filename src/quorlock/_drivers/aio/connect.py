@@ -142,11 +142,12 @@ async def open_socket(host: str, port: int, give_up: Instant, max_silence_ms: in
     found = await _addresses(host, port, give_up)
     failure: OSError | None = None
     for index, info in enumerate(found):
+        left = len(found) - index
         try:
             with attempt(info, max_silence_ms) as sock:
                 sock.setblocking(False)
                 # Each gets a share of the time, so that a silent one leaves some to the others.
-                async with asyncio.timeout((give_up - now()) / (len(found) - index) / 1e9):
+                async with asyncio.timeout((give_up - now()) / left / 1e9):
                     await asyncio.get_running_loop().sock_connect(sock, info[4])
                 return sock
         except OSError as error:

@@ -128,11 +128,12 @@ def _open(node: Node, give_up: Instant, max_silence_ms: int) -> socket.socket:
         found = addresses(node.host, node.port, give_up)
     failure: OSError | None = None
     for index, info in enumerate(found):
+        left = len(found) - index
         try:
             with attempt(info, max_silence_ms) as sock:
                 fork.close_in_child(sock)
                 # Each gets a share of the time, so that a silent one leaves some to the others.
-                sock.settimeout(_left(give_up) / (len(found) - index))
+                sock.settimeout(_left(give_up) / left)
                 sock.connect(info[4])
                 return sock
         except OSError as error:
