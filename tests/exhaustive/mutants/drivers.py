@@ -860,8 +860,8 @@ DRIVERS = [
     Mutant(
         "child-keeps-dialled-sockets",
         "_drivers/sync/connect.py",
-        "            fork.close_in_child(sock)\n            # Each",
-        "            # Each",
+        "                fork.close_in_child(sock)\n                # Each",
+        "                # Each",
         ("tests/exhaustive/test_fork.py", "-k", "that_connect"),
     ),
     Mutant(
