@@ -426,6 +426,13 @@ CORE = [
         ("tests/servers/scripts/test_several.py",),
     ),
     Mutant(
+        "lua-several-set-the-reserved-one-only",
+        "scripts/acquire.lua",
+        "if place and not KEYS[4] and ARGV[3]",
+        "if place and ARGV[3]",
+        ("tests/servers/scripts/test_several.py",),
+    ),
+    Mutant(
         "lua-several-set-what-is-free",
         "scripts/acquire.lua",
         "    if value and not (i == 1 and (replaces or reserved)) then\n",
@@ -966,6 +973,20 @@ CORE = [
         ("tests/sim/test_mutations.py", "-k", "guarded"),
     ),
     # --- readers ---------------------------------------------------------------------------------
+    Mutant(
+        "lua-a-gone-waiter-hides-the-next",
+        "scripts/release.lua",
+        "try('ZREM', queue, first) ~= 1 or barred(queue)",
+        "try('ZREM', queue, first) ~= 1 and barred(queue)",
+        ("tests/servers/scripts/test_share.py",),
+    ),
+    Mutant(
+        "lua-a-replica-meanwhile-keeps-its-marker",
+        "scripts/guard.lua",
+        "keys are another master's.\n  since = nil",
+        "keys are another master's.\n  since = since",
+        ("tests/servers/scripts/test_scripts.py",),
+    ),
     Mutant(
         "lua-a-reader-is-not-extended",
         "scripts/extend.lua",

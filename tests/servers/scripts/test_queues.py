@@ -26,7 +26,7 @@ from quorlock._core.commands import (
     ScriptedAcquire,
 )
 from quorlock._core.places import QUEUE, RESERVED, channel_of
-from quorlock._protocol.encoding import encode, encode_eval
+from quorlock._protocol.encoding import MARKER, encode, encode_eval
 from quorlock.testing import memory
 from quorlock.testing.fake_keys import Push
 from quorlock.testing.fake_node import Error
@@ -367,16 +367,18 @@ def test_an_exchange_replaces_the_token(at: OneNode) -> None:
     assert exchange(at)[3:] == [1, 0]
 
 
-def test_an_exchange_without_a_fence_replies_with_a_number(at: OneNode) -> None:
+@pytest.mark.parametrize("marker_ms", [0, 30_000])
+def test_an_exchange_without_a_fence_replies_with_a_number(at: OneNode, marker_ms: int) -> None:
+    at.node.execute("SET", MARKER, b"run:1000")
     at.node.execute("SET", KEY, TOKEN, "PX", 50)
     at.join(A)
     at.join(B)
-    command = ScriptedAcquire(KEY, OTHER, 9_000, place=A, instead=TOKEN)
+    command = ScriptedAcquire(KEY, OTHER, 9_000, 0, marker_ms, place=A, instead=TOKEN)
     assert at.client.run(command) == REPLACED - 1  # others wait
     assert (at.value(), at.queue()) == (OTHER, [(B, 2)])
     assert at.node.execute("PTTL", KEY) > 8_000
     at.client.run(Release(KEY, b"", B, LEAVE))
-    again = ScriptedAcquire(KEY, TOKEN, 9_000, place=b"", instead=OTHER)
+    again = ScriptedAcquire(KEY, TOKEN, 9_000, 0, marker_ms, place=b"", instead=OTHER)
     assert at.client.run(again) == REPLACED
 
 

@@ -319,6 +319,21 @@ def test_a_header_names_every_return_value(script: Script, arguments: object) ->
     assert "errors  WRONGTYPE" in text
 
 
+# --- config.lua: what was there, which is replaced if it is what was expected ---------------------
+
+
+def test_config_is_replaced_by_who_knows_what_is_there(node: Server) -> None:
+    steps = (
+        (b"", b"first", b"", b"first"),
+        (b"", b"late", b"first", b"first"),
+        (b"first", b"second", b"first", b"second"),
+        (b"first", b"late", b"second", b"second"),
+    )
+    for expected, new, before, after in steps:
+        assert run(node, scripts.CONFIG, expected, new) == before
+        assert node.execute("GET", KEY) == after
+
+
 # --- guard.lua: how old the marker is, in ms ------------------------------------------------------
 
 MARKER = b"quorlock:guard"
@@ -363,6 +378,16 @@ def test_guard_leaves_our_own_marker_alone(worth: str, node: Server) -> None:
         first = clock_ms(node)
         assert first - since <= guard(node, worth) <= clock_ms(node) - since
         assert written(node) == (OURS, since)
+
+
+@pytest.mark.parametrize("worth", ["nothing", "the same", "all"])
+def test_guard_of_a_process_that_was_a_replica_meanwhile(worth: str, node: Server) -> None:
+    """All its keys are another master's: the marker is from now on, whatever it was."""
+    node.execute("SET", MARKER, OURS + b"." + THEIRS + b":1234567890123")
+    first = clock_ms(node)
+    assert guard(node, worth) == 0
+    assert written(node)[0] == OURS
+    assert first <= written(node)[1] <= clock_ms(node)
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,17 @@ def test_a_reserved_key_is_refused_to_all_but_its_place(node: Server) -> None:
         assert of_place.code is expected, "the place is in the first key's queue"
 
 
+def test_the_first_key_is_granted_to_its_place_with_all_others_or_not_at_all(node: Server) -> None:
+    for holder, found in ((OTHER, [RESERVED + PLACE, OTHER, None]), (None, [TOKEN] * 3)):
+        node.execute("FLUSHALL")
+        node.execute("SET", KEYS[0], RESERVED + PLACE, "PX", 5_000)
+        if holder:
+            node.execute("SET", KEYS[1], holder, "PX", 5_000)
+        answer = READERS[ScriptedAcquire](run(node, acquire(place=PLACE)))
+        assert answer.code is (VoteCode.HELD if holder else VoteCode.GRANTED)
+        assert values(node) == found
+
+
 def test_a_place_leaves_the_queue_of_the_first_key(node: Server) -> None:
     """A reservation there is passed on; the other keys' queues are not touched."""
     node.execute("SET", KEYS[0], RESERVED + PLACE, "PX", 5_000)

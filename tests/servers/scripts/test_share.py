@@ -22,6 +22,7 @@ from quorlock._core.commands import (
     Share,
 )
 from quorlock._core.places import QUEUE, RESERVED
+from quorlock._protocol.encoding import MARKER
 from quorlock._protocol.replies import READERS
 from quorlock.errors import VoteCode
 from tests.servers.scripts.test_queues import (
@@ -57,7 +58,17 @@ def vote(client: Client, command: Command) -> Any:
 
 
 def readers(client: Client) -> list[bytes]:
-    return [member for member, _ in client.ask(b"ZRANGE", KEY, b"0", b"-1", b"WITHSCORES")]
+    return list(ends(client))
+
+
+def ends(client: Client) -> dict[bytes, float]:
+    """Return the readers with their ends, in ms of the node's clock."""
+    return dict(client.ask(b"ZRANGE", KEY, b"0", b"-1", b"WITHSCORES"))
+
+
+def clock_ms(client: Client) -> int:
+    seconds, microseconds = client.ask(b"TIME")
+    return int(seconds) * 1_000 + int(microseconds) // 1_000
 
 
 def test_readers_join_and_others_find_it_held(client: Client) -> None:
@@ -112,8 +123,19 @@ def test_an_extension_never_makes_a_reader_nor_shortens(client: Client) -> None:
     for ttl_ms in (9_000, 1_000):
         assert vote(client, Extend(KEY, TOKEN, ttl_ms, shared=True)).code is VoteCode.GRANTED
         assert client.ask(b"PTTL", KEY) > 8_000
-        ((reader, left_ms),) = vote(client, Inspect(KEY)).readers
-        assert (reader, left_ms > 8_000) == (TOKEN, True), "its end, by which it may go"
+    assert readers(client) == [TOKEN]
+
+
+def test_an_extension_moves_the_end_of_a_reader(client: Client) -> None:
+    """A reader that has ended by the clock of the node does not count, though the key is there."""
+    vote(client, share(TOKEN, 5_000))
+    vote(client, share(OTHER, 60_000))
+    began = clock_ms(client)
+    assert vote(client, Extend(KEY, TOKEN, 9_000, shared=True)).code is VoteCode.GRANTED
+    end = ends(client)[TOKEN]
+    assert began + 9_000 <= end <= clock_ms(client) + 9_000
+    vote(client, Extend(KEY, TOKEN, 1_000, shared=True))
+    assert ends(client)[TOKEN] == end
 
 
 def test_a_holder_keeps_readers_out(client: Client) -> None:
@@ -178,6 +200,46 @@ def test_a_reader_that_waits_keeps_its_place_when_another_passes_it(client: Clie
     assert client.ask(b"ZCARD", QUEUE + KEY) == 1
 
 
+def test_a_reader_leaves_the_queue_when_it_is_granted(client: Client) -> None:
+    """The first of it is granted though the next one wants the lock alone."""
+    assert vote(client, share(TOKEN, place=SHARED_A)).code is VoteCode.GRANTED
+    client.ask(b"DEL", KEY)
+    client.run(Acquire(KEY, TOKEN, 5_000))
+    client.ask(b"SUBSCRIBE", b"quorlock:inbox:" + INBOXES[1])
+    for place in (SHARED_A, B):
+        client.run(Release(KEY, b"", place, JOIN))
+    client.ask(b"DEL", KEY)
+    assert vote(client, share(OTHER, place=SHARED_A)).code is VoteCode.GRANTED
+    assert client.ask(b"ZCARD", QUEUE + KEY) == 1
+
+
+def test_who_is_gone_neither_bars_readers_nor_gets_the_lock(client: Client) -> None:
+    """Who is there and wants the lock alone bars those that come, also behind one that is gone."""
+    for inbox in INBOXES:
+        client.ask(b"SUBSCRIBE", b"quorlock:inbox:" + inbox)
+    vote(client, share(TOKEN))
+    comes = INBOXES[2] + b":8:5000:shared"
+    for place in (A, B, comes):
+        client.run(Release(KEY, b"", place, JOIN))
+    for gone, left, found in (
+        (INBOXES[0], 2, [TOKEN]),
+        (INBOXES[1], 0, [TOKEN, RESERVED + comes]),
+    ):
+        client.ask(b"UNSUBSCRIBE", b"quorlock:inbox:" + gone)
+        client.run(Release(KEY, b"", comes, JOIN))
+        assert sorted(readers(client)) == sorted(found)
+        assert client.ask(b"ZCARD", QUEUE + KEY) == left
+
+
+def test_a_reader_that_is_gone_is_not_called(client: Client) -> None:
+    client.run(Acquire(KEY, TOKEN, 5_000))
+    client.ask(b"SUBSCRIBE", b"quorlock:inbox:" + INBOXES[1])
+    for place in (SHARED_A, B + b":shared"):
+        client.run(Release(KEY, b"", place, JOIN))
+    client.run(Release(KEY, TOKEN))
+    assert readers(client) == [RESERVED + B + b":shared"]
+
+
 def test_the_last_reader_passes_the_lock_on(client: Client) -> None:
     client.ask(b"SUBSCRIBE", b"quorlock:inbox:" + INBOXES[0])
     vote(client, share(TOKEN))
@@ -218,9 +280,14 @@ def test_inspection_and_reports_name_readers(client: Client) -> None:
 
 @pytest.mark.parametrize("marker_ms", [0, 30_000])
 def test_the_marker_keeps_readers_out(client: Client, marker_ms: int) -> None:
-    found = vote(client, Share(KEY, TOKEN, 9_000, marker_ms))
-    expected = VoteCode.QUARANTINED if marker_ms else VoteCode.GRANTED
-    assert found.code is expected
+    """Until it is old enough; nothing but the marker is set before that."""
+    client.ask(b"DEL", MARKER)
+    command = Share(KEY, TOKEN, 9_000, marker_ms)
+    if marker_ms:
+        assert vote(client, command).code is VoteCode.QUARANTINED
+        assert (client.ask(b"EXISTS", KEY), client.ask(b"EXISTS", MARKER)) == (0, 1)
+        client.ask(b"SET", MARKER, b"run:1000")
+    assert vote(client, command).code is VoteCode.GRANTED
 
 
 def test_a_claim_that_is_shared_has_neither_fence_nor_exchange() -> None:
