@@ -473,6 +473,20 @@ def test_when_the_time_is_up_one_attempt_is_made() -> None:
         hand.replies(HELD, HELD, HELD)
 
 
+def test_the_attempts_of_a_wait_and_the_last_one_are_all_reported() -> None:
+    hand = queued(timeout=0.005)
+    hand.call(0, 1)
+    attempts(hand, replies=(TAKEN, HELD, HELD))
+    hand.sends(Release(b"r", b"token-1", PLACE, 4))
+    hand.replies(QUEUED, QUEUED, QUEUED)
+    hand.times_out()
+    attempts(hand, token=b"token-2", replies=(HELD, HELD, HELD))
+    hand.sends(Release(b"r", b"token-2", PLACE, LEAVE))
+    with pytest.raises(AcquireTimeout) as late:
+        hand.replies(HELD, HELD, HELD)
+    assert (late.value.attempts, late.value.elapsed) == (3, 0.005)
+
+
 def test_a_last_attempt_that_was_not_sent() -> None:
     """Too many calls of the process are under way: it leaves, and has the votes of the line."""
     hand = queued(timeout=0.005)
