@@ -981,7 +981,7 @@ CORE = [
         ("tests/servers/scripts/test_share.py",),
     ),
     Mutant(
-        "lua-a-replica-meanwhile-keeps-its-marker",
+        "lua-a-replica-keeps-its-marker",
         "scripts/guard.lua",
         "keys are another master's.\n  since = nil",
         "keys are another master's.\n  since = since",

@@ -214,7 +214,7 @@ def test_a_reader_leaves_the_queue_when_it_is_granted(client: Client) -> None:
 
 
 def test_who_is_gone_neither_bars_readers_nor_gets_the_lock(client: Client) -> None:
-    """Who is there and wants the lock alone bars those that come, also behind one that is gone."""
+    """A waiter that wants the lock alone bars those that come, also behind one that is gone."""
     for inbox in INBOXES:
         client.ask(b"SUBSCRIBE", b"quorlock:inbox:" + inbox)
     vote(client, share(TOKEN))
@@ -280,7 +280,7 @@ def test_inspection_and_reports_name_readers(client: Client) -> None:
 
 @pytest.mark.parametrize("marker_ms", [0, 30_000])
 def test_the_marker_keeps_readers_out(client: Client, marker_ms: int) -> None:
-    """Until it is old enough; nothing but the marker is set before that."""
+    """No reader gets in until it is old enough; nothing but the marker is set before that."""
     client.ask(b"DEL", MARKER)
     command = Share(KEY, TOKEN, 9_000, marker_ms)
     if marker_ms:

@@ -177,7 +177,7 @@ def test_the_set_gets_its_name_when_all_are_known() -> None:
 
 
 def test_a_node_is_not_named_where_the_others_do_not_agree() -> None:
-    """Whose name would be right is not known; the client may use the node."""
+    """Any of the names may be right; the client may use the node."""
     other = GOOD._replace(name="x-y-z")
     for disagreeing in ([kept(NAMED), kept(other)], [kept(NAMED), kept(BAD)]):
         assert decide(GOOD, kept(GOOD), disagreeing, pending=False) == ADMIT
