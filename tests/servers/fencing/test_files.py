@@ -206,6 +206,22 @@ def test_what_a_failed_write_leaves_is_as_private_as_the_file(made: Made, tmp_pa
     assert left.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_permissions_stay_whatever_the_umask_and_a_crash_have_left(
+    made: Made, tmp_path: Path, mode: int
+) -> None:
+    path, rest = tmp_path / "report", tmp_path / "report.new"
+    for file, permissions in ((path, mode), (rest, 0o644)):
+        file.write_bytes(b"old")
+        file.chmod(permissions)
+
+    async def scenario() -> None:
+        await made(path).write(b"new", 1)
+
+    run(scenario())
+    assert path.stat().st_mode & 0o777 == mode
+
+
 def test_an_interrupted_call_leaves_no_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
