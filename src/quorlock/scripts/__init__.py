@@ -57,6 +57,6 @@ INSPECT: Final = _load(b"761ff615e3d7bca433c9ede4ee11d61e61f0da6f", "inspect.lua
 KEEP: Final = _load(b"e939bdb93b8a1d2b9cfdf9fb8a412cc743a0778f", "holder_of.lua", "keep.lua")
 PROBE: Final = _load(b"3a9b19ce41abaec9560e01c4bd4bae472c27693a", "probe.lua")
 RAISE: Final = _load(b"65ac3d267c7bee253a0e909fa4b522e5d694941d", "holder_of.lua", "raise.lua")
-RELEASE: Final = _load(b"6a5f73e355cf00d852b6c802af9769178755d327", "release.lua")
+RELEASE: Final = _load(b"9ef878556f77685b97b64d941cf2a32238a0d764", "release.lua")
 RELEASE_EACH: Final = _load(b"54baa54f2cadeaaa83bd03dc5aaf08092553e2c3", "release_each.lua")
 SHARE: Final = _load(b"a65053bb7519dbf9efb9dc75c44d858b91237a68", "kept_out.lua", "share.lua")

@@ -35,7 +35,10 @@ if #KEYS + #ARGV == 2 and ARGV[1] ~= '' and try('GET', KEYS[1]) == ARGV[1] then
   end
   local inbox, ms = first[1]:match('^(%x+):%d+:(%d+)$')
   local heard = inbox and try('PUBLISH', 'quorlock:inbox:' .. inbox, first[1] .. ' ' .. KEYS[1])
-  if tonumber(heard) and heard > 0 and not try('SET', KEYS[1], next .. first[1], 'PX', ms).err then
+  if tonumber(heard) and heard > 0 then
+    if try('SET', KEYS[1], next .. first[1], 'PX', ms).err then
+      call('DEL', KEYS[1])
+    end
     return -3
   end
   -- It is a reader, or no process receives the call.
@@ -78,12 +81,9 @@ end
 local function owner_of(token)
   return #token <= 161 and token:match('^%x+()@') == 33 and token:sub(34) or ''
 end
-if ready and action > 0 and ARGV[1] == '' then
-  -- The look crosses our call, or that was lost. A newcomer may have a smaller ticket by now.
-  local heard = publish(place, place .. ' ' .. KEYS[1])
-  if heard > 0 then
-    return { call('PTTL', KEYS[1]), '', action, 0, KEYS[2] and 0 }
-  end
+-- The look crosses our call, or that was lost. A newcomer may have a smaller ticket by now.
+if ready and action > 0 and ARGV[1] == '' and publish(place, place .. ' ' .. KEYS[1]) > 0 then
+  return { call('PTTL', KEYS[1]), '', action, 0, KEYS[2] and 0 }
 end
 local joins, ticket = place and action >= 0, 0
 if joins then

@@ -638,8 +638,8 @@ CORE = [
     Mutant(
         "lua-usual-call-not-heard",
         "scripts/release.lua",
-        "tonumber(heard) and heard > 0 and not",
-        "tonumber(heard) and not",
+        "if tonumber(heard) and heard > 0 then",
+        "if tonumber(heard) then",
         ("tests/servers/scripts/test_queues.py",),
     ),
     Mutant(

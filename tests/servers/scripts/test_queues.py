@@ -265,6 +265,17 @@ def test_a_lock_that_no_waiter_can_hear_of_is_deleted(at: OneNode) -> None:
     assert at.client.ask(b"KEYS", b"*app:x") == []
 
 
+def test_a_place_with_no_time_to_reserve_is_called_once(at: OneNode) -> None:
+    """The lock is deleted: its process finds it free."""
+    place = INBOXES[0] + b":1:0"
+    listener = at.listener(*INBOXES)
+    at.hold()
+    at.client.ask(b"ZADD", QUEUE_KEY, b"0", place)
+    assert at.client.run(Release(KEY, TOKEN)) == FREED
+    assert listener.calls() == [place + b" " + KEY]
+    assert at.client.ask(b"KEYS", b"*app:x") == []
+
+
 def test_a_place_that_cannot_be_called_is_not_queued(at: OneNode) -> None:
     """The reply says so: its process polls."""
     assert at.join(A) == [ABSENT, b"", 0, -1]

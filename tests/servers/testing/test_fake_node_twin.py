@@ -37,7 +37,17 @@ from quorlock._core.places import QUEUE, RESERVED
 from quorlock._protocol.encoding import COUNTER, encode
 from quorlock.testing.fake_commands import COMMANDS, ClientSession
 from quorlock.testing.fake_keys import Places
-from quorlock.testing.fake_node import DAY_MS, FULL, OK, Entry, Error, FakeNode, Reply, Status
+from quorlock.testing.fake_node import (
+    DAY_MS,
+    FULL,
+    OK,
+    Entry,
+    Error,
+    FakeNode,
+    Reply,
+    Status,
+    followed_by,
+)
 from quorlock.testing.servers import Servers, find_binary
 from tests.harness.support.resp import pack
 from tests.servers.testing.twins import (
@@ -712,6 +722,67 @@ class ExtendMakesReaders(Twin):
         return super().extend(key, token, ttl_ms, at, also, shared)
 
 
+class LeavesReadersTheirEnd(Twin):
+    def extend(
+        self,
+        key: bytes,
+        token: bytes | None,
+        ttl_ms: int,
+        at: int,
+        also: Words = (),
+        shared: bool = False,
+    ) -> Reply:
+        before = self.alive(key, at)
+        reply = super().extend(key, token, ttl_ms, at, also, shared)
+        if before is not None and before.places and key in self.keys:
+            self.keys[key] = self.keys[key]._replace(places=before.places)
+        return reply
+
+
+class TakesTheNextForGone(Twin):
+    """The next behind one that is gone bars no readers."""
+
+    was_gone = False
+
+    def release(
+        self,
+        key: bytes,
+        token: bytes | None,
+        at: int,
+        place: bytes = b"",
+        action: int = 0,
+        also: Words = (),
+    ) -> Reply:
+        self.was_gone = False
+        return super().release(key, token, at, place, action, also)
+
+    def publish(self, channel: bytes, message: bytes) -> int:
+        heard = 0 if self.was_gone and not message else super().publish(channel, message)
+        self.was_gone = not (message or heard)
+        return heard
+
+
+class SetsTheReservedOneAlone(Twin):
+    def acquire(self, command: ScriptedAcquire, at: int) -> Reply:
+        entry = self.alive(command.key, at)
+        if command.place and entry is not None and entry.value == RESERVED + command.place:
+            command = command._replace(also=())
+        return super().acquire(command, at)
+
+
+class KeepsTheMarkerOfBefore(Twin):
+    """The marker is older than its time as a replica."""
+
+    def guard(self, key: bytes, run_id: bytes, worth: bytes, at: int) -> Reply:
+        found, followed = self.alive(key, at), self.followed
+        owner = ((found and found.value) or b"").rpartition(b":")[0]
+        self.followed = followed_by(owner) or followed
+        try:
+            return super().guard(key, run_id, worth, at)
+        finally:
+            self.followed = followed
+
+
 class GivesTheLast(Twin):
     def acquire_any(self, command: AcquireAny, at: int) -> Reply:
         key, *also = (command.key, *command.also)[::-1]
@@ -725,6 +796,7 @@ class GivesAnother(Twin):
 
 NODES: list[type[Twin]] = [
     *(GivesTheLast, GivesAnother),
+    *(LeavesReadersTheirEnd, TakesTheNextForGone, SetsTheReservedOneAlone, KeepsTheMarkerOfBefore),
     *(ReadersKeepOutNone, JoinsThoughAnotherWaits, ReleasesAllReaders, ExtendMakesReaders),
     *(HearsTheDead, CallsNothing, ForgetsTheQueue, QueuesForEver),
     *(ExchangesNothing, GrantsNoReservation, LeavesTheReservation, LookGivesTheTurnAway),

@@ -107,13 +107,14 @@ def sequence(name: str) -> list[Step]:
     """The steps that this name stands for, the same on every machine."""
     rng = Random(name)
     steps: list[Step] = [Ask((b"HELLO", b"3"))]
+    guard = (b"EVAL", GUARD.text, b"1", KEYS[2], b"r1", b"the same")
     for part in _parts(name.partition(":")[0]):
         if part:
             held = [(b"SET", key, token) for key, token in zip(KEYS, TOKENS[:2], strict=False)]
-            steps += [*map(Ask, held), Turn(part)]
+            steps += [*map(Ask, (*held, guard)), Turn(part)]
         for _ in range(rng.randint(5, 25)):
             steps += _step(rng)
-        steps += content()
+        steps += [Ask(guard), *content()] if part == "master" else content()
     return steps
 
 
@@ -355,15 +356,25 @@ def _after_reader(rng: Random, share: Words) -> list[Words]:
     if entropy < 0.6:
         return [_readers(rng, key), (b"EVAL", scripts.RELEASE.text, b"1", key, either)]
     if entropy < 0.7:
-        ahead = (b"EVAL", scripts.RELEASE.text, b"1", key, b"", rng.choice(PLACES[:2]), b"0")
-        return [ahead, _readers(rng, key)]
-    return [(b"EVAL", scripts.EXTEND.text, b"1", key, either, rng.choice((*SHORT, *LONG)), b"1")]
+        return [_joins(key, rng.choice(PLACES[:2])), _readers(rng, key)]
+    if entropy < 0.8:
+        # Two want it alone; the first goes, and a reader comes.
+        gone, stays = map(channel_of, INBOXES)
+        waiters = [_joins(key, place) for place in (PLACES[1], PLACES[4], PLACES[3] + b":shared")]
+        waiters.insert(2, (b"UNSUBSCRIBE", gone))
+        return [(b"SUBSCRIBE", gone), (b"SUBSCRIBE", stays), *waiters]
+    ttl, ends = rng.choice((*SHORT, *LONG)), (b"ZRANGE", key, b"0", b"-1", b"WITHSCORES")
+    return [(b"EVAL", scripts.EXTEND.text, b"1", key, either, ttl, b"1"), ends]
+
+
+def _joins(key: bytes, place: bytes) -> Words:
+    return (b"EVAL", scripts.RELEASE.text, b"1", key, b"", place, b"0")
 
 
 def _acquire(rng: Random, key: bytes, token: bytes, grid: bytes, *place: bytes) -> Words:
-    keys = (key, COUNTER + key, MARKER)
-    ttl = rng.choice((*SHORT, *LONG))
-    return (b"EVAL", scripts.ACQUIRE.text, b"3", *keys, token, ttl, grid, b"0", *place)
+    keys = (key, COUNTER + key, MARKER, *_also(rng, key))
+    ttl, count = rng.choice((*SHORT, *LONG)), b"%d" % len(keys)
+    return (b"EVAL", scripts.ACQUIRE.text, count, *keys, token, ttl, grid, b"0", *place)
 
 
 def _mangled(rng: Random, words: Words) -> Words:
