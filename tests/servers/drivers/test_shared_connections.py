@@ -415,13 +415,21 @@ def in_main_thread(redlock: Redlock) -> None:
                 redlock.lock(f"crowd main {number}").acquire()
 
 
-def test_bytes_for_a_hung_node_are_not_copied_for_each_command() -> None:
-    """Thousands of extensions may wait there, and each of them copied all that were before it."""
+@contextmanager
+def pair() -> Iterator[tuple[Connection, socket.socket]]:
+    """Yield a connection and the socket of its server."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
         node_state = NodeStates((Node("a"),), policy_of(1)).all[0]
         connection = Connection(ours, node_state, (BlockingIOError,), None, "run")
+        yield connection, theirs
+        connection.close()
+
+
+def test_bytes_for_a_hung_node_are_not_copied_for_each_command() -> None:
+    """Thousands of extensions may wait there, and each of them copied all that were before it."""
+    with pair() as (connection, theirs):
         sent = b""
 
         def send(number: int) -> None:
@@ -443,16 +451,11 @@ def test_bytes_for_a_hung_node_are_not_copied_for_each_command() -> None:
             connection.flush()
         assert received == sent
         connection.pending.clear()
-        connection.close()
 
 
 def test_a_node_that_sends_without_an_end_leaves_time_for_the_others() -> None:
     """A read of one connection ends, however much more there is."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setblocking(False)
-        node_state = NodeStates((Node("a"),), policy_of(1)).all[0]
-        connection = Connection(ours, node_state, (BlockingIOError,), None, "run")
+    with pair() as (connection, theirs):
         push = b">1\r\n$3\r\nfoo\r\n"
         theirs.sendall(push * 1_000)
         parse, parsed = connection.parse, 0
@@ -468,4 +471,3 @@ def test_a_node_that_sends_without_an_end_leaves_time_for_the_others() -> None:
             patch.setattr(connection, "parse", parse_while_more_comes)
             connection.receive()
         assert not connection.lost
-        connection.close()

@@ -176,15 +176,21 @@ def leave() -> Release:
     return Release(b"r", b"", PLACE, LEAVE)
 
 
-def queued(lines: Lines | None = None, timeout: float | None = None, **rest: Any) -> Hand:
-    """Return a flow that waits in the queues, after an attempt that found the lock held."""
-    hand = acquires(lines or Lines(), timeout, **rest)
+def enlisted(lines: Lines, timeout: float | None = None, **rest: Any) -> Hand:
+    """Return a flow that has its place, after an attempt that found the lock held."""
+    hand = acquires(lines, timeout, **rest)
     hand.sends(Acquire(b"r", b"token-0", 10_000))
     hand.replies(HELD, HELD, HELD)
     hand.sends(Release(b"r", b"token-0"))
     hand.replies(HELD, HELD, HELD)
     hand.expects(Enlist)
     hand.step(PLACE)
+    return hand
+
+
+def queued(lines: Lines | None = None, timeout: float | None = None, **rest: Any) -> Hand:
+    """Return a flow that waits in the queues, after an attempt that found the lock held."""
+    hand = enlisted(lines or Lines(), timeout, **rest)
     hand.sends(Release(b"r", b"", PLACE, JOIN))
     hand.replies(QUEUED, QUEUED, QUEUED)
     hand.waits()
@@ -226,12 +232,7 @@ def test_a_quorum_of_calls_leads_to_an_attempt() -> None:
 
 def test_replies_and_calls_that_come_together_all_count() -> None:
     """The last reply of a quorum and a quorum of calls are one event."""
-    hand = acquires(Lines())
-    hand.sends(Acquire(b"r", b"token-0", 10_000))
-    hand.replies(HELD, HELD, HELD)
-    hand.sends(Release(b"r", b"token-0"))
-    hand.replies(HELD, HELD, HELD)
-    hand.step(PLACE)
+    hand = enlisted(Lines())
     hand.sends(Release(b"r", b"", PLACE, JOIN))
     hand.replies(QUEUED)
     answers = [NodeReply(hand.rounds, node, QUEUED, hand.now) for node in (1, 2)]
@@ -268,12 +269,7 @@ def test_a_lost_attempt_queues_again_with_its_number() -> None:
 
 
 def test_a_waiter_leaves_also_where_only_a_lost_attempt_has_queued_it() -> None:
-    hand = acquires(Lines())
-    hand.send()
-    hand.replies(HELD, HELD, HELD)
-    hand.send()
-    hand.replies(HELD, HELD, HELD)
-    hand.step(PLACE)
+    hand = enlisted(Lines())
     hand.rounds += 1
     hand.step(SentRound(hand.rounds, START, START, Target(0b011, "path")))
     hand.replies(QUEUED, QUEUED)
@@ -310,12 +306,7 @@ def test_after_a_wait_the_next_acquire_queues_at_once() -> None:
 
 def test_a_number_that_differs_is_corrected() -> None:
     """Only the node with another number gets it."""
-    hand = acquires(Lines())
-    hand.send()
-    hand.replies(HELD, HELD, HELD)
-    hand.send()
-    hand.replies(HELD, HELD, HELD)
-    hand.step(PLACE)
+    hand = enlisted(Lines())
     hand.sends(Release(b"r", b"", PLACE, JOIN))
     hand.replies(QUEUED, QUEUED._replace(ticket=9))
     correction = hand.send()
@@ -356,11 +347,7 @@ def test_without_enlisting_it_polls() -> None:
 def test_nodes_that_cannot_queue_are_not_asked_for_a_while() -> None:
     """Nodes that reply about the lock without a number make it poll, and later acquires too."""
     lines = Lines()
-    hand = acquires(lines)
-    for _ in range(2):
-        hand.send()
-        hand.replies(HELD, HELD, HELD)
-    hand.step(PLACE)
+    hand = enlisted(lines)
     hand.sends(Release(b"r", b"", PLACE, JOIN))
     hand.replies(NO_QUEUE, NO_QUEUE, QUEUED)
     hand.sends(leave())

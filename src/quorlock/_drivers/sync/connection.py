@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # Small: a reply has five bytes, and Python allocates the buffer for each call. It ends with a reply
 # if all of them are usual.
 _READ_BYTES = 95 * PLAIN_GRANT_SIZE
-# Of one node at a time: one that sends without an end does not keep its callers from the others.
+# At a time, so that a node that sends without an end does not keep calls from the other nodes.
 _READS_MAX = 500
 NO_REQUEST = PendingRequest(Release(b"", b""), NO_RECEIVER, 0, 0)  # no grant is counted
 # Linux reports the end of the stream while data before it is unread (POLLRDHUP).
